@@ -1,0 +1,1 @@
+"""How full a backbone is, what follows from it, and how two backbones become one: pure functions."""

@@ -1,0 +1,35 @@
+"""The decision of Assess and its decaying threshold (paper §3.4, Eq. 5)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+Verdict = Literal["grow", "compress"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """Saturation from which the network expands: τ₁·ρ^k after k compressions in a row.
+
+    Args:
+        initial: τ₁ in [0, 1].
+        decay: ρ in (0, 1].
+        compressions: k, compressions since the last expansion.
+    """
+
+    initial: float
+    decay: float
+    compressions: int = 0
+
+    @property
+    def value(self) -> float:
+        """τ_t = τ₁·ρ^k."""
+        return self.initial * self.decay**self.compressions
+
+    def verdict(self, saturation: float) -> Verdict:
+        """Compress if and only if the saturation is strictly below the threshold."""
+        return "compress" if saturation < self.value else "grow"
+
+    def after(self, verdict: Verdict) -> "Threshold":
+        """τ_{t+1}: decayed by ρ after a compression, reset to τ₁ after an expansion."""
+        return replace(self, compressions=self.compressions + 1 if verdict == "compress" else 0)

@@ -1,0 +1,102 @@
+"""Layers of settings: a short difference laid over its parent."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from grace.configs import _yaml
+
+Layer = dict[str, Any]
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Layer:
+    """Lay ``above`` over ``below``: mappings merge key by key, everything else is replaced.
+
+    A layer that leaves the multistep schedule drops the milestones under it, which belong to the
+    schedule it replaces.
+    """
+    merged = dict(below)
+    if above.get("schedule", "multistep") != "multistep":
+        merged.pop("milestones", None)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(under, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def merge_experiments(below: Layer, above: Layer) -> Layer:
+    """Lay one experiment over another; another method's settings give way as a whole."""
+    merged = merge(below, {key: value for key, value in above.items() if key != "method"})
+    if "method" in above:
+        merged["method"] = _merge_methods(below.get("method"), above["method"])
+    return merged
+
+
+def _merge_methods(below: Any, above: Any) -> Any:  # noqa: ANN401 - as written by the user
+    under, over = as_method(below), as_method(above)
+    if not isinstance(over, Mapping) or not isinstance(under, Mapping):
+        return over
+    other = "name" in over and over["name"] != under.get("name", "grace")
+    return dict(over) if other else merge(under, over)
+
+
+def as_method(value: Any) -> Any:  # noqa: ANN401 - as written by the user
+    """Turn a method's bare name into a mapping; nothing is an empty one."""
+    if value is None:
+        return {}
+    return {"name": value} if isinstance(value, str) else value
+
+
+def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
+    """Read ``key.path=value`` texts into one layer, and what is wrong with them.
+
+    ``seed=N`` sets all four seeds and gives way to a ``seeds.<one>=M`` beside it.
+    """
+    layer: Layer = {}
+    problems: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not all(part.strip() for part in key.split(".")):
+            problems.append(f"'{text}' is no setting: write key.path=value, such as method=der")
+        else:
+            pairs.append((key.strip(), value))
+    pairs.sort(key=lambda pair: pair[0] != "seed")
+    for key, text in pairs:
+        try:
+            value = _yaml.parse(text, f"{key}={text}")
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        if key == "seed":
+            problems += _set_seeds(layer, value)
+        else:
+            _insert(layer, key.split("."), as_method(value) if key == "method" else value)
+    return layer, problems
+
+
+def _set_seeds(layer: Layer, value: object) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return [f"seed = {value!r} should be a whole number from 0; it sets all four seeds"]
+    for name in ("class_order", "initialisation", "data", "exemplars"):
+        _insert(layer, ["seeds", name], value)
+    return []
+
+
+def _insert(layer: Layer, path: Sequence[str], value: object) -> None:
+    for part in path[:-1]:
+        below = layer.get(part)
+        layer[part] = below if isinstance(below, dict) else {}
+        layer = layer[part]
+    under = layer.get(path[-1])
+    both = isinstance(under, dict) and isinstance(value, dict)
+    layer[path[-1]] = merge(under, value) if both else value  # type: ignore[arg-type]
+
+
+def leaf_paths(layer: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of everything a layer sets."""
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaf_paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"

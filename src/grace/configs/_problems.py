@@ -1,0 +1,177 @@
+"""What is wrong with settings, in words: path, value, range, and the nearest right key."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from grace.configs._nearest import did_you_mean, nearest
+
+Model = type[BaseModel]
+
+
+def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[str, str]:
+    """Turn a validation error into one line per setting, by dotted path.
+
+    The members of a union each complain on their own; their complaints are joined with "or".
+    """
+    known = _all_paths(model, prefix)
+    found: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        path, owner, field = locate(model, detail["loc"])
+        path = _joined(prefix, path)
+        found.setdefault(path, []).append(_line(detail, path, owner, field, known))
+    lines: dict[str, str] = {}
+    for path, messages in found.items():
+        first, *others = dict.fromkeys(messages)
+        also = [other.removeprefix(first.partition(" should be ")[0]) for other in others]
+        lines[path] = " or".join([first, *also])
+    return lines
+
+
+def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") -> dict[str, str]:
+    """Find true and false where something else belongs: pydantic would read them as 1 and 0."""
+    lines: dict[str, str] = {}
+    for key, value in raw.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            continue
+        path = _joined(prefix, key)
+        inner = _chosen(models_in(field.annotation), value)
+        if isinstance(value, bool) and bool not in set(_members(field.annotation)):
+            lines[path] = f"{path} = {value!r} should be a number or a word{_range(field)}"
+        elif isinstance(value, Mapping) and inner is not None:
+            lines |= booleans_as_numbers(value, inner, path)
+    return lines
+
+
+def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
+    """Follow an error's location to its dotted path, the model that owns it, and its field.
+
+    Tags of discriminated unions and labels of union members, which pydantic adds, are left out.
+    """
+    path = ""
+    owner: Model | None = model
+    holder: Model | None = model
+    field: FieldInfo | None = None
+    choices: list[Model] = []
+    for part in loc:
+        tagged = {method_name(choice): choice for choice in choices}
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part in tagged:
+            owner, choices = tagged[part], []
+        elif owner is not None:
+            path, holder = _joined(path, part), owner
+            field = owner.model_fields.get(part)
+            inner = models_in(field.annotation) if field else []
+            owner = inner[0] if len(inner) == 1 else None
+            choices = inner if len(inner) > 1 else []
+    return path, holder, field
+
+
+def method_name(model: Model) -> str:
+    """Return the tag of a method's settings model."""
+    return str(model.model_fields["name"].default)
+
+
+def models_in(annotation: object) -> list[Model]:
+    """List the settings models an annotation can hold."""
+    return [part for part in _members(annotation) if isinstance(part, type) and _is_model(part)]
+
+
+def _is_model(kind: type) -> bool:
+    return issubclass(kind, BaseModel)
+
+
+def _members(annotation: object) -> Iterator[Any]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _members(part)
+    else:
+        yield annotation
+
+
+def _chosen(models: list[Model], value: object) -> Model | None:
+    if len(models) == 1:
+        return models[0]
+    name = value.get("name") if isinstance(value, Mapping) else None
+    return next((model for model in models if method_name(model) == name), None)
+
+
+def _joined(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path
+
+
+def _line(
+    detail: ErrorDetails,
+    path: str,
+    owner: Model | None,
+    field: FieldInfo | None,
+    known: Mapping[str, list[str]],
+) -> str:
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should", "should", 1)
+    if detail["type"] == "extra_forbidden":
+        return f"{path}: no such setting{_nearest_key(path, owner, known)}"
+    if detail["type"] in ("missing", "value_error"):
+        return f"{path or 'experiment'}: {message}"
+    if detail["type"] in ("model_type", "model_attributes_type"):
+        message = "should be a mapping of settings"
+    message = message.partition(", unable to")[0]
+    value = detail["input"]
+    choices = [
+        str(choice)
+        for part in _members(field.annotation if field else None)
+        if get_origin(part) is Literal
+        for choice in get_args(part)
+    ]
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    return f"{path} = {shown} {message}{_range(field)}{hint}"
+
+
+def _range(field: FieldInfo | None) -> str:
+    """Describe both ends of a number's range, e.g. " (range 0 <= value <= 1)"."""
+    low = high = ""
+    for bound in field.metadata if field else ():
+        match bound:
+            case Ge(ge=limit):
+                low = f"{limit} <= "
+            case Gt(gt=limit):
+                low = f"{limit} < "
+            case Le(le=limit):
+                high = f" <= {limit}"
+            case Lt(lt=limit):
+                high = f" < {limit}"
+    return f" (range {low}value{high})" if low or high else ""
+
+
+def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]]) -> str:
+    """Look among the key's neighbours first, then for the same word anywhere."""
+    if path in known:
+        return f"; it belongs to {' and '.join(known[path])}"
+    parent, _, key = path.rpartition(".")
+    neighbour = nearest(key, owner.model_fields) if owner else None
+    if neighbour:
+        return f"; did you mean '{_joined(parent, neighbour)}'?"
+    same = [other for other in known if other.rpartition(".")[2] == key]
+    return f"; did you mean '{same[0]}'?" if same else did_you_mean(path, known)
+
+
+def _all_paths(model: Model, prefix: str, method: str = "") -> dict[str, list[str]]:
+    """Map every dotted path to the methods that know it, in order of appearance."""
+    paths: dict[str, list[str]] = {}
+    for key, field in model.model_fields.items():
+        path = _joined(prefix, key)
+        inner = models_in(field.annotation)
+        if not inner:
+            paths.setdefault(path, []).append(method)
+        for choice in inner:
+            owner = f"method {method_name(choice)}" if len(inner) > 1 else method
+            for below, owners in _all_paths(choice, path, owner).items():
+                paths.setdefault(below, []).extend(owners)
+    return paths

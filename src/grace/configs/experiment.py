@@ -1,0 +1,134 @@
+"""Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from grace.configs._base import Settings
+from grace.configs.methods import GraceSettings, MethodSettings
+
+
+class DataSettings(Settings):
+    """Which images, and how they are augmented."""
+
+    source: str = Field(
+        "digits",
+        description="digits, cifar10, cifar100, imagenet100, or folder (a directory of images)",
+    )
+    root: str | None = Field(
+        None, description="directory of the files; cifar10 and cifar100 download into it"
+    )
+    image_size: int | None = Field(
+        None, ge=8, description="side in pixels to which images are resized; none keeps the size"
+    )
+    channels: Literal[1, 3] | None = Field(None, description="force grey or colour images")
+    classes: tuple[str, ...] | None = Field(
+        None, description="use only these classes (names), or the first N sorted with max_classes"
+    )
+    max_classes: int | None = Field(None, ge=2, description="use only the first N sorted classes")
+    max_train_per_class: int | None = Field(
+        None, ge=1, description="use only the first N training images of each class"
+    )
+    max_test_per_class: int | None = Field(
+        None, ge=1, description="use only the first N test images of each class"
+    )
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="share held out, stratified, where there is no test split"
+    )
+    split_seed: int = Field(0, ge=0, description="seed of that held-out split")
+    class_list: Literal["icarl", "sorted"] = Field(
+        "icarl",
+        description="imagenet100: the 100 classes drawn with seed 1993 (icarl), or the first 100",
+    )
+    augmentation: Literal["none", "shift", "cifar", "imagenet"] = Field(
+        "none",
+        description="shift: 1-pixel shifts; cifar: crop with padding 4, flip, brightness 63/255; "
+        "imagenet: random resized crop and flip",
+    )
+    streaming: bool | Literal["auto"] = Field(
+        "auto", description="decode images from disk as needed instead of holding them in memory"
+    )
+    skip_unreadable: bool = Field(False, description="leave unreadable images out, counting them")
+    skip_duplicates: bool = Field(
+        False, description="drop training images that are also test images instead of refusing"
+    )
+
+
+class ScenarioSettings(Settings):
+    """How classes arrive."""
+
+    base: int = Field(
+        0, ge=0, description="classes in the first task; 0 means as many as increment"
+    )
+    increment: int = Field(10, ge=1, description="new classes in each later task")
+    class_order: tuple[int, ...] | None = Field(
+        None, description="explicit permutation of the labels instead of the seeded one"
+    )
+
+    @model_validator(mode="after")
+    def _first_task_has_two(self) -> Self:
+        if (self.base or self.increment) < 2:
+            raise ValueError("the first task needs at least two classes: raise base or increment")
+        return self
+
+
+class MemorySettings(Settings):
+    """How many images of old classes are kept."""
+
+    size: int = Field(2000, ge=0, description="exemplars in all; each class gets size // classes")
+    per_class: int | None = Field(
+        None, ge=1, description="keep this many of each class instead of sharing size"
+    )
+
+
+class BackboneSettings(Settings):
+    """Image → feature vector."""
+
+    name: str = Field(
+        "resnet32",
+        description="resnet20, resnet32, resnet44, resnet56 (CIFAR form), resnet18, resnet34, "
+        "resnet50 (torchvision), or timm/<model>",
+    )
+    stem: Literal["conv7", "conv3", "cifar"] = Field(
+        "conv7",
+        description="torchvision ResNets: 7×7 stride 2 with pooling, 3×3 stride 1 with pooling, "
+        "or 3×3 stride 1 without pooling",
+    )
+
+
+class SeedSettings(Settings):
+    """Four seeds that can be set apart; ``seed=N`` on the command line sets all four."""
+
+    class_order: int = Field(1993, ge=0, description="permutation of the classes")
+    initialisation: int = Field(1, ge=0, description="weights of fresh modules")
+    data: int = Field(1, ge=0, description="order and augmentation of the images")
+    exemplars: int = Field(1, ge=0, description="random choices about exemplars")
+
+
+class EngineSettings(Settings):
+    """How the work is carried out; none of it changes what is computed beyond rounding."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where tensors live")
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="autocast type of training and evaluation"
+    )
+    channels_last: bool = Field(True, description="memory layout of images and weights")
+    compile: bool | Literal["auto"] = Field(
+        "auto", description="compile steps; auto: where the phase is long enough to repay it"
+    )
+    threads: int | None = Field(None, ge=1, description="CPU threads; none leaves torch's choice")
+    eval_batch_size: int = Field(500, ge=1, description="images per batch when only evaluating")
+
+
+class ExperimentSettings(Settings):
+    """Everything that decides one run."""
+
+    name: str = Field("digits", pattern=r"^[\w.-]+$", description="name of the experiment")
+    description: str = Field("", description="one line for people")
+    data: DataSettings = DataSettings()
+    scenario: ScenarioSettings = ScenarioSettings()
+    memory: MemorySettings = MemorySettings()
+    backbone: BackboneSettings = BackboneSettings()
+    method: MethodSettings = Field(default_factory=GraceSettings)
+    seeds: SeedSettings = SeedSettings()
+    engine: EngineSettings = EngineSettings()

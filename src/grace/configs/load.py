@@ -1,0 +1,216 @@
+"""Experiments by name: a packaged or own YAML file, its parents, and overrides.
+
+A file is a short difference from its ``parent``. Its ``methods`` hold a preset per method; the
+preset of the chosen ``method`` lies over that method's defaults and under explicit settings.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, final, get_args
+
+from pydantic import ValidationError
+
+from grace.configs import _yaml
+from grace.configs._base import Settings
+from grace.configs._merge import Layer, as_method, leaf_paths, merge, merge_experiments
+from grace.configs._merge import parse_overrides as _parse_overrides
+from grace.configs._nearest import did_you_mean
+from grace.configs._problems import booleans_as_numbers, method_name, problems_of
+from grace.configs.describe import describe_settings
+from grace.configs.effects import settings_without_effect
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.methods import MethodSettings
+
+
+@final
+class ConfigError(ValueError):
+    """Everything that is wrong with an experiment's settings, in one line."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(problems)} settings are wrong: " if len(problems) > 1 else ""
+        super().__init__(count + "; ".join(problems))
+
+
+@final
+class ConfigWarning(UserWarning):
+    """A setting has no effect beside the others."""
+
+
+def list_experiments() -> dict[str, str]:
+    """Map the name of every packaged experiment to its one-line description."""
+    layers = {path.stem: _chain(path.stem) for path in _packaged()}
+    merged = {name: _flattened(chain) for name, chain in sorted(layers.items())}
+    return {name: str(layer.get("description", "")) for name, layer in merged.items()}
+
+
+def load_experiment(
+    name_or_path: str = "digits", overrides: Sequence[str] = ()
+) -> ExperimentSettings:
+    """Resolve an experiment to its settings.
+
+    Args:
+        name_or_path: a packaged experiment, or the path of a YAML file.
+        overrides: ``key.path=value`` texts with YAML values, applied last. ``method=der`` switches
+            the method and takes its preset; ``seed=N`` sets all four seeds.
+
+    Returns:
+        The frozen settings, every field resolved.
+
+    Raises:
+        ConfigError: something is wrong; all problems are reported at once.
+
+    Warns:
+        ConfigWarning: a setting given in ``overrides`` or in one's own file has no effect.
+    """
+    chain = _chain(name_or_path)
+    layer, problems = _parse_overrides(overrides)
+    settings, found = _resolve(merge_experiments(_flattened(chain), layer))
+    if problems or found or settings is None:
+        raise ConfigError([*problems, *found])
+    explicit = dict.fromkeys(leaf_paths(layer))
+    if _is_path(name_or_path):
+        # A file may state a default for completeness; only a departure from it asks for something.
+        departures = {row.path for row in describe_settings(settings) if not row.is_default}
+        explicit |= {path: None for path in leaf_paths(chain[-1]) if path in departures}
+    for line in settings_without_effect(settings, explicit):
+        warnings.warn(line, ConfigWarning, stacklevel=2)
+    return settings
+
+
+def dump_settings(settings: ExperimentSettings) -> str:
+    """Write resolved settings as YAML that :func:`load_experiment` reads back equal."""
+    return _yaml.dump(settings.model_dump(mode="json"))
+
+
+def _resolve(raw: Layer) -> tuple[ExperimentSettings | None, list[str]]:
+    presets = raw.pop("methods", {})
+    if not isinstance(presets, Mapping):
+        return None, ["methods: should hold one mapping per method"]
+    models = _method_models()
+    problems = _preset_problems(presets, models)
+    method = as_method(raw.get("method"))
+    name = method.get("name", "grace") if isinstance(method, Mapping) else method
+    chosen = models.get(name) if isinstance(name, str) else None
+    if chosen is None:
+        hint = did_you_mean(str(name), models)
+        problems["method"] = f"method = {name!r} should be one of {', '.join(models)}{hint}"
+        raw = {key: value for key, value in raw.items() if key != "method"}
+    else:
+        preset = presets.get(name)
+        below = merge(chosen().model_dump(), preset if isinstance(preset, Mapping) else {})
+        raw = raw | {"method": merge(below, method)}
+        # What is wrong with the chosen preset is told once, under the name people set it by.
+        problems = {key: line for key, line in problems.items() if _outside(key, name)}
+    for path, line in booleans_as_numbers(raw, ExperimentSettings).items():
+        problems.setdefault(path, line)
+    settings = None
+    try:
+        settings = ExperimentSettings.model_validate(raw)
+    except ValidationError as error:
+        problems |= problems_of(error, ExperimentSettings)
+    return settings, list(problems.values())
+
+
+def _outside(path: str, name: str) -> bool:
+    return path != f"methods.{name}" and not path.startswith(f"methods.{name}.")
+
+
+def _preset_problems(
+    presets: Mapping[str, Any], models: Mapping[str, type[Settings]]
+) -> dict[str, str]:
+    problems = {}
+    for name, preset in presets.items():
+        path = f"methods.{name}"
+        if name not in models:
+            problems[path] = f"{path}: no such method{did_you_mean(str(name), models)}"
+        elif not isinstance(preset, Mapping):
+            problems[path] = f"{path} = {preset!r} should be a mapping of settings"
+        else:
+            try:
+                models[name].model_validate(merge(models[name]().model_dump(), preset))
+            except ValidationError as error:
+                problems |= problems_of(error, models[name], path)
+    return problems
+
+
+def _method_models() -> dict[str, type[Settings]]:
+    union = get_args(MethodSettings)[0]
+    return {method_name(model): model for model in get_args(union)}
+
+
+def _flattened(chain: Sequence[Layer]) -> Layer:
+    merged: Layer = {}
+    for layer in chain:
+        merged = merge_experiments(merged, layer)
+    return merged
+
+
+def _chain(name_or_path: str) -> list[Layer]:
+    """Read an experiment and its parents, the oldest first."""
+    layers: list[Layer] = []
+    seen: list[str] = []
+    current, folder = name_or_path, Path()
+    while True:
+        source, identity = _find(current, folder)
+        if identity in seen:
+            raise ConfigError([f"the parents of '{name_or_path}' run in a circle at '{current}'"])
+        seen.append(identity)
+        layer = _read(source, current)
+        layer.setdefault("name", re.sub(r"[^\w.-]+", "-", Path(current).stem))
+        layers.append(layer)
+        parent = layer.pop("parent", None)
+        if parent is None:
+            return layers[::-1]
+        if not isinstance(parent, str):
+            raise ConfigError([f"{current}: parent = {parent!r} should be a name or a path"])
+        folder = source.parent if isinstance(source, Path) else Path()
+        current = parent
+
+
+def _read(source: Traversable, where: str) -> Layer:
+    try:
+        layer = _yaml.parse(source.read_text(encoding="utf-8"), where)
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise ConfigError([f"experiment file '{where}': {reason.lower()}"]) from error
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
+    if layer is None:
+        return {}
+    if not isinstance(layer, dict) or not all(isinstance(key, str) for key in layer):
+        raise ConfigError([f"{where}: should hold settings, one 'key: value' per line"])
+    return layer
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
+
+
+def _find(name: str, folder: Path) -> tuple[Traversable, str]:
+    if _is_path(name):
+        path = folder / Path(name).expanduser()
+        return path, str(path.resolve())
+    names = [path.stem for path in _packaged()]
+    if name not in names:
+        raise ConfigError(
+            [
+                f"no packaged experiment '{name}'{did_you_mean(name, names)} "
+                "('grace list experiments' shows them; a file is given as a path ending in .yaml)"
+            ]
+        )
+    return _folder() / f"{name}.yaml", name
+
+
+def _folder() -> Traversable:
+    return files("grace.configs") / "experiments"
+
+
+def _packaged() -> Iterator[Path]:
+    """Yield the packaged files' names."""
+    names = (entry.name for entry in _folder().iterdir())
+    return (Path(name) for name in names if name.endswith(".yaml"))

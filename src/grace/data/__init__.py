@@ -1,0 +1,1 @@
+"""Data: sources, scenario, exemplar memory, augmentation, batches."""

@@ -1,0 +1,144 @@
+"""Sources that come as arrays: choosing, resizing, and making a dataset of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grace.configs.experiment import DataSettings
+from grace.data.images import Dataset, LabelledImages, TensorImages
+from grace.data.selection import (
+    chosen_classes,
+    duplicates,
+    duplicates_note,
+    first_of_each,
+    held_out,
+    pixel_keys,
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RawDataset:
+    """A source as it is: pixels (N, C, H, W) uint8 and labels (N,) int64 of both splits."""
+
+    name: str
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    class_names: Sequence[str]
+
+
+def load_digits(settings: DataSettings) -> Dataset:
+    """Load scikit-learn's digits: 1,797 grey images of 8×8 pixels, inside the package.
+
+    Levels 0..16 become 0..255; a stratified share is held out; the normalisation constants are
+    those of the training pixels.
+    """
+    from sklearn.datasets import load_digits as load
+
+    bunch = load()
+    pixels = (torch.from_numpy(bunch.images) * (255 / 16)).round().to(torch.uint8)[:, None]
+    labels = torch.from_numpy(bunch.target).long()
+    names = [str(name) for name in bunch.target_names]
+    train, test = held_out(labels.tolist(), names, settings.test_fraction, settings.split_seed)
+    raw = RawDataset(
+        name="digits",
+        train=(pixels[train], labels[train]),
+        test=(pixels[test], labels[test]),
+        class_names=names,
+    )
+    levels = raw.train[0].double() / 255
+    return finish(raw, settings, (float(levels.mean()),), (float(levels.std(correction=0)),))
+
+
+def finish(
+    raw: RawDataset, settings: DataSettings, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Dataset:
+    """Apply the settings' choices to a named benchmark.
+
+    Test images that are also training images are counted in the notes, and left out of the
+    training images with ``skip_duplicates``.
+
+    Args:
+        raw: the whole source.
+        settings: classes, limits, size, channels, duplicates.
+        mean: normalisation mean per channel of the source.
+        std: normalisation standard deviation per channel of the source.
+    """
+    chosen = chosen_classes(raw.class_names, settings)
+    channels = settings.channels or raw.train[0].shape[1]
+    train = _prepared(raw.train, chosen, settings.max_train_per_class, settings)
+    test = _prepared(raw.test, chosen, settings.max_test_per_class, settings)
+    notes = []
+    pairs = duplicates(pixel_keys(train[0]), pixel_keys(test[0]))
+    if pairs:
+        notes.append(duplicates_note(pairs, settings.skip_duplicates))
+    if pairs and settings.skip_duplicates:
+        dropped = {first for first, _ in pairs}
+        kept = [position for position in range(len(train[1])) if position not in dropped]
+        train = train[0][kept], train[1][kept]
+    return Dataset(
+        name=raw.name,
+        train=LabelledImages(TensorImages(train[0]), train[1]),
+        test=LabelledImages(TensorImages(test[0]), test[1]),
+        class_names=[raw.class_names[label] for label in chosen],
+        mean=for_channels(mean, channels),
+        std=for_channels(std, channels),
+        notes=notes,
+    )
+
+
+def for_channels(constants: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Fit constants of one or three channels to another number of channels.
+
+    Grey from colour weighs them as luma does (exact for the mean, close for the deviation); colour
+    from grey repeats them.
+    """
+    if len(constants) == channels:
+        return constants
+    if channels == 3:
+        return constants * 3
+    return (0.299 * constants[0] + 0.587 * constants[1] + 0.114 * constants[2],)
+
+
+def to_channels(pixels: Tensor, channels: Literal[1, 3]) -> Tensor:
+    """Convert (N, C, H, W) uint8 between grey and colour; luma is rounded as PIL does."""
+    if pixels.shape[1] == channels:
+        return pixels
+    if channels == 3:
+        return pixels.expand(-1, 3, -1, -1).contiguous()
+    weights = torch.tensor([19595, 38470, 7471], dtype=torch.int32)[:, None, None]
+    return ((pixels.int() * weights).sum(1, keepdim=True).add_(1 << 15) >> 16).to(torch.uint8)
+
+
+def resized(pixels: Tensor, size: int, at_once: int = 4096) -> Tensor:
+    """Resize square images (N, C, H, H) uint8 to side ``size``, bilinear with antialiasing."""
+    if pixels.shape[2:] == (size, size):
+        return pixels
+    out = torch.empty((*pixels.shape[:2], size, size), dtype=torch.uint8)
+    for start in range(0, len(pixels), at_once):
+        piece = pixels[start : start + at_once].float()
+        levels = F.interpolate(piece, (size, size), mode="bilinear", antialias=True)
+        out[start : start + at_once] = levels.round_().clamp_(0, 255)
+    return out
+
+
+def _prepared(
+    split: tuple[Tensor, Tensor], chosen: Sequence[int], limit: int | None, settings: DataSettings
+) -> tuple[Tensor, Tensor]:
+    """Choose classes (relabelled by their place among them) and images, then size and channels."""
+    pixels, labels = split
+    relabel = torch.full((int(labels.max()) + 1,), -1)
+    relabel[chosen] = torch.arange(len(chosen))
+    labels = relabel[labels]
+    places = (labels >= 0).nonzero().flatten()
+    places = places[first_of_each(labels[places].tolist(), limit)]
+    pixels = pixels[places]
+    if settings.channels is not None:
+        pixels = to_channels(pixels, settings.channels)
+    if settings.image_size is not None:
+        pixels = resized(pixels, settings.image_size)
+    return pixels.contiguous(), labels[places]

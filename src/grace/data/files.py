@@ -1,0 +1,121 @@
+"""Images that stay in files and are decoded when they are asked for.
+
+Shapes: B images in a batch, C channels, H×W pixels.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from typing_extensions import override
+
+from grace.data.crops import crop_boxes
+from grace.data.decoding import Pixels, open_image, other_size, path_and_size, read_pixels
+from grace.data.images import CroppableImages
+
+
+@final
+class FileImages(CroppableImages):
+    """Image files of one class of sizes, decoded by threads and never kept.
+
+    Args:
+        paths: N image files.
+        channels: 1 or 3.
+        size: (H, W) in pixels of what ``gather`` gives; square where ``shorter`` is given.
+        shorter: length in pixels to which the shorter side is resized before the centre crop;
+            none demands images that have the size already.
+        num_threads: files decoded at once.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        channels: Literal[1, 3],
+        size: tuple[int, int],
+        shorter: int | None,
+        num_threads: int = 4,
+    ) -> None:
+        assert shorter is None or size[0] == size[1] <= shorter
+        self.paths = tuple(paths)
+        self._channels = channels
+        self._size = size
+        self._shorter = shorter
+        self._num_threads = num_threads
+
+    @override
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    @override
+    def shape(self) -> tuple[int, int, int]:
+        return self._channels, *self._size
+
+    @override
+    def gather(self, indices: Tensor) -> Tensor:
+        return self._decode(self._read, range(len(indices)), indices)
+
+    @override
+    def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
+        assert len(draws) == len(indices)
+        draws = draws.cpu()
+
+        def crop(path: Path, place: int) -> Pixels:
+            image = open_image(path, self._channels)
+            box = crop_boxes(draws[place : place + 1], image.height, image.width)
+            top, left, height, width = (int(value) for value in box[0])
+            # Cropped first: resize(box=…) would let pixels from outside the box in.
+            piece = image.crop((left, top, left + width, top + height))
+            piece = piece.resize(self._size[::-1], Image.Resampling.BILINEAR)
+            return np.array(piece, dtype=np.uint8).reshape(*self._size, self._channels)
+
+        return self._decode(crop, range(len(indices)), indices)
+
+    @override
+    def subset(self, indices: Tensor) -> "FileImages":
+        paths = [self.paths[index] for index in indices.tolist()]
+        return FileImages(paths, self._channels, self._size, self._shorter, self._num_threads)
+
+    @override
+    def to(self, device: torch.device) -> "FileImages":
+        return self
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return len(self) * self._channels * self._size[0] * self._size[1]
+
+    @override
+    def digest(self) -> bytes:
+        """SHA-256 of shape and file contents, without decoding."""
+        digest = hashlib.sha256(repr((len(self), self.shape, self._shorter)).encode())
+        for path in self.paths:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.digest()
+
+    def _read(self, path: Path, place: int) -> Pixels:
+        if self._shorter is not None:
+            return read_pixels(path, self._channels, self._size[0], self._shorter)
+        image = read_pixels(path, self._channels, None)
+        if image.shape[:2] != self._size:
+            raise other_size(
+                path_and_size(path, image), (self.paths[0], self._size[1], self._size[0])
+            )
+        return image
+
+    def _decode(
+        self, read: Callable[[Path, int], Pixels], places: Sequence[int], indices: Tensor
+    ) -> Tensor:
+        """Fill a batch (B, C, H, W) with ``read(path, place in the batch)``."""
+        paths = [self.paths[index] for index in indices.tolist()]
+        batch = torch.empty((len(paths), *self._size, self._channels), dtype=torch.uint8)
+        with ThreadPoolExecutor(self._num_threads) as pool:
+            for place, image in enumerate(pool.map(read, paths, places)):
+                batch[place] = torch.from_numpy(image)
+        return batch.permute(0, 3, 1, 2).contiguous()

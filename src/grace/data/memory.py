@@ -1,0 +1,209 @@
+"""Exemplar memory: herding, quotas, nearest class means, and the kept images themselves.
+
+Shapes: N images of one class, d feature width, B test images, K classes.
+"""
+
+import sys
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grace.configs.experiment import MemorySettings
+from grace.data.images import Images, LabelledImages, TensorImages
+from grace.data.joined import join
+
+
+def normalise_features(features: Tensor) -> Tensor:
+    """Scale rows to unit length: ``v / (‖v‖ + 1e-8)``, features (N, d) → float32 (N, d).
+
+    Reference:
+        spec §1.9.
+    """
+    features = features.float()
+    norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+    return features / (norms + 1e-8)
+
+
+def herd(features: Tensor, count: int) -> Tensor:
+    """Choose the images whose running mean stays closest to the class mean.
+
+    With ``v_i`` the normalised features, ``μ`` their plain mean (not re-normalised) and ``S`` the
+    sum of those picked so far, pick k is ``argmin_i ‖μ - (S + v_i) / k‖₂`` over the images left;
+    the first index wins ties. O(N d) per pick.
+
+    Args:
+        features: (N, d) features of all images of one class, in dataset order.
+        count: images wanted, at least 0; a class with fewer gives all it has.
+
+    Returns:
+        (min(count, N),) int64 indices in the order picked, on the features' device.
+
+    Reference:
+        spec §1.9, step 2.
+    """
+    vectors = normalise_features(features)
+    mean = vectors.mean(dim=0)
+    total = torch.zeros_like(mean)
+    taken = vectors.new_zeros(len(vectors))
+    picked: list[Tensor] = []
+    for k in range(1, min(count, len(vectors)) + 1):
+        distance = torch.linalg.vector_norm(mean - (total + vectors) / k, dim=1)
+        pick = (distance + taken).argmin().unsqueeze(0)
+        # Indexing by tensors keeps the loop free of waits for the device.
+        taken.index_fill_(0, pick, torch.inf)
+        total = total + vectors.index_select(0, pick).squeeze(0)
+        picked.append(pick)
+    return torch.cat(picked) if picked else torch.empty(0, dtype=torch.int64, device=mean.device)
+
+
+def class_mean(features: Tensor) -> Tensor:
+    """Mean of the normalised features of a class's exemplars, re-normalised to unit length.
+
+    Args:
+        features: (N, d) features of the stored exemplars, N at least 1.
+
+    Returns:
+        (d,) float32.
+
+    Reference:
+        spec §1.9, step 3.
+    """
+    return F.normalize(normalise_features(features).mean(dim=0), dim=0)
+
+
+def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
+    """Score classes by closeness to their means: ``-‖v - μ_c‖²`` with ``v`` normalised.
+
+    Args:
+        features: (B, d) features of test images.
+        means: (K, d) class means of unit length.
+
+    Returns:
+        (B, K) scores in [-4, 0] up to rounding; the largest is the prediction.
+
+    Reference:
+        spec §1.10.
+    """
+    vectors = normalise_features(features)
+    squares = (vectors**2).sum(dim=1, keepdim=True) + (means**2).sum(dim=1)
+    return 2 * vectors @ means.T - squares
+
+
+def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> int:
+    """Exemplars each class may keep: ``memory_size // num_classes`` (M // K), or a fixed number.
+
+    The remainder is not handed out. Size 0 means no memory and gives 0.
+
+    Args:
+        memory_size: exemplars in all (M), at least 0.
+        num_classes: classes seen (K), at least 1.
+        per_class: fixed number per class, which replaces the shared size.
+
+    Raises:
+        ValueError: if the memory cannot hold one exemplar of each class.
+
+    Reference:
+        spec §1.9.
+    """
+    if per_class is not None:
+        return per_class
+    if 0 < memory_size < num_classes:
+        raise ValueError(
+            f"memory.size {memory_size} is smaller than the {num_classes} classes: set it to at "
+            f"least {num_classes}, or to 0 for no memory"
+        )
+    return memory_size // num_classes
+
+
+@final
+class ExemplarMemory:
+    """The kept images of seen classes, per class index and in herding order.
+
+    Images are kept as they are (uint8, on the CPU), so a saved learner can be updated elsewhere.
+
+    Args:
+        settings: size, or a fixed number per class.
+        keep_all: keep every image, as joint training does; nothing is ever reduced, and images in
+            files stay there.
+    """
+
+    def __init__(self, settings: MemorySettings, keep_all: bool = False) -> None:
+        self.settings = settings
+        self.keep_all = keep_all
+        self.original_counts: dict[int, int] = {}
+        """Training images ever seen, per class index (not only those kept)."""
+        self._images: dict[int, Images] = {}
+
+    def __len__(self) -> int:
+        """Return the number of exemplars."""
+        return sum(len(images) for images in self._images.values())
+
+    def copy(self) -> "ExemplarMemory":
+        """Return a memory of the same images that can change on its own; no pixel is copied."""
+        twin = ExemplarMemory(self.settings, self.keep_all)
+        twin.original_counts = dict(self.original_counts)
+        twin._images = dict(self._images)
+        return twin
+
+    @property
+    def classes(self) -> list[int]:
+        """Class indices that have exemplars, ascending."""
+        return sorted(index for index, images in self._images.items() if len(images))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the exemplars' raw pixels."""
+        return sum(images.num_bytes for images in self._images.values())
+
+    def quota(self, num_classes: int) -> int:
+        """Exemplars each class may keep after ``num_classes`` classes; see ``quota``."""
+        if self.keep_all:
+            return sys.maxsize
+        return quota(self.settings.size, num_classes, self.settings.per_class)
+
+    def record_originals(self, labels: Tensor) -> None:
+        """Count training images (N,) by class index into ``original_counts``."""
+        for index, count in enumerate(torch.bincount(labels).tolist()):
+            if count:
+                self.original_counts[index] = self.original_counts.get(index, 0) + count
+
+    def reduce(self, quota: int) -> None:
+        """Let each class keep the first ``quota`` exemplars of its stored order."""
+        for index, images in self._images.items():
+            if len(images) > quota:
+                self._images[index] = images.subset(torch.arange(quota))
+
+    def store(self, class_index: int, images: Images, order: Tensor) -> None:
+        """Keep images of a class, in place of those it had.
+
+        Args:
+            class_index: position of the class in the class order.
+            images: N images of the class.
+            order: (m,) int64 distinct indices into ``images``, in herding order.
+        """
+        assert len(set(order.tolist())) == len(order)
+        order = order.cpu()
+        if isinstance(images, TensorImages) or self.keep_all:
+            self._images[class_index] = images.subset(order).to(torch.device("cpu"))
+        else:
+            self._images[class_index] = TensorImages(images.gather(order))
+
+    def of_class(self, class_index: int) -> Images:
+        """Return the exemplars of one class in herding order; empty if it has none."""
+        return self._images.get(class_index, _no_images())
+
+    def data(self) -> LabelledImages:
+        """Return all exemplars class by class, each in herding order.
+
+        An empty memory gives no images of shape (0, 0, 0), which may follow images of any shape.
+        """
+        images = [self._images[index] for index in self.classes]
+        counts = torch.tensor([len(part) for part in images], dtype=torch.int64)
+        labels = torch.tensor(self.classes, dtype=torch.int64).repeat_interleave(counts)
+        return LabelledImages(join(images or [_no_images()]), labels)
+
+
+def _no_images() -> TensorImages:
+    return TensorImages(torch.empty(0, 0, 0, 0, dtype=torch.uint8))

@@ -1,0 +1,179 @@
+"""Scenario: how the classes of a dataset arrive as tasks.
+
+Shapes: N images of a task.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from grace.configs.experiment import ScenarioSettings
+from grace.data.images import Dataset, LabelledImages
+
+
+def class_order(num_classes: int, seed: int) -> list[int]:
+    """Draw the permutation of the labels in which classes arrive.
+
+    ``RandomState(seed).permutation(num_classes)``: the field's protocol, 1993 by default; NumPy's
+    global generator is not touched.
+
+    Args:
+        num_classes: number of labels, at least 1.
+        seed: seed of the permutation, at least 0.
+
+    Returns:
+        The labels in order of arrival: the class with *index* ``i`` has label ``order[i]``.
+
+    Reference:
+        spec §1.1.
+    """
+    legacy = np.random.RandomState(seed)
+    return [int(label) for label in legacy.permutation(num_classes)]
+
+
+def task_sizes(num_classes: int, base: int, increment: int) -> list[int]:
+    """Split classes into tasks: ``base``, then ``increment`` each, the remainder in the last task.
+
+    Args:
+        num_classes: number of classes in all.
+        base: classes in the first task; 0 means ``increment``.
+        increment: classes in each later task, at least 1.
+
+    Returns:
+        Number of new classes per task; they sum to ``num_classes``.
+
+    Raises:
+        ValueError: if the first task would need more classes than there are.
+
+    Reference:
+        spec §1.1: Base 0 Inc 5 of 100 classes has 20 tasks, Base 50 Inc 10 has 6.
+    """
+    first = base or increment
+    if first > num_classes:
+        setting = "base" if base else "increment"
+        raise ValueError(
+            f"scenario.{setting} {first} exceeds the {num_classes} classes of the dataset: "
+            f"set it to at most {num_classes}"
+        )
+    later, remainder = divmod(num_classes - first, increment)
+    return [first] + [increment] * later + ([remainder] if remainder else [])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One step of the stream: the training images of some classes, and nothing else.
+
+    ``data`` holds N images labelled with class indices. Images of classes seen before are legal
+    and count as old: ``new_classes`` names the indices that appear for the first time, which are
+    ``num_old_classes .. num_classes - 1``.
+    """
+
+    number: int
+    """Position in the stream, 1 for the first task (the paper's t)."""
+    data: LabelledImages
+    new_classes: Sequence[int]
+    """Class indices that appear for the first time, ascending."""
+    num_old_classes: int
+    """Classes seen before this task (K_old)."""
+    num_classes: int
+    """Classes seen including this task (K)."""
+    is_last: bool = False
+    """Whether the stream is known to end here: for the upper bound in studies, not for methods."""
+
+    def __post_init__(self) -> None:
+        assert self.number >= 1
+        assert list(self.new_classes) == list(range(self.num_old_classes, self.num_classes))
+        labels = self.data.labels
+        assert len(labels) == 0 or 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes
+
+    @property
+    def num_new_classes(self) -> int:
+        """Number of classes that appear for the first time (K_new)."""
+        return len(self.new_classes)
+
+    @property
+    def present_classes(self) -> list[int]:
+        """Class indices with images in this task, old and new, ascending."""
+        return sorted(set(self.data.labels.tolist()))
+
+
+@final
+class Scenario:
+    """A dataset with a class order and a split: an iterable of tasks.
+
+    Each task carries only its own training images, class by class in dataset order (spec §1.2);
+    test images are the experiment's.
+
+    Args:
+        dataset: images with original labels.
+        settings: base, increment, and an explicit class order if there is one.
+        seed: seed of the class order where none is explicit.
+
+    Raises:
+        ValueError: if the class order is no permutation, the first task has fewer than two classes
+            or more than there are, or a class has no training images.
+    """
+
+    def __init__(self, dataset: Dataset, settings: ScenarioSettings, seed: int) -> None:
+        num_classes = len(dataset.class_names)
+        self.order: Sequence[int] = tuple(settings.class_order or class_order(num_classes, seed))
+        _check_permutation(self.order, num_classes)
+        self.task_sizes: Sequence[int] = task_sizes(num_classes, settings.base, settings.increment)
+        if self.task_sizes[0] < 2:
+            raise ValueError("the first task needs at least two classes: raise scenario.base")
+        self.class_names: Sequence[str] = [dataset.class_names[label] for label in self.order]
+        self._dataset = dataset
+        counts = torch.bincount(dataset.train.labels, minlength=num_classes)
+        if not bool(counts.all()):
+            name = dataset.class_names[int((counts == 0).nonzero()[0])]
+            raise ValueError(f"class '{name}' has no training images: add some or leave it out")
+
+    def __len__(self) -> int:
+        """Return the number of tasks T."""
+        return len(self.task_sizes)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks in order."""
+        num_old = 0
+        for number, size in enumerate(self.task_sizes, start=1):
+            new = range(num_old, num_old + size)
+            yield Task(
+                number=number,
+                data=self._of_classes(self._dataset.train, new),
+                new_classes=new,
+                num_old_classes=num_old,
+                num_classes=num_old + size,
+                is_last=number == len(self),
+            )
+            num_old += size
+
+    def test_images(self, num_tasks: int) -> LabelledImages:
+        """Return the test images of all classes of the first ``num_tasks`` tasks, class by class.
+
+        Args:
+            num_tasks: tasks done, 1 to ``len(self)``.
+        """
+        assert 1 <= num_tasks <= len(self)
+        return self._of_classes(self._dataset.test, range(sum(self.task_sizes[:num_tasks])))
+
+    def _of_classes(self, data: LabelledImages, indices: Sequence[int]) -> LabelledImages:
+        places = [(data.labels == self.order[index]).nonzero().flatten() for index in indices]
+        counts = torch.tensor([len(place) for place in places])
+        labels = torch.repeat_interleave(torch.tensor(list(indices)), counts)
+        return LabelledImages(data.images.subset(torch.cat(places)), labels)
+
+
+def _check_permutation(order: Sequence[int], num_classes: int) -> None:
+    if sorted(order) == list(range(num_classes)):
+        return
+    missing = sorted(set(range(num_classes)) - set(order))
+    raise ValueError(
+        f"scenario.class_order has {len(order)} entries and is no permutation of the labels "
+        f"0 to {num_classes - 1}"
+        + (f" (label {missing[0]} is missing)" if missing else "")
+        + ": list every label exactly once"
+    )

@@ -1,0 +1,115 @@
+"""Which images of a source are used: classes, limits per class, held-out share, duplicates."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from grace.configs._nearest import did_you_mean
+from grace.configs.experiment import DataSettings
+from grace.randomness import generator
+
+
+def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[int]:
+    """Return the labels of the classes to use, in the source's order.
+
+    Args:
+        class_names: all names of the source, by label.
+        settings: ``classes`` keeps these names; ``max_classes`` then keeps the first N.
+
+    Raises:
+        ValueError: for an unknown or repeated name, or more classes than there are.
+    """
+    chosen = list(range(len(class_names)))
+    if settings.classes is not None:
+        for name in settings.classes:
+            if name not in class_names:
+                raise ValueError(
+                    f"data.classes names the unknown class '{name}'"
+                    f"{did_you_mean(name, class_names)}"
+                )
+        wanted = set(settings.classes)
+        if len(wanted) < len(settings.classes):
+            raise ValueError("data.classes names a class twice: list each once")
+        chosen = [label for label in chosen if class_names[label] in wanted]
+    if settings.max_classes is not None:
+        if settings.max_classes > len(chosen):
+            raise ValueError(
+                f"data.max_classes {settings.max_classes} exceeds the {len(chosen)} classes of "
+                "the source: lower it"
+            )
+        chosen = chosen[: settings.max_classes]
+    if len(chosen) < 2:
+        raise ValueError(f"only {len(chosen)} class to learn: give images of at least two")
+    return chosen
+
+
+def first_of_each(labels: Sequence[int], limit: int | None) -> list[int]:
+    """Return the positions of the first ``limit`` images of each class, in order."""
+    seen: dict[int, int] = defaultdict(int)
+    kept: list[int] = []
+    for position, label in enumerate(labels):
+        seen[label] += 1
+        if limit is None or seen[label] <= limit:
+            kept.append(position)
+    return kept
+
+
+def held_out(
+    labels: Sequence[int], class_names: Sequence[str], fraction: float, seed: int
+) -> tuple[list[int], list[int]]:
+    """Split images into training and test, stratified by class.
+
+    Of a class with n images, ``round(n · fraction)`` are tested, at least one and not all. Each
+    class is drawn by its own generator, so that adding a class moves no image of another.
+
+    Args:
+        labels: label of each image.
+        class_names: names by label.
+        fraction: share that is tested, in (0, 1).
+        seed: seed of the split.
+
+    Returns:
+        Positions for training and for testing, ascending.
+
+    Raises:
+        ValueError: if a class has only one image.
+    """
+    places: dict[int, list[int]] = defaultdict(list)
+    for position, label in enumerate(labels):
+        places[label].append(position)
+    test: list[int] = []
+    for label, own in places.items():
+        name = class_names[label]
+        if len(own) < 2:
+            raise ValueError(
+                f"class '{name}' has one image, none can be held out for testing: add images or "
+                "give a test folder"
+            )
+        count = min(max(round(len(own) * fraction), 1), len(own) - 1)
+        order = torch.randperm(len(own), generator=generator(seed, "split", name))
+        test.extend(own[int(i)] for i in order[:count])
+    tested = set(test)
+    return [position for position in range(len(labels)) if position not in tested], sorted(test)
+
+
+def pixel_keys(pixels: Tensor) -> list[bytes]:
+    """Hash each image (N, C, H, W) uint8; equal images have equal keys."""
+    return [hashlib.sha256(image).digest() for image in pixels.contiguous().cpu().numpy()]
+
+
+def duplicates(train: Sequence[Hashable], test: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Find the pairs (training position, test position) with equal keys."""
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for position, key in enumerate(train):
+        places[key].append(position)
+    return [(first, second) for second, key in enumerate(test) for first in places.get(key, ())]
+
+
+def duplicates_note(pairs: Sequence[tuple[int, int]], dropped: bool) -> str:
+    """Say how many test images are also training images, and what became of those."""
+    count = len({second for _, second in pairs})
+    fate = "; the training copies were dropped" if dropped else ""
+    return f"{count} test images are also training images{fate}"

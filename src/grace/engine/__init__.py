@@ -1,0 +1,1 @@
+"""Phases and sweeps, and the trainer that carries them out."""

@@ -1,0 +1,295 @@
+"""The trainer: carries out phases and sweeps. The only epoch loop of the package."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from grace.configs.experiment import EngineSettings
+from grace.data.augmentation import Augmentation
+from grace.data.batches import augmented_batches, epoch_batches, ordered_batches
+from grace.data.images import LabelledImages
+from grace.engine.device import Device
+from grace.engine.phase import Batch, Loss, Phase, PhaseResult, Sweep
+from grace.engine.progress import Progress, Silence
+from grace.engine.schedule import learning_rates
+from grace.networks.folding import folded
+from grace.randomness import generator, seeded_globally
+
+
+class NonFiniteLossError(ValueError):
+    """A loss became infinite or not a number; the learner keeps its state from before the task."""
+
+
+def _forward(module: nn.Module, images: Tensor) -> Tensor:
+    outputs: Tensor = module(images)
+    return outputs
+
+
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+
+@final
+@dataclass
+class Seconds:
+    """Where the time of a phase or sweep went, in seconds.
+
+    On a GPU, work is queued: the parts tell when it was queued, only ``total`` is exact.
+    """
+
+    data: float = 0.0
+    frozen: float = 0.0
+    training: float = 0.0
+    total: float = 0.0
+
+
+@final
+@dataclass
+class WorkDone:
+    """What one phase or sweep of the current task cost, for the record."""
+
+    name: str
+    epochs: int
+    images: int
+    losses: Mapping[str, float] = field(default_factory=dict)
+    seconds: Seconds = field(default_factory=Seconds)
+
+
+@final
+class Trainer:
+    """Carries out phases and sweeps on one device.
+
+    Args:
+        settings: device, precision, layout, compilation.
+        augmentation: training augmentation and test transform of the data.
+        data_seed: seed of image order and augmentation.
+        progress: told about every phase, epoch and sweep.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        augmentation: Augmentation,
+        data_seed: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self.device = Device.from_settings(settings)
+        self.progress: Progress = progress or Silence()
+        self.work: list[WorkDone] = []
+        self._settings = settings
+        self._augmentation = augmentation.to(self.device.torch_device)
+        self._data_seed = data_seed
+        self._task = 0
+        # One compiled function serves every module of a class: torch keeps one program for each
+        # architecture and mode, and the weights are its inputs.
+        self._compiled: Forward = torch.compile(_forward, dynamic=False)
+
+    def start_task(self, number: int) -> None:
+        """Name the task that the next phases belong to: it seeds their draws."""
+        self._task = number
+        self.work = []
+
+    def run(self, item: Phase | Sweep) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+        """Carry out what a method yielded; return the phase's result or the sweep's value."""
+        return self.optimise(item) if isinstance(item, Phase) else self.sweep(item)
+
+    def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
+        """Pass over data once, in eval mode and order, and return the reducer's value."""
+        self.progress.sweep_started(sweep.name, len(sweep.data))
+        started = time.perf_counter()
+        backbones = [self.device.place(folded(module)) for module in sweep.backbones]
+        with torch.no_grad(), self.device.autocast():
+            for images, labels in self._sweep_batches(sweep):
+                features = torch.cat([backbone(images) for backbone in backbones], dim=1)
+                sweep.reducer.update(features, labels)
+        result = sweep.reducer.result()
+        done = WorkDone(sweep.name, 0, len(sweep.data))
+        done.seconds.total = time.perf_counter() - started
+        self.work.append(done)
+        return result
+
+    def _sweep_batches(self, sweep: Sweep) -> Iterator[tuple[Tensor, Tensor]]:
+        data, size = self._on_device(sweep.data), self._settings.eval_batch_size
+        layout, device = self.device.channels_last, self.device.torch_device
+        if not sweep.augmented:
+            transform = partial(self._augmentation.normalise, channels_last=layout)
+            return ordered_batches(data, size, transform, device=device)
+        draws = generator(self._data_seed, "sweep", self._task, sweep.name)
+        return augmented_batches(
+            data, size, self._augmentation, draws, device=device, channels_last=layout
+        )
+
+    def optimise(self, phase: Phase) -> PhaseResult:
+        """Train a phase's modules for all epochs of its recipe.
+
+        Raises:
+            NonFiniteLossError: naming phase, epoch, batch and loss, at the end of that epoch.
+        """
+        assert len(phase.data) > 0, f"phase {phase.name} has no data"
+        recipe = phase.recipe
+        self.progress.phase_started(phase.name, recipe.epochs, len(phase.data))
+        started = time.perf_counter()
+        done = WorkDone(phase.name, recipe.epochs, len(phase.data))
+        with _only_training(phase):
+            steps = _Steps(phase, self.device, self._forward_for(phase), done.seconds)
+            data = self._on_device(phase.data)
+            for epoch, lr in enumerate(learning_rates(recipe)):
+                seeds = (self._data_seed, self._task, phase.name, epoch)
+                batches = epoch_batches(
+                    data,
+                    recipe.batch_size,
+                    _purpose("order", *seeds),
+                    self._augmentation,
+                    _purpose("augment", *seeds),
+                    device=self.device.torch_device,
+                    channels_last=self.device.channels_last,
+                )
+                # Dropout draws from torch's global generator.
+                with seeded_globally(self._data_seed, "dropout", self._task, phase.name, epoch):
+                    done.losses = steps.epoch(epoch, lr, batches, _purpose("objective", *seeds))
+                self.progress.epoch_finished(phase.name, epoch + 1, recipe.epochs, done.losses, lr)
+        if self.device.torch_device.type == "cuda":
+            torch.cuda.synchronize()
+        done.seconds.total = time.perf_counter() - started
+        self.work.append(done)
+        self.progress.phase_finished(phase.name, done.seconds.total)
+        return PhaseResult(done.losses)
+
+    def _on_device(self, data: LabelledImages) -> LabelledImages:
+        return data.to(self.device.torch_device)
+
+    def _forward_for(self, phase: Phase) -> Forward:
+        compiles = self.device.compiles(phase.recipe, len(phase.data), phase.data.images.shape)
+        if not compiles:
+            return _forward
+        batch_size = phase.recipe.batch_size
+
+        def compiled_for_full_batches(module: nn.Module, images: Tensor) -> Tensor:
+            # The last, smaller batch would cost a compilation of its own.
+            run = self._compiled if len(images) == batch_size else _forward
+            return run(module, images)
+
+        return compiled_for_full_batches
+
+
+def _purpose(purpose: str, seed: int, task: int, phase: str, epoch: int) -> torch.Generator:
+    return generator(seed, purpose, task, phase, epoch)
+
+
+@contextmanager
+def _only_training(phase: Phase) -> Iterator[None]:
+    """Put what trains into train mode with gradients, and back into eval mode without after."""
+    modules = [*phase.backbones, *phase.heads]
+    try:
+        for module in modules:
+            module.train().requires_grad_(True)
+        yield
+    finally:
+        for module in modules:
+            module.eval().requires_grad_(False)
+
+
+@final
+class _Steps:
+    """The optimiser steps of one phase."""
+
+    def __init__(self, phase: Phase, device: Device, forward: Forward, seconds: Seconds) -> None:
+        self._phase = phase
+        self._device = device
+        self._forward = forward
+        self._seconds = seconds
+        self._frozen = [device.place(folded(module)) for module in phase.frozen]
+        parameters = [
+            parameter
+            for module in [*phase.backbones, *phase.heads]
+            for parameter in module.parameters()
+        ]
+        self._optimiser = torch.optim.SGD(
+            parameters,
+            lr=phase.recipe.lr,
+            momentum=phase.recipe.momentum,
+            weight_decay=phase.recipe.weight_decay,
+            fused=True,
+        )
+        self._scaler = torch.amp.GradScaler(
+            device.torch_device.type, enabled=device.precision == torch.float16
+        )
+
+    def epoch(
+        self,
+        epoch: int,
+        lr: float,
+        batches: Iterator[tuple[Tensor, Tensor]],
+        draws: torch.Generator,
+    ) -> dict[str, float]:
+        """Take one epoch's steps; return the mean of every named loss over its images."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = lr
+        tally = _Tally(self._device.torch_device)
+        clock = time.perf_counter
+        before = clock()
+        for images, labels in batches:
+            ready = clock()
+            with self._device.autocast():
+                with torch.no_grad():
+                    frozen = [self._forward(module, images) for module in self._frozen]
+                frozen_done = clock()
+                learned = [self._forward(module, images) for module in self._phase.backbones]
+                losses = self._phase.objective(Batch(images, labels, frozen, learned, epoch, draws))
+            self._step(losses)
+            tally.add(losses, len(labels))
+            stepped = clock()
+            self._seconds.data += ready - before
+            self._seconds.frozen += frozen_done - ready
+            self._seconds.training += stepped - frozen_done
+            before = stepped
+        return tally.means(self._phase.name, epoch)
+
+    def _step(self, losses: Mapping[str, Loss]) -> None:
+        total = torch.stack([loss.weight * loss.value for loss in losses.values()]).sum()
+        self._optimiser.zero_grad(set_to_none=True)
+        self._scaler.scale(total).backward()
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
+
+
+@final
+class _Tally:
+    """Sums of named losses, kept on the device: nothing waits for it within an epoch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sums: dict[str, Tensor] = {}
+        self._first_bad: dict[str, Tensor] = {}
+        self._num_batches = 0
+        self._num_images = 0
+
+    def add(self, losses: Mapping[str, Loss], num_images: int) -> None:
+        """Take one batch's losses, each a mean over ``num_images``."""
+        self._num_batches += 1
+        self._num_images += num_images
+        for name, loss in losses.items():
+            value = loss.value.detach().double()
+            if name not in self._sums:
+                self._sums[name] = torch.zeros((), dtype=torch.float64, device=self._device)
+                self._first_bad[name] = torch.full_like(self._sums[name], math.inf)
+            self._sums[name] += value * num_images
+            bad = torch.where(torch.isfinite(value), math.inf, float(self._num_batches))
+            self._first_bad[name] = torch.minimum(self._first_bad[name], bad)
+
+    def means(self, phase: str, epoch: int) -> dict[str, float]:
+        """Return the means per image, or raise for the first batch with a bad loss."""
+        first_bad = {name: float(batch) for name, batch in self._first_bad.items()}
+        name = min(first_bad, key=first_bad.__getitem__)
+        if first_bad[name] < math.inf:
+            raise NonFiniteLossError(
+                f"loss '{name}' is not finite in phase '{phase}', epoch {epoch + 1}, batch "
+                f"{int(first_bad[name])}: lower the learning rate of this phase's recipe"
+            )
+        return {name: float(value) / self._num_images for name, value in self._sums.items()}

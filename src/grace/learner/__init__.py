@@ -1,0 +1,1 @@
+"""The living model: update, predict, evaluate."""

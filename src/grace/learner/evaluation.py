@@ -1,0 +1,54 @@
+"""What a learner's predictors say about labelled images."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from grace.data.images import LabelledImages
+from grace.engine.phase import Sweep
+from grace.engine.trainer import Trainer
+from grace.methods.base import Classifier
+
+
+@final
+class _Scores:
+    """Applies every predictor that shares the same backbones; keeps scores (N, K) on the CPU."""
+
+    def __init__(self, classifiers: dict[str, Classifier]) -> None:
+        self._classifiers = classifiers
+        self._scores: dict[str, list[Tensor]] = {name: [] for name in classifiers}
+
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        """Score one batch of features (B, D)."""
+        for name, classifier in self._classifiers.items():
+            self._scores[name].append(classifier.score(outputs).float().cpu())
+
+    def result(self) -> dict[str, Tensor]:
+        """Return the scores of every predictor."""
+        return {name: torch.cat(scores) for name, scores in self._scores.items()}
+
+
+def scores(
+    trainer: Trainer, classifiers: dict[str, Classifier], data: LabelledImages
+) -> dict[str, Tensor]:
+    """Score images with every predictor, computing shared features once.
+
+    Args:
+        trainer: carries out the passes.
+        classifiers: predictors by name.
+        data: N images.
+
+    Returns:
+        Scores (N, K) by name, on the CPU; logits for a linear head.
+    """
+    groups: dict[tuple[int, ...], dict[str, Classifier]] = {}
+    for name, classifier in classifiers.items():
+        key = tuple(id(backbone) for backbone in classifier.backbones)
+        groups.setdefault(key, {})[name] = classifier
+    found: dict[str, Tensor] = {}
+    for group in groups.values():
+        backbones = next(iter(group.values())).backbones
+        sweep = Sweep(name="evaluate", backbones=backbones, data=data, reducer=_Scores(group))
+        found |= trainer.sweep(sweep)
+    return found

@@ -1,0 +1,1 @@
+"""One file per method, each read like its paper's algorithm."""

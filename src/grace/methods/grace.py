@@ -1,0 +1,207 @@
+"""GRACE: grow, assess, compress (paper, Algorithm 1).
+
+Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
+
+1. ``assess_on="previous"`` assesses at the end of the task before, on its augmented training
+   images, as the released behaviour does; the paper's reading, ``"current"``, is the default.
+2. The provisional backbone starts as a full copy of the mergeable one.
+3. Weight alignment also follows Compress; the paper names it for Grow only.
+4. The student's batch-norm statistics and head start afresh.
+5. Without a new class there is nothing to grow: one *refresh* phase trains a copy of the
+   mergeable backbone with the present network as teacher, λ = 0.5, and the threshold stays.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from grace.capacity.merge import bias, merge_weight, preservation
+from grace.capacity.saturation import FeatureMoments
+from grace.capacity.threshold import Threshold, Verdict
+from grace.configs.methods import GraceSettings
+from grace.data.memory import ExemplarMemory
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Phase, Sweep
+from grace.methods.base import Method, Outcome, Steps, Workshop
+from grace.methods.growth import grow
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import ExpandableNetwork, copy_of
+from grace.networks.heads import LinearHead, align_weights
+from grace.networks.merging import merge_backbones
+from grace.objectives.classification import cross_entropy
+from grace.objectives.distillation import (
+    distillation_share,
+    feature_distillation,
+    logit_distillation,
+)
+
+
+@final
+class Grace(Method[GraceSettings]):
+    """Fixed backbones, then one mergeable backbone, the last of the network.
+
+    ``class_counts`` holds, for each backbone, the number of classes it was trained to represent.
+    """
+
+    def __init__(self, settings: GraceSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
+        super().__init__(settings, workshop, memory)
+        self.threshold = Threshold(initial=settings.threshold, decay=settings.threshold_decay)
+        self.class_counts: list[int] = []
+        self._previous_saturation: float | None = None
+
+    @override
+    def learn(self, task: Task) -> Steps[Outcome]:
+        if task.number == 1:
+            outcome = yield from self.first_task(task)
+            self.class_counts = [task.num_classes]
+        elif task.num_new_classes == 0:
+            outcome = yield from self._refresh(task)
+        else:
+            outcome = yield from self._grow_assess_compress(task)
+        if self.settings.assess_on == "previous":
+            self._previous_saturation = yield self._assess(task)
+        yield from self.remember(task)
+        return outcome
+
+    def _grow_assess_compress(self, task: Task) -> Steps[Outcome]:
+        # Stage I: Grow
+        expanded = yield from grow(self, task, self.settings.grow, self.settings.auxiliary_weight)
+
+        # Stage II: Assess
+        saturation = self._previous_saturation
+        if self.settings.assess_on == "current" or saturation is None:
+            saturation = yield self._assess(task)
+        threshold, weight = self.threshold.value, None
+        verdict = self._verdict(task, saturation)
+
+        if verdict == "compress":
+            # Stage III: Compress
+            weight = self._merge_weight(task)
+            self.network = yield from self._compress(task, expanded, weight)
+            self.class_counts[-1] += task.num_new_classes
+        else:
+            # The mergeable backbone becomes fixed, the provisional one mergeable.
+            self.network = expanded
+            self.class_counts.append(task.num_new_classes)
+        self.threshold = self.threshold.after(verdict)
+        return Outcome(
+            verdict=verdict, saturation=saturation, threshold=threshold, merge_weight=weight
+        )
+
+    def _assess(self, task: Task) -> Sweep:
+        """Saturation of the mergeable backbone on D̃_t."""
+        return Sweep(
+            name="assess",
+            backbones=[self.network.backbones[-1]],
+            data=self.with_exemplars(task),
+            reducer=FeatureMoments(),
+            augmented=self.settings.assess_on == "previous",
+        )
+
+    def _verdict(self, task: Task, saturation: float) -> Verdict:
+        if self.settings.expand_at is not None:
+            return "grow" if task.number in self.settings.expand_at else "compress"
+        return self.threshold.verdict(saturation)
+
+    def _merge_weight(self, task: Task) -> float:
+        new_images = int((task.data.labels >= task.num_old_classes).sum())
+        return merge_weight(
+            preservation(self.class_counts[-1], task.num_new_classes),
+            bias(new_images // task.num_new_classes, len(self.memory) // task.num_old_classes),
+            self.settings.gamma,
+        )
+
+    def _initial_student(self, task: Task, expanded: ExpandableNetwork, weight: float) -> Backbone:
+        mergeable, provisional = expanded.backbones[-2], expanded.backbones[-1]
+        weights = {"importance": weight, "average": 0.5, "merge": 1.0, "provisional": 0.0}
+        if self.settings.initialisation == "random":
+            return self.workshop.backbone("student", task.number)
+        return merge_backbones(mergeable, provisional, weights[self.settings.initialisation])
+
+    def _compress(
+        self, task: Task, expanded: ExpandableNetwork, weight: float
+    ) -> Steps[ExpandableNetwork]:
+        """Distil the expanded network into one with a backbone less (paper §3.5)."""
+        fixed = list(expanded.backbones)[:-2]
+        student = self._initial_student(task, expanded, weight)
+        width = expanded.feature_dim - expanded.backbones[-1].feature_dim
+        head = self.workshop.head(width, task.num_classes, "student", task.number)
+        yield self._distillation_phase(
+            "compress",
+            task,
+            teacher=expanded,
+            student=student,
+            head=head,
+            num_replaced=2,
+            share=distillation_share(task.num_old_classes, task.num_classes),
+        )
+        align_weights(head, task.num_new_classes)
+        return ExpandableNetwork([*fixed, student], head)
+
+    def _refresh(self, task: Task) -> Steps[Outcome]:
+        """Take in fresh images of known classes; the number of backbones stays."""
+        present = self.network
+        student, head = copy_of(present.backbones[-1]), copy_of(present.head)
+        yield self._distillation_phase(
+            "refresh",
+            task,
+            teacher=present,
+            student=student,
+            head=head,
+            num_replaced=1,
+            share=0.5,
+        )
+        self.network = ExpandableNetwork([*list(present.backbones)[:-1], student], head)
+        return Outcome(verdict="refresh", threshold=self.threshold.value)
+
+    def _distillation_phase(
+        self,
+        name: str,
+        task: Task,
+        *,
+        teacher: ExpandableNetwork,
+        student: Backbone,
+        head: LinearHead,
+        num_replaced: int,
+        share: float,
+    ) -> Phase:
+        """One student backbone replaces the teacher's last ones, all others shared and frozen.
+
+        L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper Eq. 12), with λ = ``share``. The
+        teacher's backbones are computed once for both networks.
+        """
+        settings = self.settings
+        num_fixed = len(teacher.backbones) - num_replaced
+        replaced_width = sum(b.feature_dim for b in list(teacher.backbones)[num_fixed:])
+        projection = self.workshop.head(
+            student.feature_dim, replaced_width, "projection", task.number
+        )
+        heads = [head, projection] if settings.feature_distillation else [head]
+        distils = settings.logit_distillation or settings.feature_distillation
+        scale = 1 - share if distils or settings.scale_cross_entropy else 1.0
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            features: Tensor = batch.learned[0]
+            logits = head(torch.cat([*batch.frozen[:num_fixed], features], dim=1))
+            losses = {"classification": Loss(cross_entropy(logits, batch.labels), scale)}
+            if settings.logit_distillation:
+                targets = teacher.head(torch.cat(list(batch.frozen), dim=1))
+                value = logit_distillation(logits, targets, settings.temperature)
+                losses["logits"] = Loss(value, share * settings.logit_weight)
+            if settings.feature_distillation:
+                goal = torch.cat(list(batch.frozen[num_fixed:]), dim=1)
+                value = feature_distillation(projection(features), goal)
+                losses["features"] = Loss(value, share * settings.feature_weight)
+            return losses
+
+        return Phase(
+            name=name,
+            backbones=[student],
+            heads=heads,
+            frozen=list(teacher.backbones),
+            objective=objective,
+            recipe=settings.compress,
+            data=self.with_exemplars(task),
+        )

@@ -1,0 +1,26 @@
+"""Replay: Finetune with herded exemplars mixed into every task (spec §3.2)."""
+
+from typing import final
+
+from typing_extensions import override
+
+from grace.configs.methods import ReplaySettings
+from grace.data.scenario import Task
+from grace.methods.base import Method, Outcome, Steps
+
+
+@final
+class Replay(Method[ReplaySettings]):
+    """One backbone and one growing head on new images and exemplars, loss over all logits."""
+
+    @override
+    def learn(self, task: Task) -> Steps[Outcome]:
+        if task.number == 1:
+            outcome = yield from self.first_task(task)
+        else:
+            self.grow_head(task)
+            data = self.with_exemplars(task)
+            yield self.classification_phase("update", self.settings.update, data)
+            outcome = Outcome(verdict="update")
+        yield from self.remember(task)
+        return outcome

@@ -1,0 +1,111 @@
+"""The network that grows: backbones in order, and one head over their concatenated features.
+
+Shapes: B images, C channels, H×W pixels, D = Σ feature_dim features, K classes.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast, final, overload
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from grace.networks.backbone import Backbone
+from grace.networks.heads import LinearHead
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+@final
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Numbers of parameters; the paper's #P is ``backbones``."""
+
+    backbones: int
+    heads: int
+
+    @property
+    def total(self) -> int:
+        """Backbones and heads together."""
+        return self.backbones + self.heads
+
+
+@final
+class BackboneList(nn.ModuleList):
+    """A ``ModuleList`` whose members are known to be backbones."""
+
+    def __init__(self, backbones: Iterable[Backbone]) -> None:
+        super().__init__(backbones)
+
+    @override
+    def __iter__(self) -> Iterator[Backbone]:
+        return cast("Iterator[Backbone]", super().__iter__())
+
+    @overload
+    def __getitem__(self, idx: slice) -> "BackboneList": ...
+
+    @overload
+    def __getitem__(self, idx: int) -> Backbone: ...
+
+    @override
+    def __getitem__(self, idx: int | slice) -> "Backbone | BackboneList":
+        return cast("Backbone | BackboneList", super().__getitem__(idx))
+
+
+@final
+class ExpandableNetwork(nn.Module):
+    """``f(x) = W [φ₁(x), …, φ_b(x)] + bias`` (paper Eq. 1); backbones may differ in width.
+
+    Args:
+        backbones: at least one, in the order of the head's columns.
+        head: a head over the sum of their widths.
+    """
+
+    def __init__(self, backbones: Sequence[Backbone], head: LinearHead) -> None:
+        super().__init__()
+        assert backbones
+        assert head.in_features == sum(backbone.feature_dim for backbone in backbones)
+        self.backbones = BackboneList(backbones)
+        self.head = head
+
+    @property
+    def feature_dim(self) -> int:
+        """Width D of the concatenated features."""
+        return self.head.in_features
+
+    def features(self, images: Tensor) -> Tensor:
+        """Map images (B, C, H, W) to the concatenated features (B, D)."""
+        return torch.cat([backbone(images) for backbone in self.backbones], dim=1)
+
+    @override
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, C, H, W) to logits (B, K)."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def num_parameters(self) -> ParameterCounts:
+        """Count the parameters, frozen ones too."""
+        return ParameterCounts(_num_parameters(self.backbones), _num_parameters(self.head))
+
+    def num_bytes(self) -> int:
+        """Count the bytes of weights and buffers: all that must be stored to predict."""
+        tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+
+def copy_of(module: ModuleT) -> ModuleT:
+    """Copy a module with weights, buffers and flags, but without gradients."""
+    clone = copy.deepcopy(module)
+    clone.zero_grad(set_to_none=True)
+    return clone
+
+
+def set_trainable(module: nn.Module, trainable: bool) -> None:
+    """Switch the gradients of all of a module's parameters on or off; its mode stays."""
+    module.requires_grad_(trainable)
+
+
+def _num_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

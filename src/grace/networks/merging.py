@@ -1,0 +1,51 @@
+"""Two backbones become one: the student's weights at the start of Compress."""
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import copy_of
+
+
+@torch.no_grad()
+def merge_backbones(mergeable: Backbone, provisional: Backbone, weight: float) -> Backbone:
+    """Average the parameters of two backbones, ``φ = w·φ_merge + (1 − w)·φ_prov`` (paper Eq. 8).
+
+    Batch-norm running statistics start afresh (mean 0, variance 1): neither backbone's fit the
+    average, and they settle while the student trains (spec §5.3.8). Other buffers, modes and
+    ``requires_grad`` flags come from the mergeable backbone.
+
+    Args:
+        mergeable: the backbone weighted by w; left as it is.
+        provisional: the backbone weighted by 1 − w; left as it is.
+        weight: w in [0, 1].
+
+    Returns:
+        A new backbone. Two equal backbones give exactly their parameters.
+
+    Raises:
+        ValueError: if the backbones' parameters differ in names or shapes.
+    """
+    assert 0.0 <= weight <= 1.0
+    _refuse_unlike(mergeable, provisional)
+    merged = copy_of(mergeable)
+    others = dict(provisional.named_parameters())
+    for name, parameter in merged.named_parameters():
+        parameter.copy_(torch.lerp(others[name].to(parameter), parameter, weight))
+    for module in merged.modules():
+        if isinstance(module, _BatchNorm):
+            module.reset_running_stats()
+    return merged
+
+
+def _refuse_unlike(mergeable: nn.Module, provisional: nn.Module) -> None:
+    first = {name: tuple(value.shape) for name, value in mergeable.named_parameters()}
+    second = {name: tuple(value.shape) for name, value in provisional.named_parameters()}
+    for name in [*first, *second]:
+        if first.get(name) != second.get(name):
+            raise ValueError(
+                f"backbones cannot be merged: parameter '{name}' is "
+                f"{first.get(name, 'absent')} in one and {second.get(name, 'absent')} in the "
+                "other: use the same backbone in all tasks"
+            )

@@ -1,0 +1,69 @@
+"""ResNet-18/34/50 from torchvision, with the stems that the protocols need."""
+
+from typing import Any, Literal, cast, final
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from grace.networks.backbone import Backbone
+from grace.randomness import seeded_globally
+
+
+@final
+class TorchvisionResNet(Backbone):
+    """A torchvision ResNet without its classifier.
+
+    Stems (spec §1.4): ``conv7`` is 7×7 stride 2 with max-pooling, ``conv3`` is 3×3 stride 1 with
+    max-pooling, ``cifar`` is 3×3 stride 1 without pooling. ResNet-18 has 11,176,512 parameters with
+    conv7 and 11,168,832 with conv3. Weights start as torchvision's do: Kaiming-normal, fan-out.
+
+    Args:
+        name: resnet18, resnet34 or resnet50.
+        stem: which of the three stems.
+        num_channels: channels C of the images.
+        seed: seed of the initialisation.
+        purpose: words and counters that set this draw apart (``grace.randomness``).
+    """
+
+    def __init__(
+        self,
+        name: Literal["resnet18", "resnet34", "resnet50"],
+        stem: Literal["conv7", "conv3", "cifar"],
+        num_channels: int,
+        seed: int,
+        *purpose: str | int,
+    ) -> None:
+        super().__init__()
+        # Late, because importing torchvision takes seconds.
+        from torchvision.models import get_model
+
+        with seeded_globally(seed, *purpose):
+            self.body: Any = get_model(name, weights=None)
+            if stem != "conv7" or num_channels != 3:
+                self.body.conv1 = _stem_conv(stem, num_channels)
+        if stem == "cifar":
+            self.body.maxpool = nn.Identity()
+        self.feature_dim = int(self.body.fc.in_features)
+        self.body.fc = nn.Identity()
+
+    @override
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, C, H, W) to features (B, feature_dim)."""
+        return cast("Tensor", self.body(images))
+
+    @override
+    def stages(self) -> tuple[nn.Module, nn.Module]:
+        """Return (stem with layers 1 to 3, layer 4 with pooling)."""
+        body = self.body
+        stem = (body.conv1, body.bn1, body.relu, body.maxpool)
+        return (
+            nn.Sequential(*stem, body.layer1, body.layer2, body.layer3),
+            nn.Sequential(body.layer4, body.avgpool, nn.Flatten()),
+        )
+
+
+def _stem_conv(stem: str, num_channels: int) -> nn.Conv2d:
+    size, stride = (7, 2) if stem == "conv7" else (3, 1)
+    conv = nn.Conv2d(num_channels, 64, size, stride=stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv

@@ -1,0 +1,50 @@
+"""Classification losses. Shapes: B images, K classes; the first K_old of them are old."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy −log σ(z)_y over all K logits (paper ℓ_CE).
+
+    Args:
+        logits: z, shape (B, K).
+        labels: class indices, shape (B,).
+
+    Returns:
+        Scalar.
+    """
+    return F.cross_entropy(logits, labels)
+
+
+def new_class_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Tensor:
+    """Mean cross-entropy among the new logits, CE(z[:, K_old:], y − K_old) (spec §3.1).
+
+    Images of old classes have no target among the new logits and are left out of the mean.
+
+    Args:
+        logits: z, shape (B, K).
+        labels: class indices, shape (B,).
+        num_old: K_old.
+
+    Returns:
+        Scalar; 0 for a batch without an image of a new class.
+    """
+    is_new = labels >= num_old
+    targets = torch.where(is_new, labels - num_old, 0)
+    losses = F.cross_entropy(logits[:, num_old:], targets, reduction="none")
+    return torch.where(is_new, losses, 0.0).sum() / is_new.sum().clamp_min(1)
+
+
+def auxiliary_labels(labels: Tensor, num_old: int) -> Tensor:
+    """Targets of the auxiliary head: 0 for any old class, y − K_old + 1 for a new one (spec §3.6).
+
+    Args:
+        labels: class indices, shape (B,).
+        num_old: K_old.
+
+    Returns:
+        Targets in 0..K_new, shape (B,).
+    """
+    return (labels - num_old + 1).clamp_min(0)

@@ -1,0 +1,34 @@
+"""The record of a run on disk: what every table, plot and report is made from. Torch-free."""
+
+from grace.record._files import write_atomically
+from grace.record._model import (
+    ClassifierRecord,
+    DatasetRecord,
+    PhaseRecord,
+    RunInfo,
+    RunRecord,
+    TaskRecord,
+)
+from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.record._read import find_runs, read_record, read_records
+from grace.record._write import RecordWriter, describe_run, run_directory
+
+__all__ = [
+    "ClassifierRecord",
+    "DatasetRecord",
+    "PhaseRecord",
+    "RecordWriter",
+    "RunInfo",
+    "RunRecord",
+    "TaskRecord",
+    "collect_hardware",
+    "collect_versions",
+    "commit",
+    "describe_run",
+    "find_runs",
+    "fingerprints",
+    "read_record",
+    "read_records",
+    "run_directory",
+    "write_atomically",
+]

@@ -1,0 +1,190 @@
+"""What a record holds, typed. Percent for accuracies, bytes, seconds; tasks count from 1."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from grace.learner import metrics
+
+
+class _Frozen(BaseModel):
+    """Frozen; keys it does not know are passed over, so that a format can gain some."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+@final
+class ClassifierRecord(_Frozen):
+    """Accuracies (%) of one classifier after one task, against all seen classes."""
+
+    all: float
+    old: float | None = None
+    new: float | None = None
+    per_task: tuple[float | None, ...]
+
+
+@final
+class PhaseRecord(_Frozen):
+    """One finished phase; the losses are means over its last epoch."""
+
+    name: str
+    epochs: int
+    images: int
+    seconds: float
+    losses: dict[str, float] = {}
+
+
+@final
+class ParameterRecord(_Frozen):
+    """Numbers of parameters kept after a task."""
+
+    backbones: int
+    heads: int
+    total: int
+
+
+@final
+class BytesRecord(_Frozen):
+    """What a task leaves behind, in bytes."""
+
+    weights: int
+    exemplars: int
+
+
+@final
+class SecondsRecord(_Frozen):
+    """Wall-clock seconds of a task."""
+
+    learn: float
+    evaluate: float
+    total: float
+
+
+@final
+class TaskRecord(_Frozen):
+    """One line of ``tasks.jsonl``."""
+
+    task: int = Field(ge=1)
+    num_new: int
+    num_seen: int
+    class_names_new: tuple[str, ...] = ()
+    classifiers: dict[str, ClassifierRecord] = {}
+    primary: str | None = None
+    confusion: tuple[tuple[int, ...], ...] | None = None
+    saturation: float | None = None
+    threshold: float | None = None
+    verdict: Literal["base", "grow", "compress", "refresh", "update", "skip"] | None = None
+    merge_weight: float | None = None
+    backbones: int
+    parameters: ParameterRecord
+    bytes: BytesRecord
+    num_exemplars: int = 0
+    phases: tuple[PhaseRecord, ...] = ()
+    seconds: SecondsRecord
+
+    @property
+    def accuracy(self) -> ClassifierRecord | None:
+        """The primary classifier's accuracies; none where the task was not evaluated."""
+        return self.classifiers.get(self.primary) if self.primary else None
+
+
+@final
+class DatasetRecord(_Frozen):
+    """The images a run was made on; the shape is (C, H, W)."""
+
+    name: str
+    num_train: int
+    num_test: int
+    shape: tuple[int, int, int]
+
+
+@final
+class RunInfo(_Frozen):
+    """``run.json``: everything about a run that is not about one task."""
+
+    format: int = 1
+    experiment: str
+    description: str = ""
+    status: Literal["running", "finished", "failed"] = "running"
+    error: str | None = None
+    config: dict[str, Any]
+    versions: dict[str, str] = {}
+    commit: str | None = None
+    hardware: dict[str, Any] = {}
+    fingerprints: dict[str, str] = {}
+    started: str
+    finished: str | None = None
+    class_names: tuple[str, ...] = ()
+    task_sizes: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    dataset: DatasetRecord | None = None
+
+
+@final
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as read from its directory; ``torn`` when its last line was cut off and left out."""
+
+    directory: Path
+    info: RunInfo
+    tasks: tuple[TaskRecord, ...]
+    torn: bool = False
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        method = self.info.config.get("method")
+        name = method.get("name") if isinstance(method, dict) else None
+        return str(name or "unknown")
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
+        seeds = self.info.config.get("seeds")
+        seed = seeds.get("initialisation") if isinstance(seeds, dict) else None
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run finished all its tasks."""
+        return self.info.status == "finished" and len(self.tasks) == len(self.info.task_sizes)
+
+    @property
+    def primary(self) -> str | None:
+        """The classifier that is reported, by the last evaluated task."""
+        return next((task.primary for task in reversed(self.tasks) if task.primary), None)
+
+    def accuracies(self, classifier: str | None = None) -> list[float | None]:
+        """Return A_t (%) per task, of the primary classifier or of a named one."""
+        name = classifier or self.primary
+        found = [task.classifiers.get(name) if name else None for task in self.tasks]
+        return [entry.all if entry else None for entry in found]
+
+    @cached_property
+    def matrix(self) -> metrics.Matrix:
+        """R[t, i] (%) of the primary classifier, on true task boundaries."""
+        found = [task.accuracy for task in self.tasks]
+        return metrics.accuracy_matrix([entry.per_task if entry else None for entry in found])
+
+    @property
+    def last(self) -> float | None:
+        """A_T (%)."""
+        return metrics.last(self.accuracies())
+
+    @property
+    def average(self) -> float | None:
+        """Mean of A_1..A_T (%)."""
+        return metrics.average(self.accuracies())
+
+    @property
+    def forgetting(self) -> float | None:
+        """Mean drop of a task's accuracy from its best (points of percent)."""
+        return metrics.forgetting(self.matrix)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all tasks together."""
+        return sum(task.seconds.total for task in self.tasks)

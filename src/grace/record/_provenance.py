@@ -1,0 +1,112 @@
+"""Where a record comes from: versions, hardware, commit, fingerprints; without importing torch."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import grace
+from grace.configs.experiment import ExperimentSettings
+
+
+def collect_versions() -> dict[str, str]:
+    """Return the versions of grace, Python, torch, numpy and torchvision."""
+    versions = {"grace": grace.__version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "torchvision"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "missing"
+    return versions
+
+
+def collect_hardware(device: str, threads: int, gpu: str | None = None) -> dict[str, Any]:
+    """Describe the machine.
+
+    Args:
+        device: where tensors lived, "cpu" or "cuda".
+        threads: CPU threads torch used.
+        gpu: the GPU's name; none on the CPU.
+    """
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 1,
+        "threads": threads,
+        "device": device,
+        "gpu": gpu,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Return the git commit of this source, "-dirty" with local changes; none if not from git."""
+    package = Path(grace.__file__).parent
+    # Asking for a tracked file keeps an installation inside somebody's checkout from lying.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    head = _git(package, "rev-parse", "HEAD")
+    dirty = _git(package, "status", "--porcelain", "--untracked-files=no", ".")
+    return f"{head}-dirty" if head and dirty else head
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 - the user's own git
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def fingerprints(
+    settings: ExperimentSettings, data_digest: str, versions: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the two SHA-256 fingerprints of a run, over canonical JSON.
+
+    *protocol* covers the data files, their selection and split, base and increment, augmentation,
+    memory rule and backbone: runs that share it may stand in one table. *run* covers that and the
+    method with its recipes, the class order, the seeds and the versions: runs that share it repeat
+    each other. How the work is carried out (``engine``, where the files lie) is in neither.
+    """
+    config = settings.model_dump(mode="json")
+    carried_out = ("root", "streaming", "skip_unreadable", "skip_duplicates")
+    protocol = {
+        "data_digest": data_digest,
+        "data": {key: value for key, value in config["data"].items() if key not in carried_out},
+        "base": settings.scenario.base or settings.scenario.increment,
+        "increment": settings.scenario.increment,
+        "memory": config["memory"],
+        "backbone": config["backbone"],
+    }
+    run = {
+        "protocol": protocol,
+        "method": config["method"],
+        "class_order": config["scenario"]["class_order"],
+        "seeds": config["seeds"],
+        "versions": dict(versions),
+    }
+    return {"protocol": _digest(protocol), "run": _digest(run)}
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

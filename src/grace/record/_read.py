@@ -1,0 +1,123 @@
+"""Reading records: tolerant of a cut-off end, clear about everything else."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from grace.record._model import RunInfo, RunRecord, TaskRecord
+
+
+def read_record(path: str | Path) -> RunRecord:
+    """Read one run directory, finished, running or failed.
+
+    A last line of ``tasks.jsonl`` that was cut off is left out and ``torn`` says so.
+
+    Raises:
+        ValueError: the directory is no run, comes from a newer grace, or is damaged.
+    """
+    directory = Path(path)
+    info = _read_info(directory)
+    tasks, torn = _read_tasks(directory / "tasks.jsonl")
+    return RunRecord(directory, info, tasks, torn)
+
+
+def find_runs(path: str | Path) -> list[Path]:
+    """List the run directories at or below a path, sorted.
+
+    Raises:
+        ValueError: there is none.
+    """
+    root = Path(path)
+    if (root / "run.json").is_file():
+        return [root]
+    found = sorted(file.parent for file in root.rglob("run.json")) if root.is_dir() else []
+    if not found:
+        what = "holds no run (no run.json)" if root.is_dir() else "is no directory"
+        raise ValueError(f"{root} {what}: give a run directory or a folder of them")
+    return found
+
+
+def read_records(paths: Sequence[str | Path]) -> tuple[list[RunRecord], list[str]]:
+    """Read all runs at or below some paths, each once.
+
+    Returns:
+        The records, and one line for each run below a path that could not be read.
+
+    Raises:
+        ValueError: a path holds no run, a run named directly is damaged, or nothing is readable.
+    """
+    records: dict[Path, RunRecord] = {}
+    left_out: list[str] = []
+    for path in paths:
+        for directory in find_runs(path):
+            if directory.resolve() in records:
+                continue
+            try:
+                records[directory.resolve()] = read_record(directory)
+            except ValueError as error:
+                if directory == Path(path):
+                    raise
+                left_out.append(str(error))
+    if not records:
+        raise ValueError(left_out[0] if left_out else "no run given")
+    return list(records.values()), left_out
+
+
+def _read_info(directory: Path) -> RunInfo:
+    path = directory / "run.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ValueError(
+            f"{directory} is no run (no run.json): give the directory that 'grace run' wrote"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}; run it again") from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+        raise ValueError(f"{path} is damaged: it names no format; run it again")
+    known = RunInfo.model_fields["format"].default
+    if raw["format"] > known:
+        raise ValueError(
+            f"{path} has format {raw['format']}, this grace reads up to {known}: upgrade grace"
+        )
+    try:
+        return RunInfo.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(f"{path} is damaged: {_first(error)}; run it again") from error
+
+
+def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
+    if not path.exists():
+        return (), False
+    lines = path.read_bytes().split(b"\n")
+    ended = lines[-1] == b""
+    lines = lines[:-1] if ended else lines
+    tasks: list[TaskRecord] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            tasks.append(_parse(line, number))
+        except ValueError as error:
+            if number == len(lines) and not ended:
+                return tuple(tasks), True
+            raise ValueError(f"{path} is damaged at line {number}: {error}") from error
+    return tuple(tasks), False
+
+
+def _parse(line: bytes, number: int) -> TaskRecord:
+    raw: Any = json.loads(line)
+    try:
+        task = TaskRecord.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(_first(error)) from error
+    if task.task != number:
+        raise ValueError(f"it is task {task.task} where task {number} should be")
+    return task
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in detail["loc"])
+    return f"{where}: {detail['msg']}" if where else detail["msg"]

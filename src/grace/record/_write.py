@@ -1,0 +1,134 @@
+"""Writing records: whole files only, one line per task."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, final
+
+from grace.configs.experiment import ExperimentSettings
+from grace.record._files import write_atomically
+from grace.record._model import DatasetRecord, RunInfo, RunRecord, TaskRecord
+from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
+
+
+def describe_run(
+    settings: ExperimentSettings,
+    *,
+    class_names: Sequence[str],
+    task_sizes: Sequence[int],
+    dataset: DatasetRecord,
+    data_digest: str,
+    device: str,
+    threads: int,
+    gpu: str | None = None,
+    notes: Sequence[str] = (),
+) -> RunInfo:
+    """Gather what is known about a run as it starts.
+
+    Args:
+        settings: the resolved settings.
+        class_names: names by class index (position in the class order).
+        task_sizes: new classes per task.
+        dataset: the images.
+        data_digest: hex digest of the data files.
+        device: "cpu" or "cuda".
+        threads: CPU threads torch uses.
+        gpu: the GPU's name, if any.
+        notes: lines for people, such as counted duplicates.
+    """
+    versions = collect_versions()
+    return RunInfo(
+        experiment=settings.name,
+        description=settings.description,
+        config=settings.model_dump(mode="json"),
+        versions=versions,
+        commit=commit(),
+        hardware=collect_hardware(device, threads, gpu),
+        fingerprints=fingerprints(settings, data_digest, versions),
+        started=_now(),
+        class_names=tuple(class_names),
+        task_sizes=tuple(task_sizes),
+        notes=tuple(notes),
+        dataset=dataset,
+    )
+
+
+def run_directory(root: Path, info: RunInfo) -> Path:
+    """Name a new run: ``<root>/<experiment>/<method>-s<seed>-<YYYYmmdd-HHMMSS>-<fp8>``.
+
+    The seed is that of the initialisation, the time that of the start, ``fp8`` the first eight
+    digits of the run's fingerprint.
+    """
+    started = datetime.fromisoformat(info.started).strftime("%Y%m%d-%H%M%S")
+    method, seed = info.config["method"]["name"], info.config["seeds"]["initialisation"]
+    fingerprint = info.fingerprints["run"][:8]
+    return root / info.experiment / f"{method}-s{seed}-{started}-{fingerprint}"
+
+
+@final
+class RecordWriter:
+    """Writes one run's record into a directory of its own, which it creates.
+
+    Every change is written beside and renamed into place: whoever reads sees whole files.
+    """
+
+    def __init__(self, directory: Path, info: RunInfo) -> None:
+        """Create the directory and mark the run as running.
+
+        Raises:
+            ValueError: the directory exists already; nothing in it is touched.
+            OSError: it cannot be written.
+        """
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError as error:
+            raise ValueError(
+                f"{directory} exists already: choose another directory or remove it"
+            ) from error
+        self.directory = directory
+        self._info = info
+        self._tasks: list[TaskRecord] = []
+        self._write_info()
+
+    def append_task(self, line: Mapping[str, Any] | TaskRecord) -> TaskRecord:
+        """Add the line of the next task."""
+        task = TaskRecord.model_validate(line)
+        assert task.task == len(self._tasks) + 1, (task.task, len(self._tasks))
+        lines = [_json(entry) for entry in [*self._tasks, task]]
+        write_atomically(self.directory / "tasks.jsonl", "\n".join(lines) + "\n")
+        self._tasks.append(task)
+        return task
+
+    @property
+    def record(self) -> RunRecord:
+        """The record as it stands."""
+        return RunRecord(self.directory, self._info, tuple(self._tasks))
+
+    def finish(self) -> RunRecord:
+        """Mark the run as finished and return its record."""
+        return self._end({"status": "finished", "error": None})
+
+    def fail(self, error: BaseException | str) -> RunRecord:
+        """Mark the run as failed, in one line, and return its record."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        return self._end({"status": "failed", "error": text})
+
+    def _end(self, change: Mapping[str, Any]) -> RunRecord:
+        self._info = self._info.model_copy(update={**change, "finished": _now()})
+        self._write_info()
+        return self.record
+
+    def _write_info(self) -> None:
+        text = json.dumps(
+            self._info.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False
+        )
+        write_atomically(self.directory / "run.json", text + "\n")
+
+
+def _json(task: TaskRecord) -> str:
+    return json.dumps(task.model_dump(mode="json"), ensure_ascii=False, allow_nan=False)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

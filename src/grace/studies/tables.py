@@ -1,0 +1,213 @@
+"""Comparison tables over many runs, as Markdown, CSV and LaTeX."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from grace.record import RunRecord, TaskRecord
+from grace.studies.groups import Group, Spread, group_records
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """One measured column: shown values are ``value / scale`` with ``digits`` decimals."""
+
+    key: str
+    title: str
+    value: Callable[[RunRecord], float | None]
+    unit: str = ""
+    digits: int = 2
+    scale: float = 1.0
+
+    @property
+    def heading(self) -> str:
+        """Title with unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One group and its cells; a cell is none where nothing can be said."""
+
+    group: Group
+    cells: tuple[Spread | None, ...]
+
+
+@final
+@dataclass(frozen=True)
+class ComparisonTable:
+    """Groups of runs against measured columns."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the numbers leave out: runs that did not finish."""
+        return tuple(
+            f"{row.group.experiment}/{row.group.label}: {left} of {len(row.group.records)} runs "
+            "unfinished and left out"
+            for row in self.rows
+            if (left := len(row.group.records) - len(row.group.complete))
+        )
+
+
+def comparison_table(records: Sequence[RunRecord]) -> ComparisonTable:
+    """Summarise runs by experiment, method and settings; mean and deviation over seeds.
+
+    Accuracies are the primary classifier's, at the end of the stream (spec §1.11); the nearest-mean
+    classifier has columns of its own where a run has it beside the primary one.
+    """
+    groups = group_records(records)
+    columns = _columns(records)
+    return ComparisonTable(
+        columns,
+        tuple(
+            Row(group, tuple(group.over_runs(column.value) for column in columns))
+            for group in groups
+        ),
+    )
+
+
+def _columns(records: Sequence[RunRecord]) -> tuple[Column, ...]:
+    columns = [
+        Column("last", "Last", lambda record: record.last, "%"),
+        Column("average", "Avg", lambda record: record.average, "%"),
+        Column("forgetting", "Forgetting", lambda record: record.forgetting, "points"),
+    ]
+    if any(record.primary != "nearest_mean" and _nearest_mean(record) for record in records):
+        columns.append(Column("last_nearest_mean", "Last NME", _nearest_mean, "%"))
+    weights, exemplars = _final(lambda t: t.bytes.weights), _final(lambda t: t.bytes.exemplars)
+    return (
+        *columns,
+        Column("backbones", "Backbones", _final(lambda t: t.backbones), digits=0),
+        Column(
+            "parameters_backbones",
+            "Parameters without heads",
+            _final(lambda t: t.parameters.backbones),
+            "M",
+            scale=1e6,
+        ),
+        Column("parameters", "with heads", _final(lambda t: t.parameters.total), "M", scale=1e6),
+        _byte_column("bytes_weights", "Weights", weights, records),
+        _byte_column("bytes_exemplars", "Exemplars", exemplars, records),
+        Column("seconds", "Time", lambda record: record.seconds, "s", digits=1),
+    )
+
+
+def _nearest_mean(record: RunRecord) -> float | None:
+    return record.accuracies("nearest_mean")[-1] if record.tasks else None
+
+
+def _final(value: Callable[[TaskRecord], float]) -> Callable[[RunRecord], float | None]:
+    return lambda record: value(record.tasks[-1]) if record.tasks else None
+
+
+def _byte_column(
+    key: str,
+    title: str,
+    value: Callable[[RunRecord], float | None],
+    records: Sequence[RunRecord],
+) -> Column:
+    largest = max((value(record) or 0 for record in records), default=0)
+    unit, scale = ("MB", 1e6) if largest >= 1e6 else ("kB", 1e3)
+    return Column(key, title, value, unit, scale=scale)
+
+
+def format_cell(cell: Spread | None, column: Column) -> str:
+    """Round for display: "57.39" for one run, "57.39 ± 0.41" for several, "–" for none.
+
+    Runs that agree exactly (a method's number of backbones) show no deviation.
+    """
+    if cell is None:
+        return "–"
+    mean, deviation = cell.mean / column.scale, (cell.deviation or 0.0) / column.scale
+    digits = max(column.digits, 1) if deviation else column.digits
+    shown = f"{mean:.{digits}f}"
+    return f"{shown} ± {deviation:.{digits}f}" if deviation else shown
+
+
+def display_rows(table: ComparisonTable) -> list[list[str]]:
+    """Return the cells as shown, row by row, in the order of :func:`headings`."""
+    return [
+        [
+            row.group.experiment,
+            row.group.label,
+            str(len(row.group.complete)),
+            *(
+                format_cell(cell, column)
+                for cell, column in zip(row.cells, table.columns, strict=True)
+            ),
+        ]
+        for row in table.rows
+    ]
+
+
+def headings(table: ComparisonTable) -> list[str]:
+    """Return the headings of all columns, those that name the group included."""
+    return ["Experiment", "Method", "Runs", *(column.heading for column in table.columns)]
+
+
+def to_markdown(table: ComparisonTable) -> str:
+    """Write the table as Markdown (GitHub's form), values rounded for display."""
+    titles = headings(table)
+    rule = ["---", "---", *["---:"] * (len(titles) - 2)]
+    rows = [[_markdown(cell) for cell in row] for row in display_rows(table)]
+    lines = [f"| {' | '.join(row)} |" for row in [titles, rule, *rows]]
+    return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in table.notes)]) + "\n"
+
+
+def to_csv(table: ComparisonTable) -> str:
+    """Write the table as CSV: means and deviations in columns of their own, unrounded, unscaled."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
+    writer.writerow(["experiment", "method", "variant", "runs", *names])
+    for row in table.rows:
+        numbers: list[float | str] = []
+        for cell in row.cells:
+            numbers.append("" if cell is None else cell.mean)
+            numbers.append("" if cell is None or cell.deviation is None else cell.deviation)
+        group = row.group
+        writer.writerow(
+            [group.experiment, group.method, group.variant, len(group.complete), *numbers]
+        )
+    return out.getvalue()
+
+
+def to_latex(table: ComparisonTable) -> str:
+    r"""Write the table as a LaTeX ``tabular`` in booktabs' rules, every name escaped."""
+    titles = [_latex(title) for title in headings(table)]
+    lines = [
+        rf"\begin{{tabular}}{{ll{'r' * (len(titles) - 2)}}}",
+        r"\toprule",
+        " & ".join(titles) + r" \\",
+        r"\midrule",
+        *(" & ".join(_latex(cell) for cell in row) + r" \\" for row in display_rows(table)),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    notes = [f"% {' '.join(note.split())}" for note in table.notes]
+    return "\n".join([*notes, r"% needs \usepackage{booktabs}", *lines]) + "\n"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _latex(text: str) -> str:
+    special = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "–": "--",
+        "…": r"\dots{}",
+        **{char: rf"\{char}" for char in "&%$#_{}"},
+    }
+    return "".join(special.get(char, char) for char in " ".join(text.split()))

@@ -1,0 +1,32 @@
+"""Numbers as people read them; rounding happens here and nowhere earlier."""
+
+
+def in_percent(value: float | None, digits: int = 2) -> str:
+    """Return percent with a fixed number of decimals, or "–"."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def in_bytes(value: float) -> str:
+    """Return bytes in the decimal unit that leaves one to three digits: "6.4 kB"."""
+    if value < 1000:
+        return f"{value:.0f} B"
+    units = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
+    unit = next((unit for unit, size in units.items() if value / size < 999.5), "GB")
+    shown = value / units[unit]
+    return f"{shown:.0f} {unit}" if shown >= 99.95 else f"{shown:.1f} {unit}"
+
+
+def in_count(value: float) -> str:
+    """Return a count in thousands or millions: "0.27 M"."""
+    return f"{value / 1e6:.2f} M" if value >= 1e5 else f"{value / 1e3:.1f} k"
+
+
+def in_seconds(value: float) -> str:
+    """Return a duration: "4.2 s", "3:05 min", "2:10 h"."""
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 100:
+        return f"{minutes}:{seconds:02d} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d} h"

@@ -1,0 +1,145 @@
+"""The shape of the package: rooms import downwards, never in a circle, with one epoch loop."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "grace"
+# From the top of the house to its cellar; a room may import rooms that stand after it.
+ROOMS = (
+    "cli",
+    "studies",
+    "experiment",
+    "record",
+    "learner",
+    "methods",
+    "engine",
+    "capacity",
+    "objectives",
+    "networks",
+    "data",
+    "randomness",
+    "configs",
+)
+MODULES = {
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module of the package that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            names = [
+                full if (full := f"{module}.{alias.name}") in MODULES else module
+                for alias in node.names
+            ]
+        else:
+            continue
+        yield from (name for name in names if name in MODULES and name != "grace")
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(module) for module in MODULES if module != "grace"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "grace"])
+def test_imports_go_down(module: str) -> None:
+    place = ROOMS.index(room(module))
+    upwards = [name for name in imports(MODULES[module]) if ROOMS.index(room(name)) < place]
+    assert upwards == []
+
+
+def test_no_import_cycle() -> None:
+    graph = {module: set(imports(path)) - {module} for module, path in MODULES.items()}
+    while leaves := [module for module, needs in graph.items() if not needs & graph.keys()]:
+        for module in leaves:
+            del graph[module]
+    assert graph == {}
+
+
+def test_one_epoch_loop() -> None:
+    steps = re.compile(r"\.backward\(|\.step\(|learning_rates\(")
+    using = {
+        module
+        for module, path in MODULES.items()
+        for line in path.read_text().splitlines()
+        if steps.search(line) and not line.lstrip().startswith(("def ", '"""', "#"))
+    }
+    assert using == {"grace.engine.trainer"}
+    assert MODULES["grace.engine.trainer"].read_text().count(".backward(") == 1
+
+
+def test_fields_are_born_in_the_constructor_or_the_class() -> None:
+    late = []
+    for module, path in MODULES.items():
+        for cls in (
+            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ClassDef)
+        ):
+            methods = [n for n in cls.body if isinstance(n, ast.FunctionDef)]
+            born = {
+                target.id
+                for n in cls.body
+                if isinstance(n, ast.AnnAssign | ast.Assign)
+                for target in ([n.target] if isinstance(n, ast.AnnAssign) else n.targets)
+                if isinstance(target, ast.Name)
+            }
+            born |= {n.name for n in methods}
+            for method in sorted(methods, key=lambda n: n.name != "__init__"):
+                assigned = {
+                    n.attr
+                    for n in ast.walk(method)
+                    if isinstance(n, ast.Attribute)
+                    and isinstance(n.ctx, ast.Store)
+                    and isinstance(n.value, ast.Name)
+                    and n.value.id == "self"
+                }
+                if method.name == "__init__":
+                    born |= assigned
+                late += [f"{module}.{cls.name}.{name}" for name in assigned - born]
+    assert late == []
+
+
+def test_nothing_that_could_run_a_file_as_code() -> None:
+    unsafe = re.compile(
+        r"import pickle|pickle\.load|weights_only=False|allow_pickle=True|yaml\.load\(|shell=True"
+        r"|\beval\(|\bexec\(|os\.system"
+    )
+    found = [
+        f"{module}: {line.strip()}"
+        for module, path in MODULES.items()
+        for line in path.read_text().splitlines()
+        if unsafe.search(re.sub(r"\.eval\(", "", line))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import grace",
+        "import grace.cli",
+        "import grace.record, grace.studies.report, grace.studies.tables",
+        "from grace.configs.load import load_experiment; load_experiment('digits')",
+        "import sys; sys.argv = ['grace', '--help']\nfrom grace.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass",
+    ],
+)
+def test_starts_without_torch(code: str) -> None:
+    script = f"{code}\nimport sys\nassert 'torch' not in sys.modules, 'torch was imported'"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
