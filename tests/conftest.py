@@ -6,10 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from grace.configs.load import load_experiment
 from grace.learner import metrics
-from grace.record import DatasetRecord, RecordWriter, RunInfo, RunRecord, fingerprints, run_directory
+from grace.record import (
+    DatasetRecord,
+    RecordWriter,
+    RunInfo,
+    RunRecord,
+    fingerprints,
+    run_directory,
+)
+
+# A loaded machine is slow, not wrong: pytest's own timeout is the limit.
+hypothesis_settings.register_profile("grace", deadline=None)
+hypothesis_settings.load_profile("grace")
 
 MakeRecord = Callable[..., RunRecord]
 ONE_BACKBONE = 269_000

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grace.configs import _yaml
+from grace.configs.recipe import scaled
 
 Layer = dict[str, Any]
 
@@ -11,17 +12,28 @@ Layer = dict[str, Any]
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Layer:
     """Lay ``above`` over ``below``: mappings merge key by key, everything else is replaced.
 
-    A layer that leaves the multistep schedule drops the milestones under it, which belong to the
-    schedule it replaces.
+    Milestones belong to a schedule and a number of epochs: a layer that leaves the multistep
+    schedule drops those under it, one that only changes the epochs moves them to the same shares.
     """
     merged = dict(below)
     if above.get("schedule", "multistep") != "multistep":
         merged.pop("milestones", None)
+    elif "epochs" in above and "milestones" in below:
+        merged["milestones"] = _moved(below, above["epochs"])
     for key, value in above.items():
         under = merged.get(key)
         both = isinstance(under, Mapping) and isinstance(value, Mapping)
         merged[key] = merge(under, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def _moved(recipe: Mapping[str, Any], epochs: Any) -> Any:  # noqa: ANN401 - as written by users
+    """Scale a recipe's milestones; values that are no recipe's are left for validation."""
+    milestones, before = recipe["milestones"], recipe.get("epochs")
+    sound = isinstance(milestones, list | tuple) and all(isinstance(m, int) for m in milestones)
+    if not (sound and isinstance(before, int) and before > 0 and isinstance(epochs, int)):
+        return milestones
+    return list(scaled(milestones, before, epochs))
 
 
 def merge_experiments(below: Layer, above: Layer) -> Layer:

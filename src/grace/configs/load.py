@@ -102,8 +102,8 @@ def _resolve(raw: Layer) -> tuple[ExperimentSettings | None, list[str]]:
         raw = {key: value for key, value in raw.items() if key != "method"}
     else:
         preset = presets.get(name)
-        below = merge(chosen().model_dump(), preset if isinstance(preset, Mapping) else {})
-        raw = raw | {"method": merge(below, method)}
+        below = preset if isinstance(preset, Mapping) else {}
+        raw = raw | {"method": merge(below, {"name": name} | method)}
         # What is wrong with the chosen preset is told once, under the name people set it by.
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
     for path, line in booleans_as_numbers(raw, ExperimentSettings).items():
@@ -132,7 +132,7 @@ def _preset_problems(
             problems[path] = f"{path} = {preset!r} should be a mapping of settings"
         else:
             try:
-                models[name].model_validate(merge(models[name]().model_dump(), preset))
+                models[name].model_validate(preset)
             except ValidationError as error:
                 problems |= problems_of(error, models[name], path)
     return problems

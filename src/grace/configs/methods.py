@@ -1,17 +1,30 @@
 """Settings of every method: one frozen model each, with the published values as defaults."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from grace.configs._base import Settings
-from grace.configs.recipe import Recipe, first_task, multistep
+from grace.configs.recipe import Recipe, completed, first_task, multistep
 
 
 class BaseMethodSettings(Settings):
     """What every method has: a name and the recipe of its first task."""
 
     base: Recipe = Field(default_factory=first_task, description="recipe of the first task")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_recipes(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
+        """Fill what a partly given recipe leaves out from that phase's own default."""
+        if not isinstance(values, dict):
+            return values
+        filled = dict(values)
+        for name, field in cls.model_fields.items():
+            if field.annotation is Recipe and isinstance(values.get(name), dict):
+                default: Recipe = field.get_default(call_default_factory=True)
+                filled[name] = completed(values[name], default)
+        return filled
 
 
 class FinetuneSettings(BaseMethodSettings):

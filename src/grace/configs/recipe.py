@@ -1,6 +1,7 @@
 """Recipes: how one phase is optimised."""
 
-from typing import Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -54,3 +55,23 @@ def multistep(epochs: int, *milestones: int, weight_decay: float = 2e-4) -> Reci
 def first_task() -> Recipe:
     """Build the recipe most methods share for their first task (200 epochs, wd 5e-4)."""
     return multistep(200, 60, 120, 170, weight_decay=5e-4)
+
+
+def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
+    """Fill the settings that ``given`` leaves out from ``default``.
+
+    Milestones belong to a number of epochs: where only the epochs change, the default's milestones
+    keep their share of them; another schedule than multistep has none.
+    """
+    recipe = {**default.model_dump(), **given}
+    if "milestones" not in given:
+        recipe["milestones"] = ()
+        if recipe["schedule"] == default.schedule and isinstance(recipe["epochs"], int):
+            recipe["milestones"] = scaled(default.milestones, default.epochs, recipe["epochs"])
+    return recipe
+
+
+def scaled(milestones: Sequence[int], epochs: int, new_epochs: int) -> tuple[int, ...]:
+    """Move milestones to the same shares of another number of epochs."""
+    places = {round(milestone / epochs * new_epochs) for milestone in milestones}
+    return tuple(sorted(places & set(range(1, new_epochs))))

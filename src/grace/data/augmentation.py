@@ -156,6 +156,7 @@ class Augmentation:
         # Channels-last: broadcasting over an innermost dimension of 3 is ten times slower than
         # over whole rows of W·C values.
         width = levels.shape[3]
+        assert levels.is_contiguous(memory_format=torch.channels_last)
         rows = levels.permute(0, 2, 3, 1).flatten(2)
         rows.mul_(scale.flatten().repeat(width)).add_(shift.flatten().repeat(width))
         return levels
@@ -169,7 +170,8 @@ def _as_float(images: Tensor, channels_last: bool) -> Tensor:
     """
     if channels_last:
         images = torch.stack(images.unbind(dim=1), dim=3).permute(0, 3, 1, 2)
-    return images.to(torch.float32, copy=True)
+        return images.to(torch.float32, copy=True)
+    return images.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
 
 
 def build_augmentation(

@@ -5,6 +5,7 @@ instructions are only looked at, one by one: lists, dictionaries, numbers, strin
 are built, anything else is refused. Strings of Python 2 become ``str`` (Latin-1).
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -39,28 +40,10 @@ _KNOWN = {
     "_codecs encode": _Name("encode"),
 }
 _MARK = object()
-_LITERALS = frozenset(
-    [
-        "INT",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-        "BINBYTES",
-        "SHORT_BINBYTES",
-        "BINBYTES8",
-    ]
+# Instructions that push their own argument: numbers, strings, bytes.
+_LITERAL = re.compile(
+    r"(BIN)?INT[12]?|LONG[14]?|(BIN)?FLOAT|(SHORT_)?(BIN)?STRING"
+    r"|(SHORT_)?(BIN)?UNICODE8?|(SHORT_)?BINBYTES8?"
 )
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
@@ -128,7 +111,7 @@ class _Reader:
     def read(self, stream: bytes) -> object:
         """Carry out the stream and return the object it describes."""
         for opcode, argument, _ in genops(stream):
-            if opcode.name in _LITERALS:
+            if _LITERAL.fullmatch(opcode.name):
                 self._stack.append(argument)
             elif opcode.name in _CONSTANTS:
                 self._stack.append(_CONSTANTS[opcode.name])
@@ -168,7 +151,7 @@ class _Reader:
             raise _RefusedError(f"it mentions '{name}', which no file of CIFAR's needs")
         self._stack.append(_KNOWN[name])
 
-    def _call(self, function: Any, arguments: tuple[Any, ...]) -> None:
+    def _call(self, function: object, arguments: tuple[Any, ...]) -> None:
         match function:
             case _Name("reconstruct"):
                 self._stack.append(_Array())
@@ -180,7 +163,7 @@ class _Reader:
             case _:
                 raise _RefusedError(f"it wants to call {function} with {arguments!r:.60}")
 
-    def _build(self, state: Any) -> None:
+    def _build(self, state: tuple[Any, ...]) -> None:
         target = self._stack[-1]
         if target == _Name("uint8"):
             return
@@ -192,19 +175,19 @@ class _Reader:
         if len(data) != prod(shape):
             raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
         raw = data if isinstance(data, bytes) else data.encode("latin1")
-        order = "F" if is_fortran else "C"
-        target.value = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order=order)
+        flat = np.frombuffer(raw, dtype=np.uint8)
+        target.value = flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
 
 
 def _pairs(values: list[Any]) -> dict[Any, Any]:
     return dict(zip(values[::2], values[1::2], strict=True))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-def _finished(value: Any) -> Any:
+def _finished(value: object) -> object:
     """Replace arrays that were read by their content, and bytes by text."""
     if isinstance(value, _Array):
         return value.value

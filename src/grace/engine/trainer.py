@@ -104,10 +104,12 @@ class Trainer:
         self.progress.sweep_started(sweep.name, len(sweep.data))
         started = time.perf_counter()
         backbones = [self.device.place(folded(module)) for module in sweep.backbones]
-        with torch.no_grad(), self.device.autocast():
+        with torch.no_grad():
             for images, labels in self._sweep_batches(sweep):
-                features = torch.cat([backbone(images) for backbone in backbones], dim=1)
-                sweep.reducer.update(features, labels)
+                with self.device.autocast():
+                    features = torch.cat([backbone(images) for backbone in backbones], dim=1)
+                # Reducers work in float32: distances to class means would tie in bfloat16.
+                sweep.reducer.update(features.float(), labels)
         result = sweep.reducer.result()
         done = WorkDone(sweep.name, 0, len(sweep.data))
         done.seconds.total = time.perf_counter() - started

@@ -89,7 +89,7 @@ def _task_cells(task: TaskRecord) -> list[str]:
     ]
     return [
         element("td", str(task.task)),
-        element("td", escape(names), class_="text"),
+        element("td", escape(names), class_="text names"),
         *(element("td", escape(number)) for number in numbers),
         element("td", escape(task.verdict or "–"), class_="text verdict"),
         *(element("td", escape(number)) for number in after),

@@ -160,7 +160,7 @@ def confusion_figure(record: RunRecord) -> Figure | None:
     }
     if len(shares) <= 12:
         trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 11}}
-    step = max(1, math.ceil(len(names) / 40))
+    step = max(1, math.ceil(len(names) / 25))
     ticks = {
         "tickmode": "array",
         "tickvals": positions[::step],

@@ -88,12 +88,14 @@ def _columns(records: Sequence[RunRecord]) -> tuple[Column, ...]:
         Column("backbones", "Backbones", _final(lambda t: t.backbones), digits=0),
         Column(
             "parameters_backbones",
-            "Parameters without heads",
+            "Backbone parameters",
             _final(lambda t: t.parameters.backbones),
             "M",
             scale=1e6,
         ),
-        Column("parameters", "with heads", _final(lambda t: t.parameters.total), "M", scale=1e6),
+        Column(
+            "parameters", "All parameters", _final(lambda t: t.parameters.total), "M", scale=1e6
+        ),
         _byte_column("bytes_weights", "Weights", weights, records),
         _byte_column("bytes_exemplars", "Exemplars", exemplars, records),
         Column("seconds", "Time", lambda record: record.seconds, "s", digits=1),

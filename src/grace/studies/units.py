@@ -17,8 +17,11 @@ def in_bytes(value: float) -> str:
 
 
 def in_count(value: float) -> str:
-    """Return a count in thousands or millions: "0.27 M"."""
-    return f"{value / 1e6:.2f} M" if value >= 1e5 else f"{value / 1e3:.1f} k"
+    """Return a count in thousands or millions, in at most six characters: "0.27 M"."""
+    if value < 1e5:
+        return f"{value / 1e3:.1f} k"
+    digits = 2 if value < 9.995e6 else 1 if value < 99.95e6 else 0
+    return f"{value / 1e6:.{digits}f} M"
 
 
 def in_seconds(value: float) -> str:

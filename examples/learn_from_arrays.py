@@ -1,0 +1,56 @@
+"""Teach a learner new classes from arrays: no experiment, no files, no record.
+
+A first update learns the digits 0 to 4, a second one 5 to 9 without the images of the first.
+Run it as ``python examples/learn_from_arrays.py`` (``--epochs 2`` only tries the code).
+"""
+
+import argparse
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from grace.configs.load import load_experiment
+from grace.learner.learner import Learner
+
+
+def main() -> None:
+    """Update twice, then predict."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of every phase")
+    epochs = parser.parse_args().epochs
+
+    # Images are uint8 (N, channels, height, width); labels are class names.
+    digits = load_digits()
+    images = (digits.images * (255 / 16)).round().astype(np.uint8)[:, None]
+    names = np.array([f"digit {target}" for target in digits.target])
+    old = digits.target < 5
+    train, test = train_test_split(np.arange(len(images)), random_state=0, stratify=digits.target)
+
+    # Method, backbone, memory and augmentation come from an experiment; its data and tasks do not.
+    phases = ("base", "grow", "compress")
+    short = [f"method.{phase}.epochs={epochs}" for phase in phases]
+    cosine = [f"method.{phase}.schedule=cosine" for phase in phases]
+    settings = load_experiment("digits", ["method=grace", *short, *cosine])
+    levels = images[train] / 255
+    learner = Learner(settings, (1, 8, 8), [float(levels.mean())], [float(levels.std())])
+
+    for number, first in enumerate([True, False], start=1):
+        chosen = train[old[train] == first]
+        update = learner.update(images[chosen], list(names[chosen]))
+        accuracy = {
+            part: f"{learner.score(images[places], list(names[places])):.1%}"
+            for part, places in (("0-4", test[old[test]]), ("5-9", test[~old[test]]))
+        }
+        size = learner.size()
+        print(f"update {number}: {update.outcome.verdict}, {size.num_backbones} backbone(s)")
+        print(f"  share of right answers: {accuracy}")
+
+    few = test[:5]
+    print("predicted", learner.predict(images[few]))
+    print("true     ", names[few].tolist())
+    print("surest   ", learner.predict_proba(images[few]).max(dim=1).values.tolist())
+
+
+if __name__ == "__main__":
+    main()

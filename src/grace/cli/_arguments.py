@@ -1,0 +1,27 @@
+"""Positional arguments shared by ``run`` and ``show``."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from grace.cli._errors import one_line_warnings
+
+if TYPE_CHECKING:
+    from grace.configs.experiment import ExperimentSettings
+
+
+def settings_from(arguments: Sequence[str]) -> "ExperimentSettings":
+    """Resolve ``[EXPERIMENT] [KEY=VALUE…]``; without an experiment it is the default one.
+
+    Raises:
+        ValueError: something in them is wrong, or two experiments are named.
+    """
+    from grace.configs.load import load_experiment
+
+    words = [text for text in arguments if "=" not in text]
+    if len(words) > 1:
+        raise ValueError(
+            f"'{words[1]}' is no setting: after the experiment '{words[0]}' write KEY=VALUE"
+        )
+    overrides = [text for text in arguments if "=" in text]
+    with one_line_warnings():
+        return load_experiment(words[0] if words else "digits", overrides)

@@ -1,0 +1,51 @@
+"""The command's verbs put together."""
+
+from typing import Annotated
+
+import typer
+
+import grace
+from grace.cli._errors import show_tracebacks
+from grace.cli.list import list_names
+from grace.cli.report import report
+from grace.cli.run import run
+from grace.cli.show import show
+
+app = typer.Typer(
+    name="grace",
+    help="Class-incremental learning by GRACE: grow, assess, compress.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run)
+app.command("report")(report)
+app.command("list")(list_names)
+app.command("show")(show)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"grace {grace.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where in the code an error came from.")
+    ] = False,
+) -> None:
+    """Class-incremental learning by GRACE: grow, assess, compress."""
+    show_tracebacks(traceback)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

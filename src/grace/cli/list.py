@@ -1,0 +1,47 @@
+"""``grace list``: what there is by name."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    EXPERIMENTS = "experiments"
+    METHODS = "methods"
+    DATASETS = "datasets"
+
+
+def list_names(
+    kind: Annotated[
+        Kind | None, typer.Argument(help="Only one of them.", show_default=False)
+    ] = None,
+) -> None:
+    """List the experiments, methods and datasets known by name."""
+    with one_line_errors():
+        for number, shown in enumerate([kind] if kind else list(Kind)):
+            if kind is None:
+                typer.echo(("\n" if number else "") + shown.value)
+            for line in _lines(_described(shown)):
+                typer.echo(line if kind else f"  {line}")
+
+
+def _described(kind: Kind) -> Mapping[str, str]:
+    from grace.configs.registry import DATASETS, METHODS
+
+    if kind is Kind.EXPERIMENTS:
+        from grace.configs.load import list_experiments
+
+        return list_experiments()
+    entries = METHODS if kind is Kind.METHODS else DATASETS
+    return {name: entry.description for name, entry in entries.items()}
+
+
+def _lines(described: Mapping[str, str]) -> list[str]:
+    width = max(map(len, described), default=0)
+    return [f"{name:<{width}}  {meaning}" for name, meaning in described.items()]

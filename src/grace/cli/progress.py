@@ -1,0 +1,176 @@
+"""What a run shows while it works: bars on a terminal, now and then a line elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
+
+from grace.cli import _task_table
+from grace.cli._clock import RunClock, in_clock
+from grace.record import RunRecord
+from grace.studies.units import in_percent
+
+
+@final
+class RichProgress:
+    """Shows a run: task, phase, epoch, loss, time left; then a row of the table per task.
+
+    On a terminal two bars (run and phase) stay below the growing table. Elsewhere the table goes to
+    ``console`` and an occasional plain line to ``notes``, so that a file of the one stays a table.
+    It implements :class:`grace.engine.progress.Progress`.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        notes: Console | None = None,
+        *,
+        seconds_between_notes: float = 10.0,
+    ) -> None:
+        self._console = console or Console(highlight=False)
+        self._notes = notes or Console(stderr=True, highlight=False)
+        self._live = self._console.is_terminal
+        self._between = seconds_between_notes
+        self._noted = 0.0
+        self._clock = RunClock()
+        self._header_shown = False
+        self._task = ""
+        # What may not fit stands last, where a narrow terminal cuts it off.
+        self._run_bar = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
+            _one_line("{task.fields[left]}"),
+            console=self._console,
+            expand=True,
+        )
+        self._phase_bar = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[epoch]}"),
+            TimeRemainingColumn(compact=True),
+            _one_line("{task.fields[state]}"),
+            console=self._console,
+            expand=True,
+        )
+        self._run = self._run_bar.add_task("run", total=None, visible=False, left="")
+        self._phase = self._phase_bar.add_task("", total=1, visible=False, epoch="", state="")
+        self._display = Live(
+            Group(self._run_bar, self._phase_bar), console=self._console, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._live:
+            self._display.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the bars away, whatever happened."""
+        if self._live:
+            self._display.stop()
+
+    def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
+        """Name the task and its new classes."""
+        self._clock.task_started(total)
+        names = ", ".join(class_names[:6]) + (", …" if len(class_names) > 6 else "")
+        self._task = f"task {number}/{total}"
+        self._run_bar.update(
+            self._run, total=total, completed=number - 1, visible=True, left=self._left()
+        )
+        self._note(f"{self._task}: {len(class_names)} new classes ({names})")
+
+    def phase_started(self, name: str, epochs: int, images: int) -> None:
+        """Start the phase's bar."""
+        self._phase_bar.reset(
+            self._phase,
+            total=epochs,
+            visible=True,
+            description=name,
+            epoch=f"epoch 0/{epochs}",
+            state=f"{images} images",
+        )
+        self._note(f"{self._task}: {name}, {epochs} epochs over {images} images")
+
+    def epoch_finished(
+        self, name: str, epoch: int, epochs: int, losses: Mapping[str, float], lr: float
+    ) -> None:
+        """Advance it and show the losses."""
+        shown = "  ".join(f"{key} {value:.3f}" for key, value in losses.items())
+        place, state = f"epoch {epoch}/{epochs}", f"{shown}  lr {lr:.2g}"
+        self._phase_bar.update(
+            self._phase, completed=epoch, description=name, epoch=place, state=state
+        )
+        self._run_bar.update(self._run, left=self._left())
+        if time.monotonic() - self._noted >= self._between:
+            self._note(f"{self._task}: {name} {place}  {state}  {self._left()}")
+
+    def phase_finished(self, name: str, seconds: float) -> None:
+        """Fill the phase's bar."""
+        self._phase_bar.update(self._phase, state=f"done in {seconds:.1f} s", description=name)
+
+    def sweep_started(self, name: str, images: int) -> None:
+        """Show that data is only looked at."""
+        self._phase_bar.reset(
+            self._phase,
+            total=None,
+            visible=True,
+            description=name,
+            epoch="looking",
+            state=f"{images} images",
+        )
+
+    def task_finished(self, line: Mapping[str, Any]) -> None:
+        """Print the task's row."""
+        self._clock.task_finished()
+        self._phase_bar.update(self._phase, visible=False)
+        self._run_bar.update(self._run, completed=line["task"], left=self._left())
+        if not self._header_shown:
+            self._print(_task_table.header(), style="bold")
+        self._header_shown = True
+        self._print(_task_table.row(line))
+
+    def _left(self) -> str:
+        left = self._clock.seconds_left()
+        return f"about {in_clock(left)} left" if left is not None else ""
+
+    def _note(self, text: str) -> None:
+        self._noted = time.monotonic()
+        if not self._live:
+            self._notes.print(Text(text), soft_wrap=True)
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style), soft_wrap=True)
+
+
+def _one_line(text: str) -> TextColumn:
+    return TextColumn(text, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+
+
+def print_summary(record: RunRecord, report: Path | None, console: Console | None = None) -> None:
+    """Print Last, Avg, forgetting and where the record and the report lie."""
+    out = console or Console(highlight=False)
+    numbers = (
+        f"Last {_with_unit(record.last, ' %')}   Avg {_with_unit(record.average, ' %')}   "
+        f"forgetting {_with_unit(record.forgetting, ' points')}"
+    )
+    lines = ["", numbers, *record.info.notes, f"record  {record.directory}"]
+    lines += [f"report  {report}"] if report else []
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return f"{in_percent(value)}{unit}" if value is not None else "–"

@@ -1,0 +1,56 @@
+"""``grace report``: one page or table from any number of records."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+class TableForm(StrEnum):
+    """How a comparison table is written."""
+
+    MD = "md"
+    CSV = "csv"
+    LATEX = "latex"
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories, or folders that hold some."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File of the page (default: report.html). With --table the page is only "
+            "written if this is given.",
+            show_default=False,
+        ),
+    ] = None,
+    table: Annotated[
+        TableForm | None,
+        typer.Option(help="Print the comparison table in this form.", show_default=False),
+    ] = None,
+) -> None:
+    """Compare runs: one self-contained HTML page, or a table to paste."""
+    with one_line_errors():
+        from grace.record import read_records
+
+        records, left_out = read_records(runs)
+        for line in left_out:
+            typer.echo(f"warning: left out: {line}", err=True)
+        if table is not None:
+            from grace.studies import tables
+
+            write = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
+            typer.echo(write[table.value](tables.comparison_table(records)), nl=False)
+        if table is None or output is not None:
+            from grace.studies.report import write_report
+
+            path = write_report(records, output or Path("report.html"))
+            typer.echo(f"report of {len(records)} run(s): {path}", err=table is not None)

@@ -1,0 +1,47 @@
+"""``grace run``: one experiment, from its settings to its record and report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._arguments import settings_from
+from grace.cli._errors import one_line_errors
+
+
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="EXPERIMENT|KEY=VALUE",
+            help="A packaged experiment or a YAML file (default: digits), then settings such as "
+            "method=der, seed=2 or method.threshold=0.5.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of the record; it must not exist yet. "
+            "Default: runs/EXPERIMENT/METHOD-sSEED-TIME-FINGERPRINT.",
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
+) -> None:
+    """Learn a stream of classes task by task and record it."""
+    with one_line_errors():
+        settings = settings_from(arguments or ())
+        if out is not None and out.exists():
+            raise ValueError(f"{out} exists already: choose another --out or remove it")
+        from grace.cli.progress import RichProgress, print_summary
+        from grace.experiment import run_experiment
+
+        with RichProgress() as progress:
+            record = run_experiment(settings, out, progress)
+        path = None
+        if report:
+            from grace.studies.report import write_report
+
+            path = write_report([record], record.directory / "report.html")
+        print_summary(record, path)

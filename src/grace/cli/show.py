@@ -1,0 +1,60 @@
+"""``grace show``: an experiment's resolved settings and what they mean."""
+
+from typing import Annotated
+
+import typer
+
+from grace.cli._arguments import settings_from
+from grace.cli._errors import one_line_errors
+
+
+def show(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="EXPERIMENT|KEY=VALUE",
+            help="A packaged experiment or a YAML file (default: digits), then settings.",
+            show_default=False,
+        ),
+    ] = None,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print YAML that 'grace run' reads back.")
+    ] = False,
+) -> None:
+    """Show an experiment's resolved settings with their meanings."""
+    with one_line_errors():
+        settings = settings_from(arguments or ())
+        if yaml:
+            from grace.configs.load import dump_settings
+
+            typer.echo(dump_settings(settings), nl=False)
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        from grace.configs.describe import describe_settings
+
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("", no_wrap=True)
+        table.add_column("setting", no_wrap=True)
+        table.add_column("value", overflow="fold", max_width=28)
+        table.add_column("meaning")
+        for row in describe_settings(settings):
+            mark, style = ("", "") if row.is_default else ("*", "bold")
+            # Text keeps rich from reading square brackets in values as its markup.
+            value = Text(_value(row.value), style)
+            table.add_row(mark, Text(row.path, style), value, Text(row.meaning))
+        Console().print(table)
+        typer.echo("\n* differs from its default")
+
+
+def _value(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return "[" + ", ".join(str(part) for part in value) + "]"
+    return str(value)

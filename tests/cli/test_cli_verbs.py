@@ -1,0 +1,246 @@
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import grace
+from conftest import MakeRecord
+from grace.cli.app import app
+from grace.configs.load import load_experiment
+from grace.record import RunRecord
+
+
+def call(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def fake_experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
+    """Put a run that trains nothing where ``grace.experiment`` is looked for."""
+
+    def install(behaviour: Callable[..., RunRecord]) -> list[Any]:
+        calls: list[Any] = []
+
+        def run_experiment(settings: Any, directory: Path | None, progress: Any) -> RunRecord:
+            calls.append((settings, directory))
+            return behaviour(progress)
+
+        module = types.ModuleType("grace.experiment")
+        module.__dict__["run_experiment"] = run_experiment
+        monkeypatch.setitem(sys.modules, "grace.experiment", module)
+        return calls
+
+    return install
+
+
+def test_version() -> None:
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"grace {grace.__version__}\n")
+
+
+@pytest.mark.parametrize("verb", [[], ["run"], ["report"], ["list"], ["show"]])
+def test_help_imports_nothing_heavy(verb: list[str]) -> None:
+    script = (
+        f"import sys\nsys.argv = ['grace', *{verb!r}, '--help']\n"
+        "from grace.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'torchvision', 'plotly', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: grace" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["show", "digits"], ["run", "digitz"], ["run", "memory.size=-1"]],
+)
+def test_nothing_that_needs_no_torch_imports_it(arguments: list[str]) -> None:
+    script = (
+        f"import sys\nsys.argv = ['grace', *{arguments!r}]\nfrom grace.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_list() -> None:
+    everything = call("list")
+    assert everything.exit_code == 0
+    for word in ("experiments", "cifar100-b0i5", "methods", "finetune", "datasets", "folder"):
+        assert word in everything.stdout
+    methods = call("list", "methods").stdout.splitlines()
+    assert [line.split()[0] for line in methods] == ["grace", "der", "replay", "finetune", "joint"]
+    assert call("list", "methodz").exit_code == 2
+
+
+def test_show_marks_what_differs_and_tells_meanings() -> None:
+    result = call("show", "cifar100-b0i5", "method.gamma=4")
+    assert result.exit_code == 0
+    lines = {line[3:].split()[0]: line for line in result.stdout.splitlines() if line[3:].strip()}
+    assert lines["method.gamma"].startswith("*")
+    assert lines["method.temperature"].startswith(" ")
+    assert "γ" in lines["method.gamma"]
+
+
+def test_show_yaml_loads_back(tmp_path: Path) -> None:
+    result = call("show", "digits", "method=der", "seed=5", "--yaml")
+    assert result.exit_code == 0
+    path = tmp_path / "mine.yaml"
+    path.write_text(result.stdout)
+    assert yaml.safe_load(result.stdout)["memory"]["size"] == 100
+    assert load_experiment(str(path)) == load_experiment("digits", ["method=der", "seed=5"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "digitz"], "did you mean 'digits'?"),
+        (["run", "digits", "cifar10"], "'cifar10' is no setting"),
+        (["run", "method.treshold=1"], "did you mean 'method.threshold'?"),
+        (["run", "memory.size=-1", "method.gamma=-1"], "2 settings are wrong"),
+        (["show", "absent.yaml"], "no such file"),
+        (["report", "nowhere"], "nowhere is no directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert says in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_traceback_on_request() -> None:
+    result = call("--traceback", "run", "digitz")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "Traceback" not in call("run", "digitz").stderr
+
+
+def test_a_setting_without_effect_is_a_warning() -> None:
+    result = call("show", "method=finetune", "memory.size=7", "--yaml")
+    assert result.exit_code == 0
+    assert result.stderr == "warning: memory.size has no effect: finetune keeps no exemplars\n"
+
+
+def test_run_passes_settings_on_and_sums_up(
+    make_record: MakeRecord, fake_experiment: Callable[[Any], list[Any]], tmp_path: Path
+) -> None:
+    record = make_record("grace", 1)
+
+    def learn(progress: Any) -> RunRecord:
+        for task in record.tasks:
+            progress.task_started(task.task, 5, task.class_names_new)
+            progress.phase_started("grow", 1, 300)
+            progress.epoch_finished("grow", 1, 1, {"classification": 0.5}, 0.1)
+            progress.phase_finished("grow", 0.1)
+            progress.sweep_started("saturation", 300)
+            progress.task_finished(task.model_dump(mode="json"))
+        return record
+
+    calls = fake_experiment(learn)
+    result = call("run", "method=der", "seed=2", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    settings, directory = calls[0]
+    assert (settings.name, settings.method.name, settings.seeds.data) == ("digits", "der", 2)
+    assert directory == tmp_path / "out"
+    lines = result.stdout.splitlines()
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
+    last = record.tasks[-1]
+    assert rows[-1][1] == f"{last.classifiers['linear'].all:.1f}"
+    assert rows[-1][4] == f"{last.saturation:.3f}/{last.threshold:.3f}"
+    assert rows[-1][5] == last.verdict
+    assert max(len(line) for line in lines[:7]) <= 80
+    assert f"Last {record.last:.2f} %" in result.stdout
+    assert f"record  {record.directory}" in result.stdout
+    assert f"report  {record.directory / 'report.html'}" in result.stdout
+    assert (record.directory / "report.html").exists()
+    assert "grow, 1 epochs over 300 images" in result.stderr
+
+
+def test_run_without_report_and_into_an_existing_directory(
+    make_record: MakeRecord, fake_experiment: Callable[[Any], list[Any]], tmp_path: Path
+) -> None:
+    record = make_record("replay", 1)
+    calls = fake_experiment(lambda _progress: record)
+    assert call("run", "--no-report").exit_code == 0
+    assert not (record.directory / "report.html").exists()
+    result = call("run", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "exists already" in result.stderr
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (
+            ValueError("the loss of phase grow\nis not finite"),
+            2,
+            "error: the loss of phase grow is",
+        ),
+        (OSError(28, "No space left on device", "runs/x"), 2, "error: runs/x: no space left"),
+    ],
+)
+def test_ends_of_a_run(
+    error: BaseException, code: int, says: str, fake_experiment: Callable[[Any], list[Any]]
+) -> None:
+    def fail(_progress: Any) -> RunRecord:
+        raise error
+
+    fake_experiment(fail)
+    result = call("run")
+    assert result.exit_code == code
+    assert says in result.stderr
+
+
+def test_our_own_mistakes_keep_their_traceback(
+    fake_experiment: Callable[[Any], list[Any]],
+) -> None:
+    def fail(_progress: Any) -> RunRecord:
+        raise AssertionError("ours")
+
+    fake_experiment(fail)
+    result = call("run")
+    assert isinstance(result.exception, AssertionError)
+
+
+def test_report_and_tables(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = make_record("grace", 1)
+    make_record("der", 1)
+    assert call("report", "runs").exit_code == 0
+    assert "2 runs of digits" in (tmp_path / "report.html").read_text()
+    one = call("report", record.directory, "-o", "one.html")
+    assert one.stdout == "report of 1 run(s): one.html\n"
+    assert "1 run of digits" in (tmp_path / "one.html").read_text()
+    (tmp_path / "report.html").unlink()
+    table = call("report", "runs", "--table", "md")
+    assert table.stdout.count("\n| digits |") == 2
+    assert "\\toprule" in call("report", "runs", "--table", "latex").stdout
+    assert call("report", "runs", "--table", "csv").stdout.startswith("experiment,method")
+    assert not (tmp_path / "report.html").exists()
+    (record.directory / "run.json").write_text("{")
+    left = call("report", "runs", "--table", "csv")
+    assert left.stderr.startswith("warning: left out: ")
+    assert left.stdout.count("\n") == 2
+    (tmp_path / "thesis.html").write_text("mine")
+    assert call("report", "runs", "-o", "thesis.html").exit_code == 2

@@ -1,0 +1,277 @@
+import warnings
+from pathlib import Path
+
+import pytest
+
+from grace.configs.describe import describe_settings
+from grace.configs.load import (
+    ConfigError,
+    ConfigWarning,
+    dump_settings,
+    list_experiments,
+    load_experiment,
+)
+from grace.configs.methods import DERSettings, FinetuneSettings, GraceSettings
+
+
+def grace_of(name: str, *overrides: str) -> GraceSettings:
+    method = load_experiment(name, overrides).method
+    assert isinstance(method, GraceSettings)
+    return method
+
+
+# spec §5.1, row by row: τ₁, ρ, α, β; base and increment from the names.
+PUBLISHED = {
+    "cifar100-b0i5": (0.50, 0.90, 0.2, 0.8, 0, 5),
+    "cifar100-b0i10": (0.60, 0.96, 0.4, 1.6, 0, 10),
+    "cifar100-b50i2": (0.50, 0.90, 0.2, 0.8, 50, 2),
+    "cifar100-b50i10": (0.60, 0.96, 0.2, 0.8, 50, 10),
+    "imagenet100-b0i5": (0.35, 0.90, 1.2, 0.6, 0, 5),
+    "imagenet100-b0i10": (0.40, 0.96, 0.8, 0.2, 0, 10),
+    "imagenet100-b50i10": (0.34, 0.92, 0.5, 0.5, 50, 10),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configurations(name: str) -> None:
+    threshold, decay, alpha, beta, base, increment = PUBLISHED[name]
+    settings, method = load_experiment(name), grace_of(name)
+    assert method.threshold == threshold
+    assert method.threshold_decay == decay
+    assert method.logit_weight == alpha
+    assert method.feature_weight == beta
+    assert method.assess_on == "previous"
+    assert (settings.scenario.base, settings.scenario.increment) == (base, increment)
+    assert settings.memory.size == 2000
+    # spec §5.2: the schedules of Grow and Compress, and of the first task.
+    assert (method.base.epochs, method.base.milestones) == (200, (60, 120, 170))
+    assert (method.grow.epochs, method.grow.milestones) == (170, (80, 120, 150))
+    assert (method.compress.epochs, method.compress.schedule) == (130, "cosine")
+    assert method.grow.weight_decay == method.compress.weight_decay == 2e-4
+    if name.startswith("imagenet"):
+        # spec §1.4: the 7×7 stem where base and increment are equal, else 3×3.
+        assert settings.backbone.name == "resnet18"
+        assert settings.backbone.stem == ("conv7" if base == 0 else "conv3")
+        assert settings.data.image_size == 224
+
+
+# spec §6, columns "Task ≥ 2".
+@pytest.mark.parametrize(
+    ("method", "field", "epochs", "milestones"),
+    [
+        ("finetune", "update", 80, (40, 70)),
+        ("replay", "update", 70, (30, 50)),
+        ("der", "grow", 170, (80, 120, 150)),
+    ],
+)
+def test_baselines_keep_their_own_recipes(
+    method: str, field: str, epochs: int, milestones: tuple[int, ...]
+) -> None:
+    settings = load_experiment("cifar100-b0i10", [f"method={method}"]).method
+    recipe = getattr(settings, field)
+    assert (recipe.epochs, recipe.milestones) == (epochs, milestones)
+    assert (recipe.lr, recipe.weight_decay, recipe.batch_size) == (0.1, 2e-4, 128)
+
+
+@pytest.mark.parametrize("method", ["grace", "der", "replay", "finetune", "joint"])
+@pytest.mark.parametrize("name", list_experiments())
+def test_every_packaged_experiment_resolves_for_every_method(name: str, method: str) -> None:
+    settings = load_experiment(name, [f"method={method}"])
+    assert settings.name == name
+    assert settings.description
+    assert settings.method.name == method
+
+
+def test_default_is_grace_on_digits() -> None:
+    settings = load_experiment()
+    assert (settings.name, settings.data.source, settings.method.name) == (
+        "digits",
+        "digits",
+        "grace",
+    )
+    assert (settings.memory.size, settings.scenario.increment) == (100, 2)
+    assert settings.seeds.class_order == 1993
+
+
+def test_switching_the_method_takes_its_preset() -> None:
+    method = load_experiment("digits", ["method=der", "method.auxiliary_weight=0.5"]).method
+    assert isinstance(method, DERSettings)
+    assert method.grow.epochs < 170
+    assert method.auxiliary_weight == 0.5
+    # What the preset leaves open keeps the method's published value, not the recipe's bare default.
+    assert method.base.weight_decay == 5e-4
+    assert grace_of("digits").compress.schedule == "cosine"
+
+
+def test_one_seed_sets_four_and_gives_way() -> None:
+    seeds = load_experiment("digits", ["seeds.data=7", "seed=3"]).seeds
+    assert (seeds.class_order, seeds.initialisation, seeds.data, seeds.exemplars) == (3, 3, 7, 3)
+
+
+def test_values_are_read_as_people_mean_them() -> None:
+    settings = load_experiment(
+        "digits",
+        ["method.base.lr=1e-3", "data.classes=[001, on, 'a b']", "method.expand_at=[3, 5]"],
+    )
+    assert settings.method.base.lr == 1e-3
+    assert settings.data.classes == ("001", "on", "a b")
+    assert isinstance(settings.method, GraceSettings)
+    assert settings.method.expand_at == (3, 5)
+
+
+def test_leaving_multistep_drops_the_milestones_it_came_with() -> None:
+    recipe = grace_of("digits", "method.base.schedule=cosine").base
+    assert (recipe.schedule, recipe.milestones) == ("cosine", ())
+
+
+def test_milestones_keep_their_share_of_the_epochs(tmp_path: Path) -> None:
+    # Published: 200 epochs with 60, 120, 170, that is 30, 60 and 85 %.
+    recipe = grace_of("cifar100", "method.base.epochs=20").base
+    assert (recipe.epochs, recipe.milestones) == (20, (6, 12, 17))
+    path = tmp_path / "mine.yaml"
+    path.write_text("methods: {grace: {base: {epochs: 40, milestones: [20, 30]}}}\n")
+    assert grace_of(str(path), "method.base.epochs=4").base.milestones == (2, 3)
+    assert grace_of(str(path), "method.base.lr=1").base.milestones == (20, 30)
+
+
+def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
+    wrong = [
+        "method.threshold=2",
+        "method.treshold=0.4",
+        "threshold=0.5",
+        "data.augmentation=cifr",
+        "memory.size=-1",
+        "seed=x",
+        "foo",
+        "data.streaming=maybe",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("digits", wrong)
+    text = str(caught.value)
+    assert len(caught.value.problems) == len(wrong)
+    assert "\n" not in text
+    assert "method.threshold = 2 should be less than or equal to 1 (range 0 <= value <= 1)" in text
+    assert "method.treshold: no such setting; did you mean 'method.threshold'?" in text
+    assert "; threshold: no such setting; did you mean 'method.threshold'?" in text
+    assert "did you mean 'cifar'?" in text
+    assert "memory.size = -1" in text
+    assert "seed = 'x'" in text
+    assert "'foo' is no setting" in text
+    assert "data.streaming = 'maybe' should be a valid boolean or should be 'auto'" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("method=drr", "did you mean 'der'?"),
+        ("method=5", "should be one of"),
+        ("memory=5", "should be a mapping"),
+        ("scenario.increment=1", "at least two classes"),
+        ("scenario.increment=true", "scenario.increment = True should be a number"),
+        ("scenario.class_order=[0, x]", "scenario.class_order[1] = 'x'"),
+        ("method.base.milestones=[500]", "method.base: milestones"),
+        ("method.base.epochs=0", "method.base.epochs = 0"),
+        ("method.gamma=.inf", "method.gamma"),
+        ("methods.der.grow.epoch=5", "did you mean 'methods.der.grow.epochs'?"),
+        ("methods.dre={}", "did you mean 'der'?"),
+        ("methods=3", "one mapping per method"),
+        ("data.root={a", "data.root={a: line 1"),
+        (".a=1", "is no setting"),
+    ],
+)
+def test_one_wrong_setting(override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("digits", [override])
+    assert says in str(caught.value)
+
+
+def test_setting_of_another_method() -> None:
+    with pytest.raises(ConfigError, match="it belongs to method grace"):
+        load_experiment("digits", ["method=finetune", "method.threshold=0.4"])
+
+
+def test_unknown_experiment_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'digits'"):
+        load_experiment("digit")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_experiment("absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["method.gamma=2", "method.initialisation=average"], "method.gamma has no effect"),
+        (["method=finetune", "memory.size=10"], "finetune keeps no exemplars"),
+        (["memory.size=10", "memory.per_class=5"], "memory.per_class decides"),
+        (["method.threshold=0.3", "method.expand_at=[2]"], "method.expand_at decides"),
+        (["method.logit_weight=1", "method.logit_distillation=false"], "is off"),
+        (["method.scale_cross_entropy=false"], "both distillations are off"),
+        (["backbone.stem=conv3"], "choose a stem, not resnet20"),
+        (["data.root=here"], "digits come with"),
+        (["method.compress.decay=0.5"], "no milestones"),
+        (["scenario.class_order=[1, 0]", "seeds.class_order=3"], "gives the order itself"),
+    ],
+)
+def test_a_setting_without_effect_warns(overrides: list[str], reason: str) -> None:
+    with pytest.warns(ConfigWarning, match=reason):
+        load_experiment("digits", overrides)
+
+
+def test_files_parents_and_circles(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("parent: digits\nmemory: {size: 50}\nmethod: {name: grace, gamma: 3}\n")
+    child = tmp_path / "my child.yaml"
+    child.write_text("parent: base.yaml\nmethod: {threshold: 0.25}\n")
+    settings = load_experiment(str(child))
+    assert settings.name == "my-child"
+    assert settings.memory.size == 50
+    assert isinstance(settings.method, GraceSettings)
+    assert (settings.method.gamma, settings.method.threshold) == (3, 0.25)
+    # Another method does not inherit the settings of this one.
+    assert load_experiment(str(child), ["method=der"]).method.name == "der"
+
+    base.write_text("parent: my child.yaml\n")
+    with pytest.raises(ConfigError, match="circle"):
+        load_experiment(str(child))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("memory: {size: 5}\nmemory: {size: 6}\n", "line 2, column 1: the key 'memory'"),
+        ("- a\n- b\n", "should hold settings"),
+        ("a: [1\n", "line 2"),
+        ("parent: 3\n", "should be a name or a path"),
+        ("method: {name: grace, treshold: 1}\n", "did you mean 'method.threshold'?"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(str(path))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["digits", "imagenet100-b50i10"])
+def test_dumped_settings_load_back_equal(tmp_path: Path, name: str) -> None:
+    settings = load_experiment(name, ["data.classes=['1e3', 'on', '010', '~', 'yes', '1:30']"])
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(dump_settings(settings), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_experiment(str(path)) == settings
+
+
+def test_every_setting_is_described() -> None:
+    rows = {row.path: row for row in describe_settings(load_experiment("digits"))}
+    assert all(row.meaning for row in rows.values())
+    assert rows["memory.size"].value == 100
+    assert not rows["memory.size"].is_default
+    assert rows["method.gamma"].is_default
+    assert not rows["method.grow.epochs"].is_default
+    assert rows["method.grow.momentum"].is_default
+    # A method's defaults are its own, not GRACE's.
+    published = describe_settings(load_experiment("cifar100", ["method=finetune"]))
+    assert all(row.is_default for row in published if row.path.startswith("method.update"))
+    assert isinstance(load_experiment("cifar100", ["method=finetune"]).method, FinetuneSettings)

@@ -1,0 +1,198 @@
+"""Every augmentation, image by image, against torchvision with the same parameters."""
+
+import math
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import functional as tv
+
+from grace.data.augmentation import (
+    adjust_brightness,
+    build_augmentation,
+    crop_with_padding,
+    flip_horizontally,
+)
+from grace.data.crops import CropDraws, crop_boxes, resized_crop
+
+MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+
+
+def random_images(n: int, channels: int = 3, height: int = 32, width: int = 32) -> Tensor:
+    source = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=source)
+
+
+def draws(n: int, k: int) -> Tensor:
+    return torch.rand(n, k, generator=torch.Generator().manual_seed(1))
+
+
+def test_crop_with_padding_equals_torchvision() -> None:
+    images = random_images(81, height=10, width=12)
+    rows, columns = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
+    found = crop_with_padding(images, rows.flatten(), columns.flatten(), 4)
+    for image, top, left, crop in zip(
+        images, rows.flatten().tolist(), columns.flatten().tolist(), found, strict=True
+    ):
+        assert torch.equal(crop, tv.crop(tv.pad(image, [4] * 4), top, left, 10, 12))
+
+
+def test_flip_equals_torchvision() -> None:
+    images = random_images(6)
+    flip = torch.tensor([True, False, True, True, False, False])
+    for image, mirrored, found in zip(
+        images, flip.tolist(), flip_horizontally(images, flip), strict=True
+    ):
+        assert torch.equal(found, tv.hflip(image) if mirrored else image)
+
+
+def test_brightness_equals_torchvision_on_pil_images() -> None:
+    images = random_images(40)
+    factors = torch.linspace(1 - 63 / 255, 1 + 63 / 255, 40)
+    found = adjust_brightness(images.float(), factors)
+    for image, factor, brighter in zip(images, factors.tolist(), found, strict=True):
+        expected = tv.pil_to_tensor(tv.adjust_brightness(tv.to_pil_image(image), factor))
+        assert torch.equal(brighter.to(torch.uint8), expected)
+        assert (tv.adjust_brightness(image, factor) - expected).abs().max() <= 1
+
+
+def test_cifar_augmentation_equals_the_torchvision_pipeline() -> None:
+    images, drawn = random_images(64), draws(64, 4)
+    augmentation = build_augmentation("cifar", MEAN, STD, 32)
+    assert augmentation.num_draws == 4
+    found = augmentation.apply(images, drawn)
+    for image, (row, column, flip, brightness), result in zip(
+        images, drawn.tolist(), found, strict=True
+    ):
+        expected = tv.pad(tv.to_pil_image(image), [4] * 4)
+        expected = tv.crop(expected, int(row * 9), int(column * 9), 32, 32)
+        expected = tv.hflip(expected) if flip < 0.5 else expected
+        factor = 1 - 63 / 255 + brightness * 2 * 63 / 255
+        expected = tv.to_tensor(tv.adjust_brightness(expected, factor))
+        expected = tv.normalize(expected, MEAN, STD)
+        # One grey level apart where f · x is a whole number but for rounding, else equal.
+        different = (result - expected).abs() > 1e-5
+        assert different.float().mean() < 0.001
+        assert (result - expected).abs().max() < 1 / 255 / min(STD) + 1e-5
+
+
+def test_shift_moves_by_at_most_one_pixel_and_does_not_flip() -> None:
+    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
+    augmentation = build_augmentation("shift", (0.0,), (1 / 255,), 3)
+    assert augmentation.num_draws == 2
+    down_right = augmentation.apply(image, torch.tensor([[0.0, 0.1]]))
+    assert down_right[0, 0].tolist() == pytest.approx(
+        torch.tensor([[0.0, 0, 0], [0, 1, 2], [0, 4, 5]])
+    )
+    same = augmentation.apply(image, torch.tensor([[0.5, 0.5]]))
+    assert torch.allclose(same, image.float())
+    up_left = augmentation.apply(image, torch.tensor([[0.999, 1 - 2**-24]]))
+    assert torch.allclose(up_left[0, 0], torch.tensor([[5.0, 6, 0], [8, 9, 0], [0, 0, 0]]))
+
+
+def test_no_augmentation_is_the_test_transform() -> None:
+    images = random_images(5)
+    augmentation = build_augmentation("none", MEAN, STD, 32)
+    assert augmentation.num_draws == 0
+    expected = torch.stack([tv.normalize(image / 255, MEAN, STD) for image in images])
+    assert torch.allclose(augmentation.normalise(images), expected, atol=1e-5)
+    assert torch.allclose(augmentation.apply(images, draws(5, 0)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["none", "shift", "cifar", "imagenet"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_last_changes_the_strides_only(name: str, channels: int) -> None:
+    images = random_images(7, channels=channels)
+    before = images.clone()
+    augmentation = build_augmentation(name, MEAN[:channels], STD[:channels], 32)  # type: ignore[arg-type]
+    drawn = draws(7, augmentation.num_draws)
+    plain, strided = (augmentation.apply(images, drawn, last) for last in (False, True))
+    assert torch.equal(plain, strided)
+    assert plain.is_contiguous()
+    assert strided.is_contiguous(memory_format=torch.channels_last)
+    normalised = augmentation.normalise(images, True)
+    assert normalised.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(normalised, augmentation.normalise(images))
+    assert torch.equal(images, before)
+
+
+def test_each_image_has_its_own_draw_whatever_the_batch() -> None:
+    images = random_images(8)
+    for name in ("cifar", "imagenet"):
+        augmentation = build_augmentation(name, MEAN, STD, 32)  # type: ignore[arg-type]
+        drawn = draws(8, augmentation.num_draws)
+        alone = [augmentation.apply(images[i : i + 1], drawn[i : i + 1]) for i in range(8)]
+        assert torch.allclose(augmentation.apply(images, drawn), torch.cat(alone), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [16, 40, 64])
+def test_resized_crop_equals_torchvision(size: int) -> None:
+    images = random_images(20, height=40, width=56)
+    boxes = crop_boxes(draws(20, CropDraws.num_draws), 40, 56)
+    boxes[0] = torch.tensor([0, 0, 40, 56])
+    flip = torch.arange(20) % 2 == 0
+    found = resized_crop(images, boxes, size, flip)
+    for image, box, mirrored, result in zip(
+        images, boxes.int().tolist(), flip.tolist(), found, strict=True
+    ):
+        bilinear = InterpolationMode.BILINEAR
+        expected = tv.resized_crop(image.float(), *box, [size, size], bilinear, antialias=True)
+        expected = tv.hflip(expected) if mirrored else expected
+        assert torch.allclose(result, expected, atol=2e-3)
+        on_pil = tv.resized_crop(tv.to_pil_image(image), *box, [size, size], bilinear)
+        on_pil = tv.pil_to_tensor(tv.hflip(on_pil) if mirrored else on_pil)
+        # PIL rounds to whole levels after each of its two passes.
+        assert (result - on_pil.float()).abs().max() <= 1.01
+
+
+def test_crop_boxes_are_distributed_as_torchvisions() -> None:
+    n, height, width = 4000, 50, 70
+    torch.manual_seed(0)
+    image = Image.new("L", (width, height))
+    reference = torch.tensor(
+        [RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(n)]
+    ).double()
+    found = crop_boxes(draws(n, CropDraws.num_draws), height, width)
+
+    def summary(boxes: Tensor) -> Tensor:
+        top, left, tall, wide = boxes.unbind(1)
+        room_y, room_x = (height - tall).clamp(min=1), (width - wide).clamp(min=1)
+        return torch.stack(
+            [tall * wide / (height * width), (wide / tall).log(), top / room_y, left / room_x], 1
+        )
+
+    ours, theirs = summary(found), summary(reference)
+    error = (ours.var(0) / n + theirs.var(0) / n).sqrt()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 4 * error).all()
+    assert (ours.std(0) / theirs.std(0) - 1).abs().max() < 0.06
+
+
+def test_crop_boxes_worked_by_hand_and_in_bounds() -> None:
+    # Area fraction .08 + .92·0.5 = .54 of 100·100, ratio exp(0) = 1: side √5400 = 73.48 → 73.
+    drawn = torch.full((1, CropDraws.num_draws), 0.5)
+    drawn[0, -2:] = torch.tensor([0.0, 0.99])
+    assert crop_boxes(drawn, 100, 100).tolist() == [[0, 27, 73, 73]]
+    top, left, tall, wide = crop_boxes(draws(500, CropDraws.num_draws), 9, 30).unbind(1)
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (tall >= 1).all()
+    assert (top + tall <= 9).all()
+    assert (left + wide <= 30).all()
+
+
+def test_a_box_that_never_fits_falls_back_to_the_centre() -> None:
+    # Of 10×1000 pixels no box of ratio ≤ 4/3 with ≥ 8 % of the area fits: height 10, width
+    # round(10·4/3) = 13, left (1000 - 13) // 2 = 493, as torchvision.
+    boxes = crop_boxes(draws(3, CropDraws.num_draws), 10, 1000)
+    assert boxes.tolist() == [[0, 493, 10, 13]] * 3
+    assert crop_boxes(draws(1, CropDraws.num_draws), 1000, 10).tolist() == [[493, 0, 13, 10]]
+
+
+def test_constants_are_folded_exactly() -> None:
+    augmentation = build_augmentation("none", (0.5,), (0.25,), 4)
+    image = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3)
+    # (0 - .5)/.25, (.2 - .5)/.25, (1 - .5)/.25
+    assert augmentation.normalise(image).flatten().tolist() == pytest.approx([-2.0, -1.2, 2.0])
+    assert math.isclose(float(augmentation.scale), 1 / (255 * 0.25), rel_tol=1e-6)

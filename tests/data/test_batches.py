@@ -1,0 +1,157 @@
+"""Batches: every image once, with its own draws, whatever holds the pixels."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from grace.data.augmentation import build_augmentation
+from grace.data.batches import augmented_batches, epoch_batches, ordered_batches
+from grace.data.files import FileImages
+from grace.data.images import LabelledImages, TensorImages
+from grace.data.joined import concatenate
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
+
+
+def made(n: int, size: int = 8) -> LabelledImages:
+    source = torch.Generator().manual_seed(0)
+    levels = torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=source)
+    return LabelledImages(TensorImages(levels), torch.arange(n))
+
+
+def in_files(data: LabelledImages, folder: Path, size: int) -> LabelledImages:
+    images = data.images.gather(torch.arange(len(data)))
+    paths = [folder / f"{number}.png" for number in range(len(data))]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    return LabelledImages(FileImages(paths, 3, (size, size), size), data.labels)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def epoch(data: LabelledImages, batch_size: int, name: str = "cifar") -> tuple[Tensor, Tensor]:
+    augmentation = build_augmentation(name, MEAN, STD, 8)  # type: ignore[arg-type]
+    batches = list(epoch_batches(data, batch_size, seeded(1), augmentation, seeded(2)))
+    assert [len(labels) for _, labels in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    images, labels = zip(*batches, strict=True)
+    return torch.cat(images), torch.cat(labels)
+
+
+def test_an_epoch_is_a_permutation_with_a_smaller_last_batch() -> None:
+    images, labels = epoch(made(23), 5, "none")
+    assert sorted(labels.tolist()) == list(range(23))
+    assert labels.tolist() == torch.randperm(23, generator=seeded(1)).tolist()
+    augmentation = build_augmentation("none", MEAN, STD, 8)
+    expected = augmentation.normalise(made(23).images.gather(labels))
+    assert torch.equal(images, expected)
+
+
+def test_draws_belong_to_places_in_the_epoch() -> None:
+    images, labels = epoch(made(23), 5)
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    drawn = torch.rand(23, 4, generator=seeded(2))
+    assert torch.equal(images, augmentation.apply(made(23).images.gather(labels), drawn))
+
+
+def test_the_batch_size_does_not_change_what_is_drawn() -> None:
+    for name in ("cifar", "shift"):
+        (images, labels), (others, other_labels) = (
+            epoch(made(40), 7, name),
+            epoch(made(40), 40, name),
+        )
+        assert torch.equal(labels, other_labels)
+        assert torch.equal(images, others)
+
+
+def test_large_batches_are_not_put_together() -> None:
+    data = made(10, size=200)
+    augmentation = build_augmentation("none", MEAN, STD, 200)
+    sizes = [len(x) for x, _ in ordered_batches(data, 4, augmentation.normalise)]
+    assert sizes == [4, 4, 2]
+
+
+def test_ordered_batches_keep_the_order() -> None:
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    data = made(11)
+    batches = list(ordered_batches(data, 4, augmentation.normalise))
+    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(11))
+    everything = torch.cat([images for images, _ in batches])
+    assert torch.equal(everything, augmentation.normalise(data.images.gather(torch.arange(11))))
+
+
+def test_augmented_batches_keep_the_order() -> None:
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    data = made(11)
+    batches = list(augmented_batches(data, 4, augmentation, seeded(3), channels_last=True))
+    drawn = torch.rand(11, 4, generator=seeded(3))
+    expected = augmentation.apply(data.images.gather(torch.arange(11)), drawn)
+    assert torch.equal(torch.cat([images for images, _ in batches]), expected)
+    assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in batches)
+
+
+def test_no_images_give_no_batches() -> None:
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    assert list(epoch_batches(made(0), 4, seeded(0), augmentation, seeded(0))) == []
+    assert list(ordered_batches(made(0), 4, augmentation.normalise)) == []
+
+
+def test_images_in_files_give_the_same_batches(tmp_path: Path) -> None:
+    data = made(13)
+    files = in_files(data, tmp_path, 8)
+    for found, expected in zip(epoch(files, 4), epoch(data, 4), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("in_front", [True, False])
+def test_files_and_memory_joined_give_the_same_batches(tmp_path: Path, in_front: bool) -> None:
+    data = made(13)
+    files = in_files(data, tmp_path, 8)
+    first, rest = torch.arange(6), torch.arange(6, 13)
+    sources = (files, data) if in_front else (data, files)
+    joined = concatenate([sources[0].subset(first), sources[1].subset(rest)])
+    for found, expected in zip(epoch(joined, 4), epoch(data, 4), strict=True):
+        assert torch.equal(found, expected)
+    back = joined.subset(torch.tensor([12, 0, 7, 3]))
+    assert back.labels.tolist() == [12, 0, 7, 3]
+    expected_pixels = data.images.gather(torch.tensor([12, 0, 7, 3]))
+    assert torch.equal(back.images.gather(torch.arange(4)), expected_pixels)
+
+
+def test_random_crops_come_from_files_at_full_resolution(tmp_path: Path) -> None:
+    # The same 24-pixel images cropped in memory and from files, given at 8 pixels.
+    large = made(6, size=24)
+    files = in_files(large, tmp_path, 8)
+    augmentation = build_augmentation("imagenet", MEAN, STD, 8)
+    ((from_files, labels),) = epoch_batches(files, 6, seeded(1), augmentation, seeded(2))
+    drawn = torch.rand(6, augmentation.num_draws, generator=seeded(2))
+    expected = augmentation.apply(large.images.gather(labels), drawn)
+    # Within the level to which files are rounded.
+    assert (from_files - expected).abs().max() < 1.01 / 255 / min(STD)
+    # Exemplars in memory beside them are cropped within their 8 pixels.
+    mixed = concatenate([files, made(3)])
+    batches = list(epoch_batches(mixed, 4, seeded(1), augmentation, seeded(2)))
+    assert [tuple(images.shape) for images, _ in batches] == [(4, 3, 8, 8)] * 2 + [(1, 3, 8, 8)]
+
+
+def test_an_abandoned_epoch_leaves_no_thread(tmp_path: Path) -> None:
+    files = in_files(made(40), tmp_path, 8)
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    before = threading.active_count()
+    batches = epoch_batches(files, 2, seeded(1), augmentation, seeded(2))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_a_file_that_breaks_during_an_epoch_is_named(tmp_path: Path) -> None:
+    files = in_files(made(6), tmp_path, 8)
+    (tmp_path / "3.png").write_bytes(b"")
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    with pytest.raises(ValueError, match=r"3\.png' \(the file is empty\)"):
+        list(epoch_batches(files, 2, seeded(1), augmentation, seeded(2)))

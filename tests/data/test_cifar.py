@@ -1,0 +1,193 @@
+"""CIFAR's loaders on small files of CIFAR's own format."""
+
+import io
+import pickle
+import tarfile
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import datasets
+from torchvision.datasets import utils
+from torchvision.transforms import functional as tv
+
+from grace.configs.experiment import DataSettings
+from grace.data.images import TensorImages
+from grace.data.sources import load_dataset
+
+FINE = [f"class{number:02}" for number in range(100)]
+TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def batch(labels: list[int], key: str, seed: int) -> dict[str, Any]:
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), dtype=np.uint8)
+    return {"batch_label": "made", key: labels, "data": pixels}
+
+
+def cifar100(root: Path) -> dict[str, Any]:
+    """Write two training images and one test image of each class."""
+    content = {
+        "train": batch([*range(100), *range(100)], "fine_labels", 0),
+        "test": batch(list(range(100)), "fine_labels", 1),
+        "meta": {"fine_label_names": FINE, "coarse_label_names": []},
+    }
+    folder = root / "cifar-100-python"
+    folder.mkdir(parents=True)
+    for name, value in content.items():
+        (folder / name).write_bytes(pickle.dumps(value, protocol=2))
+    return content
+
+
+def cifar10(root: Path) -> list[dict[str, Any]]:
+    """Write five training files and a test file of ten images each."""
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    parts = [batch(list(range(10)), "labels", seed) for seed in range(6)]
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    for name, part in zip(names, parts, strict=True):
+        keyed = {key.encode(): value for key, value in part.items()}
+        (folder / name).write_bytes(pickle.dumps(keyed, protocol=2))
+    meta = {"label_names": TEN, "num_vis": 3072}
+    (folder / "batches.meta").write_bytes(pickle.dumps(meta, protocol=2))
+    return parts
+
+
+def pixels(images: Any) -> torch.Tensor:
+    assert isinstance(images, TensorImages)
+    return images.pixels
+
+
+def offline(*args: object, **kwargs: object) -> None:
+    raise urllib.error.URLError("Name or service not known")
+
+
+def test_cifar100_is_read_as_torchvision_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cifar100(tmp_path)
+    dataset = load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
+    assert dataset.name == "cifar100"
+    assert list(dataset.class_names) == FINE
+    assert (dataset.mean, dataset.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+    monkeypatch.setattr(datasets.CIFAR100, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5: True)
+    for split, is_train in ((dataset.train, True), (dataset.test, False)):
+        reference = datasets.CIFAR100(tmp_path, train=is_train)
+        assert split.labels.tolist() == reference.targets
+        expected = torch.from_numpy(reference.data).permute(0, 3, 1, 2)
+        assert torch.equal(pixels(split.images), expected)
+
+
+def test_cifar10_is_five_files_behind_each_other(tmp_path: Path) -> None:
+    parts = cifar10(tmp_path)
+    dataset = load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
+    assert dataset.train.labels.tolist() == list(range(10)) * 5
+    expected = np.concatenate([part["data"] for part in parts[:5]]).reshape(-1, 3, 32, 32)
+    assert np.array_equal(pixels(dataset.train.images).numpy(), expected)
+    assert len(dataset.test) == 10
+    assert list(dataset.class_names) == TEN
+
+
+def test_classes_limits_size_and_channels(tmp_path: Path) -> None:
+    content = cifar100(tmp_path)
+    settings = DataSettings(
+        source="cifar100",
+        root=str(tmp_path),
+        classes=("class07", "class03", "class90"),
+        max_train_per_class=1,
+        image_size=16,
+        channels=1,
+    )
+    dataset = load_dataset(settings)
+    assert list(dataset.class_names) == ["class03", "class07", "class90"]
+    assert dataset.train.labels.tolist() == [0, 1, 2]
+    assert dataset.train.images.shape == (1, 16, 16)
+    assert len(dataset.mean) == len(dataset.std) == 1
+    image = Image.fromarray(content["train"]["data"][7].reshape(3, 32, 32).transpose(1, 2, 0))
+    expected = tv.pil_to_tensor(tv.resize(image.convert("L"), [16, 16])).int()
+    # PIL rounds after each of its two passes.
+    assert (pixels(dataset.train.images)[1].int() - expected).abs().max() <= 1
+
+
+def test_test_images_that_are_training_images_are_counted(tmp_path: Path) -> None:
+    content = cifar100(tmp_path)
+    content["test"]["data"][:3] = content["train"]["data"][100:103]
+    path = tmp_path / "cifar-100-python" / "test"
+    path.write_bytes(pickle.dumps(content["test"], protocol=2))
+    root = str(tmp_path)
+    dataset = load_dataset(DataSettings(source="cifar100", root=root))
+    assert list(dataset.notes) == ["3 test images are also training images"]
+    assert len(dataset.train) == 200
+    dataset = load_dataset(DataSettings(source="cifar100", root=root, skip_duplicates=True))
+    assert len(dataset.train) == 197
+    assert "were dropped" in dataset.notes[0]
+
+
+def test_absent_and_offline_says_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utils, "download_url", offline)
+    root = tmp_path / "data"
+    with pytest.raises(
+        ValueError, match=r"put cifar-100-python\.tar\.gz from there into"
+    ) as caught:
+        load_dataset(DataSettings(source="cifar100", root=str(root)))
+    assert str(root) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(root.iterdir()) == []
+
+
+def test_the_archive_is_fetched_once_and_only_known_files_come_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    cifar100(made)
+    fetched: list[str] = []
+
+    def download(url: str, root: str, filename: str, md5: str) -> None:
+        fetched.append(url)
+        assert md5 == datasets.CIFAR100.tgz_md5
+        with tarfile.open(Path(root) / filename, "w:gz") as tar:
+            tar.add(made / "cifar-100-python", "cifar-100-python")
+            evil = tarfile.TarInfo("../evil")
+            tar.addfile(evil, io.BytesIO())
+
+    monkeypatch.setattr(utils, "download_url", download)
+    root = tmp_path / "data"
+    for _ in range(2):
+        dataset = load_dataset(DataSettings(source="cifar100", root=str(root)))
+        assert len(dataset.train) == 200
+    assert fetched == [datasets.CIFAR100.url]
+    assert sorted(path.name for path in root.rglob("*")) == [
+        "cifar-100-python", "meta", "test", "train",
+    ]  # fmt: skip
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_damaged_archive_in_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"cifar-10-python.tar.gz' is damaged: remove it"):
+        load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": np.zeros((200, 10), np.uint8)}, "no images of 3×32×32"),
+        ({"fine_labels": [1]}, "lacks a label for each image"),
+        ({"fine_labels": [100] * 200}, r"labels outside 0\.\.99"),
+    ],
+)
+def test_files_of_another_shape_are_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    content = cifar100(tmp_path)
+    path = tmp_path / "cifar-100-python" / "train"
+    path.write_bytes(pickle.dumps(content["train"] | change, protocol=2))
+    with pytest.raises(ValueError, match=message) as caught:
+        load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
+    assert str(path) in str(caught.value)

@@ -1,0 +1,136 @@
+"""Image files of every mode, orientation and state."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import CenterCrop, InterpolationMode, Resize
+
+from grace.data.decoding import open_image, read_all, read_pixels, upright_size
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    levels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(levels)
+
+
+@pytest.mark.parametrize("size", [(40, 24), (24, 40), (24, 24), (9, 31), (65, 33)])
+@pytest.mark.parametrize(("crop", "shorter"), [(16, 16), (14, 16), (24, 24), (28, 32)])
+def test_a_square_is_cut_as_torchvision_cuts_it(
+    tmp_path: Path, size: tuple[int, int], crop: int, shorter: int
+) -> None:
+    image = noise(*size)
+    image.save(tmp_path / "a.png")
+    resize = Resize(shorter, InterpolationMode.BILINEAR)
+    expected = np.asarray(CenterCrop(crop)(resize(image)))
+    assert np.array_equal(read_pixels(tmp_path / "a.png", 3, crop, shorter), expected)
+
+
+def test_an_orientation_is_applied(tmp_path: Path) -> None:
+    image = noise(6, 4)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # seen after a quarter turn clockwise
+    path = tmp_path / "a.png"
+    image.save(path, exif=exif)
+    turned = np.rot90(np.asarray(image), k=-1)
+    assert np.array_equal(read_pixels(path, 3, None), turned)
+    assert upright_size(path) == (4, 6)
+
+
+def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (3, 1))
+    image.putdata([(10, 20, 30, 255), (10, 20, 30, 0), (100, 100, 100, 51)])
+    image.save(tmp_path / "a.png")
+    # 100 · .2 + 255 · .8 = 224
+    expected = [[10, 20, 30], [255, 255, 255], [224, 224, 224]]
+    assert read_pixels(tmp_path / "a.png", 3, None)[0].tolist() == expected
+    grey = Image.new("LA", (1, 1), (7, 0))
+    grey.save(tmp_path / "b.png")
+    assert read_pixels(tmp_path / "b.png", 1, None).tolist() == [[[255]]]
+
+
+def test_palettes_give_their_colours(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([1, 2, 3, 200, 100, 50])
+    image.putdata([1, 0])
+    image.save(tmp_path / "a.png")
+    assert read_pixels(tmp_path / "a.png", 3, None)[0].tolist() == [[200, 100, 50], [1, 2, 3]]
+    image.save(tmp_path / "b.png", transparency=1)
+    assert read_pixels(tmp_path / "b.png", 3, None)[0].tolist() == [[255, 255, 255], [1, 2, 3]]
+
+
+def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
+    levels = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    Image.fromarray(levels).save(tmp_path / "a.png")
+    # 32896 = 128 · 257
+    assert read_pixels(tmp_path / "a.png", 1, None).flatten().tolist() == [0, 1, 128, 255]
+    assert read_pixels(tmp_path / "a.png", 3, None).shape == (1, 4, 3)
+
+
+def test_four_colour_print_and_black_and_white(tmp_path: Path) -> None:
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=100)
+    red = read_pixels(tmp_path / "a.jpg", 3, None)[4, 4].astype(int)
+    assert red[0] > 240
+    assert red[1:].max() < 15
+    Image.new("1", (2, 2), 1).save(tmp_path / "b.png")
+    assert read_pixels(tmp_path / "b.png", 3, None).min() == 255
+
+
+def test_grey_is_luma(tmp_path: Path) -> None:
+    Image.new("RGB", (1, 1), (200, 100, 50)).save(tmp_path / "a.png")
+    # .299 · 200 + .587 · 100 + .114 · 50 = 124.2
+    assert read_pixels(tmp_path / "a.png", 1, None).tolist() == [[[124]]]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp"])
+def test_truncated_damaged_and_empty_files_are_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    noise(40, 40).save(path)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:20], b"no image at all", b""):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"cannot read image '.*a\.{suffix}' \(") as caught:
+            open_image(path, 3)
+        assert "\n" not in str(caught.value)
+        assert "skip_unreadable" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read image '.*none\.png'"):
+        open_image(tmp_path / "none.png", 3)
+
+
+def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise(30, 30).save(tmp_path / "a.png")
+    for limit in (400, 899):  # PIL itself refuses above twice its limit and warns below
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        with pytest.raises(ValueError, match=rf"a\.png' has more than {limit} pixels"):
+            open_image(tmp_path / "a.png", 3)
+
+
+def test_all_images_must_have_one_size(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.png" for name in "abc"]
+    for path, size in zip(paths, [(8, 8), (8, 8), (9, 8)], strict=True):
+        noise(*size).save(path)
+    with pytest.raises(ValueError, match=r"c\.png' has 9×8 pixels, but .*8×8: set data.image_size"):
+        read_all(paths, 3, None)
+    assert read_all(paths[:2], 3, None).pixels.shape == (2, 3, 8, 8)
+    assert read_all(paths, 1, 8).pixels.shape == (3, 1, 8, 8)
+
+
+def test_unreadable_images_are_skipped_on_request(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.png" for name in "abc"]
+    for path in paths:
+        noise(4, 4).save(path)
+    paths[1].write_bytes(b"")
+    with pytest.raises(ValueError, match=r"b\.png' \(the file is empty\)"):
+        read_all(paths, 3, None)
+    decoded = read_all(paths, 3, None, skip_unreadable=True)
+    assert list(decoded.kept) == [0, 2]
+    assert len(decoded.problems) == 1
+    expected = torch.from_numpy(np.asarray(noise(4, 4)).copy()).permute(2, 0, 1)
+    assert torch.equal(decoded.pixels[1], expected)
+    with pytest.raises(ValueError, match="none of 1 images can be read"):
+        read_all(paths[1:2], 3, None, skip_unreadable=True)

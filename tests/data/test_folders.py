@@ -1,0 +1,246 @@
+"""Folders of images: layouts, splits, and everything people get wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import CenterCrop, Resize
+
+from grace.configs.experiment import DataSettings
+from grace.data.files import FileImages
+from grace.data.folders import imagenet100_classes
+from grace.data.images import Dataset, TensorImages
+from grace.data.sources import load_dataset
+
+
+def image(seed: int, size: tuple[int, int] = (8, 8)) -> Image.Image:
+    levels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(levels)
+
+
+def fill(folder: Path, count: int, seed: int = 0, suffix: str = "png") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        image(1000 * seed + number).save(folder / f"{number:03}.{suffix}")
+
+
+def load(root: Path, **settings: object) -> Dataset:
+    return load_dataset(DataSettings(source="folder", root=str(root), **settings))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def splits(tmp_path: Path) -> Path:
+    """Three classes, four training and two test images each."""
+    for number, name in enumerate(["ant", "bee", "cat"]):
+        fill(tmp_path / "train" / name, 4, seed=1 + number)
+        fill(tmp_path / "test" / name, 2, seed=10 + number)
+    return tmp_path
+
+
+def refused(message: str, act: Callable[[], object]) -> str:
+    with pytest.raises(ValueError, match=message) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_train_and_test_folders(splits: Path) -> None:
+    dataset = load(splits)
+    assert dataset.name == splits.name
+    assert list(dataset.class_names) == ["ant", "bee", "cat"]
+    assert dataset.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert dataset.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    first = torch.from_numpy(np.asarray(image(1000)).copy()).permute(2, 0, 1)
+    assert torch.equal(dataset.train.images.gather(torch.tensor([0]))[0], first)
+    assert dataset.mean == (0.485, 0.456, 0.406)
+    assert dataset.notes == []
+
+
+def test_val_is_a_test_folder_too(splits: Path) -> None:
+    (splits / "test").rename(splits / "val")
+    assert len(load(splits).test) == 6
+
+
+def test_one_folder_is_split_by_class(tmp_path: Path) -> None:
+    fill(tmp_path / "ant", 10, seed=1)
+    fill(tmp_path / "bee", 5, seed=2, suffix="JPG")
+    fill(tmp_path / "deep" / "er", 5, seed=3, suffix="webp")
+    dataset = load(tmp_path, test_fraction=0.2)
+    assert list(dataset.class_names) == ["ant", "bee", "deep"]
+    assert torch.bincount(dataset.test.labels).tolist() == [2, 1, 1]
+    assert torch.bincount(dataset.train.labels).tolist() == [8, 4, 4]
+
+
+def test_a_train_folder_without_a_test_folder_is_split(splits: Path) -> None:
+    (splits / "test").rename(splits.parent / "elsewhere")
+    dataset = load(splits, test_fraction=0.25)
+    assert torch.bincount(dataset.test.labels).tolist() == [1, 1, 1]
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    for number, name in enumerate(["train", "tram"]):
+        fill(tmp_path / name, 4, seed=number)
+    assert list(load(tmp_path).class_names) == ["train", "tram"]
+
+
+def test_hidden_files_are_not_seen_and_others_counted(splits: Path) -> None:
+    (splits / "train" / "ant" / "notes.txt").write_text("hello")
+    (splits / "train" / "ant" / "._000.png").write_bytes(b"")
+    (splits / "train" / ".cache").mkdir()
+    dataset = load(splits)
+    assert len(dataset.train) == 12
+    assert list(dataset.notes) == ["1 files that are no images were ignored"]
+
+
+def test_classes_and_limits(splits: Path) -> None:
+    dataset = load(splits, classes=("cat", "ant"), max_train_per_class=3, max_test_per_class=1)
+    assert list(dataset.class_names) == ["ant", "cat"]
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.test.labels.tolist() == [0, 1]
+    assert list(load(splits, max_classes=2).class_names) == ["ant", "bee"]
+
+
+def test_sizes_are_brought_together_on_request(splits: Path) -> None:
+    odd = splits / "train" / "bee" / "odd.png"
+    image(77, (20, 10)).save(odd)
+    message = refused("has 20×10 pixels, but .* 8×8: set data.image_size", lambda: load(splits))
+    assert str(odd) in message
+    dataset = load(splits, image_size=9, channels=1)
+    assert dataset.train.images.shape == (1, 9, 9)
+    assert len(dataset.mean) == 1
+    streamed = lambda: load(splits, streaming=True)  # noqa: E731
+    refused("has 20×10 pixels, but", streamed)
+
+
+def test_no_root_and_no_folder() -> None:
+    refused("data.root is not set", lambda: load_dataset(DataSettings(source="folder")))
+    refused("'/no/such/place' is not a folder", lambda: load(Path("/no/such/place")))
+
+
+def test_a_folder_without_classes_and_a_class_without_images(splits: Path) -> None:
+    refused("holds no class folders", lambda: load(splits / "train" / "ant"))
+    (splits / "train" / "dog").mkdir()
+    (splits / "test" / "dog").mkdir()
+    message = refused("has no images: add some or remove it", lambda: load(splits))
+    assert str(splits / "train" / "dog") in message
+
+
+@pytest.mark.parametrize("names", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301")])
+def test_two_spellings_of_one_class_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    for number, name in enumerate([*names, "dog"]):
+        fill(tmp_path / name, 3, seed=number)
+    if len(list(tmp_path.iterdir())) < 3:
+        pytest.skip("this file system already takes them for one")
+    message = refused("two folders for one class", lambda: load(tmp_path))
+    assert all(name in message for name in names)
+
+
+def test_splits_with_different_classes_are_refused(splits: Path) -> None:
+    fill(splits / "train" / "dog", 2, seed=50)
+    refused("class 'dog' is in '.*train' but not in '.*test'", lambda: load(splits))
+    fill(splits / "test" / "dog", 2, seed=51)
+    fill(splits / "test" / "eel", 2, seed=52)
+    refused("class 'eel' is in '.*test' but not in '.*train'", lambda: load(splits))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_unreadable_images(splits: Path, streaming: bool) -> None:
+    broken = splits / "train" / "ant" / "001.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    if not streaming:
+        assert str(broken) in refused("cannot read image", lambda: load(splits))
+    dataset = load(splits, skip_unreadable=True, streaming=streaming)
+    assert len(dataset.train) == 11
+    assert len(dataset.notes) == 1
+    assert dataset.notes[0].startswith("1 unreadable images were left out; the first: cannot read")
+    assert str(broken) in dataset.notes[0]
+
+
+def test_a_class_that_loses_all_its_images_is_refused(splits: Path) -> None:
+    for path in (splits / "test" / "bee").iterdir():
+        path.write_bytes(b"")
+    refused("class 'bee' has no usable test images", lambda: load(splits, skip_unreadable=True))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_test_image_that_is_a_training_image(splits: Path, streaming: bool) -> None:
+    image(1002).save(splits / "test" / "cat" / "copy.png")  # the third training image of ant
+    load_it = lambda **more: load(splits, streaming=streaming, **more)  # noqa: E731
+    message = refused(r"\(1 such pairs\).*data.skip_duplicates=true", load_it)
+    assert str(splits / "test" / "cat" / "copy.png") in message
+    assert str(splits / "train" / "ant" / "002.png") in message
+    dataset = load_it(skip_duplicates=True)
+    assert torch.bincount(dataset.train.labels).tolist() == [3, 4, 4]
+    assert len(dataset.test) == 7
+    assert dataset.notes == [
+        "1 test images are also training images; the training copies were dropped"
+    ]
+
+
+def test_streamed_images_are_those_held_in_memory(splits: Path) -> None:
+    held, streamed = load(splits, image_size=8), load(splits, image_size=8, streaming=True)
+    assert isinstance(held.train.images, TensorImages)
+    assert isinstance(streamed.train.images, FileImages)
+    everything = torch.arange(12)
+    assert torch.equal(streamed.train.images.gather(everything), held.train.images.pixels)
+    assert streamed.train.images.shape == (3, 8, 8)
+    assert streamed.train.images.num_bytes == held.train.images.num_bytes == 12 * 192
+    part = streamed.train.subset(torch.tensor([5, 1]))
+    assert part.labels.tolist() == [1, 0]
+    assert torch.equal(part.images.gather(torch.arange(2)), held.train.images.pixels[[5, 1]])
+
+
+def test_streamed_images_for_random_crops_are_tested_on_a_wider_resize(tmp_path: Path) -> None:
+    for name, seed in (("ant", 1), ("bee", 2)):
+        for split in ("train", "val"):
+            (tmp_path / split / name).mkdir(parents=True)
+            image(seed + len(split), (50, 40)).save(tmp_path / split / name / "0.png")
+    dataset = load(tmp_path, image_size=28, augmentation="imagenet", streaming=True)
+    # 256 to 224 as 32 to 28
+    expected = np.asarray(CenterCrop(28)(Resize(32)(image(1 + 3, (50, 40)))))
+    found = dataset.test.images.gather(torch.tensor([0]))[0]
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), expected)
+    assert dataset.test.images.shape == (3, 28, 28)
+
+
+def test_the_two_lists_of_imagenet100() -> None:
+    synsets = [f"n{number:08}" for number in range(1000)]
+    chosen = imagenet100_classes(synsets, "icarl")
+    positions = [synsets.index(name) for name in chosen]
+    assert positions[:9] == [7, 11, 14, 44, 54, 62, 75, 77, 85]  # spec §1.1
+    assert len(set(positions)) == 100
+    assert imagenet100_classes(synsets, "sorted") == synsets[:100]
+    # spec §1.1: only nine classes in common
+    assert len(set(chosen) & set(synsets[:100])) == 9
+    assert imagenet100_classes(synsets[:100], "icarl") == synsets[:100]
+    refused("not 101", lambda: imagenet100_classes(synsets[:101], "icarl"))
+
+
+def test_imagenet100_is_read_from_an_imagenet_folder(tmp_path: Path) -> None:
+    for number in range(100):
+        for seed, split in enumerate(("train", "val")):
+            fill(tmp_path / split / f"n{number:08}", 1, seed=1 + 2 * number + seed, suffix="bmp")
+    settings = {"source": "imagenet100", "root": str(tmp_path)}
+    dataset = load_dataset(DataSettings(**settings))  # type: ignore[arg-type]
+    assert dataset.name == "imagenet100"
+    assert (len(dataset.train), len(dataset.test)) == (100, 100)
+    assert (dataset.mean[0], dataset.std[0]) == (0.485, 0.229)
+    assert "exactly 100 classes" in dataset.notes[0]
+    # In a named benchmark duplicates are only counted.
+    (tmp_path / "val" / "n00000000" / "000.bmp").write_bytes(
+        (tmp_path / "train" / "n00000005" / "000.bmp").read_bytes()
+    )
+    dataset = load_dataset(DataSettings(**settings))  # type: ignore[arg-type]
+    assert dataset.notes[0] == "1 test images are also training images"
+    assert len(dataset.train) == 100
+
+
+def test_an_imagenet_folder_with_loose_validation_images(tmp_path: Path) -> None:
+    fill(tmp_path / "train" / "n1", 1)
+    refused(
+        "sort the validation images into one folder per synset",
+        lambda: load_dataset(DataSettings(source="imagenet100", root=str(tmp_path))),
+    )

@@ -1,0 +1,170 @@
+"""Herding, quotas, class means and the exemplar memory. Worked by hand from spec §1.9 and §1.10."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grace.configs.experiment import MemorySettings
+from grace.data.images import TensorImages
+from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean, quota
+
+
+def pixels(*levels: int) -> TensorImages:
+    return TensorImages(torch.tensor(levels, dtype=torch.uint8).view(-1, 1, 1, 1))
+
+
+def stored(memory: ExemplarMemory, index: int) -> list[int]:
+    images = memory.of_class(index)
+    return [int(level) for level in images.gather(torch.arange(len(images))).flatten()]
+
+
+def test_quota_sequence_of_b0i5() -> None:
+    # spec §1.9
+    expected = [400, 200, 133, 100, 80, 66, 57, 50, 44, 40, 36, 33, 30, 28, 26, 25, 23, 22, 21, 20]
+    assert [quota(2000, seen) for seen in range(5, 101, 5)] == expected
+
+
+def test_quota_sequence_of_b50i2() -> None:
+    found = [quota(2000, seen) for seen in range(50, 101, 2)]
+    assert found[:5] == [40, 38, 37, 35, 34]
+    assert found[-1] == 20
+
+
+def test_quota_can_be_fixed_per_class_or_nothing() -> None:
+    assert quota(2000, 1000, per_class=20) == 20
+    assert quota(0, 100) == 0
+
+
+def test_a_memory_smaller_than_the_classes_is_refused() -> None:
+    assert quota(10, 10) == 1
+    with pytest.raises(ValueError, match=r"memory.size 9 is smaller than the 10 classes.*least 10"):
+        quota(9, 10)
+
+
+def test_herding_worked_by_hand() -> None:
+    # Normalised rows: a = (1, 0), b = (0, 1), c = (.6, .8), d = (1, 0); mean (.65, .45).
+    # k=1: |mean - a|² = .1225 + .2025 = .325, b: .4225 + .3025 = .725, c: .0025 + .1225 = .125 → c
+    # k=2: (c + a)/2 = (.8, .4): .0225 + .0025 = .025; (c + b)/2 = (.3, .9): .325; d ties a → a
+    # k=3: (c + a + b)/3 = (.5333, .6): .0361; (c + a + d)/3 = (.8667, .2667): .0806 → b
+    features = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.6, 0.8], [5.0, 0.0]])
+    assert herd(features, 4).tolist() == [2, 0, 1, 3]
+    assert herd(features, 2).tolist() == [2, 0]
+
+
+def test_herding_is_capped_by_the_class_and_may_pick_nothing() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    assert sorted(herd(features, 10).tolist()) == [0, 1, 2]
+    assert herd(features, 0).tolist() == []
+    assert herd(torch.empty(0, 4), 3).tolist() == []
+
+
+def test_herding_gives_the_first_of_equal_images() -> None:
+    assert herd(torch.ones(5, 3), 5).tolist() == [0, 1, 2, 3, 4]
+    assert herd(torch.zeros(3, 2), 3).tolist() == [0, 1, 2]
+
+
+def numpy_herding(features: np.ndarray, count: int) -> list[int]:
+    """The rule of spec §1.9 step 2 in plain loops, float64."""
+    v = features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-8)
+    mean, total, picked = v.mean(0), np.zeros(v.shape[1]), []
+    for k in range(1, min(count, len(v)) + 1):
+        best = min(
+            (i for i in range(len(v)) if i not in picked),
+            key=lambda i: float(np.linalg.norm(mean - (total + v[i]) / k)),
+        )
+        picked.append(best)
+        total = total + v[best]
+    return picked
+
+
+def test_herding_against_plain_loops() -> None:
+    features = np.random.default_rng(0).normal(size=(60, 7))
+    found = herd(torch.from_numpy(features).float(), 25).tolist()
+    assert found == numpy_herding(features, 25)
+
+
+@given(st.integers(0, 30), st.integers(1, 5), st.integers(0, 40), st.integers(0, 2**31))
+def test_herding_returns_distinct_indices(n: int, d: int, count: int, seed: int) -> None:
+    features = torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+    picked = herd(features, count).tolist()
+    assert len(picked) == min(n, count)
+    assert len(set(picked)) == len(picked)
+    assert all(0 <= index < n for index in picked)
+
+
+def test_class_mean_and_nearest_mean_worked_by_hand() -> None:
+    # Normalised (1, 0) and (0, 1): mean (.5, .5), of unit length (√.5, √.5).
+    mean = class_mean(torch.tensor([[3.0, 0.0], [0.0, 0.2]]))
+    assert mean.tolist() == pytest.approx([0.5**0.5, 0.5**0.5])
+    # (10, 0) → (1, 0): |(1, 0) - (1, 0)|² = 0, |(1, 0) - (√.5, √.5)|² = 2 - √2.
+    scores = nearest_mean(torch.tensor([[10.0, 0.0]]), torch.stack([torch.tensor([1.0, 0]), mean]))
+    assert scores[0].tolist() == pytest.approx([0.0, -(2 - 2**0.5)], abs=1e-6)
+
+
+def test_the_memory_keeps_the_first_of_each_class_in_herding_order() -> None:
+    memory = ExemplarMemory(MemorySettings(size=6))
+    memory.store(1, pixels(10, 11, 12, 13), torch.tensor([3, 0, 2]))
+    memory.store(0, pixels(20, 21, 22), torch.tensor([1, 2, 0]))
+    assert stored(memory, 1) == [13, 10, 12]
+    assert memory.classes == [0, 1]
+    assert (len(memory), memory.num_bytes) == (6, 6)
+    memory.reduce(memory.quota(3))
+    assert stored(memory, 1) == [13, 10]
+    data = memory.data()
+    assert data.labels.tolist() == [0, 0, 1, 1]
+    assert data.images.gather(torch.arange(4)).flatten().tolist() == [21, 22, 13, 10]
+
+
+def test_an_empty_memory_gives_no_images() -> None:
+    memory = ExemplarMemory(MemorySettings(size=0))
+    assert (len(memory), memory.classes, memory.num_bytes) == (0, [], 0)
+    assert len(memory.data()) == 0
+    assert memory.quota(5) == 0
+
+
+def test_a_short_class_does_not_lower_the_next_ones_quota() -> None:
+    memory = ExemplarMemory(MemorySettings(size=8))
+    allowed = memory.quota(2)
+    for index, count in enumerate((2, 9)):
+        memory.store(index, pixels(*range(count)), herd(torch.randn(count, 3), allowed))
+    assert [len(memory.of_class(index)) for index in (0, 1)] == [2, 4]
+
+
+def test_originals_are_counted_over_tasks() -> None:
+    memory = ExemplarMemory(MemorySettings(size=4))
+    memory.record_originals(torch.tensor([0, 0, 2]))
+    memory.record_originals(torch.tensor([2, 2]))
+    assert memory.original_counts == {0: 2, 2: 3}
+
+
+def test_a_memory_that_keeps_all_is_never_reduced() -> None:
+    memory = ExemplarMemory(MemorySettings(size=1), keep_all=True)
+    memory.store(0, pixels(*range(9)), torch.arange(9))
+    memory.reduce(memory.quota(100))
+    assert len(memory) == 9
+
+
+def test_a_copy_changes_on_its_own() -> None:
+    memory = ExemplarMemory(MemorySettings(size=4))
+    memory.store(0, pixels(1, 2, 3), torch.arange(3))
+    memory.record_originals(torch.zeros(3, dtype=torch.int64))
+    other = memory.copy()
+    other.reduce(1)
+    other.record_originals(torch.zeros(1, dtype=torch.int64))
+    assert (len(memory), len(other)) == (3, 1)
+    assert (memory.original_counts, other.original_counts) == ({0: 3}, {0: 4})
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 30), min_size=1, max_size=10))
+def test_the_memory_never_exceeds_its_size(size: int, counts: list[int]) -> None:
+    memory = ExemplarMemory(MemorySettings(size=size))
+    for index, count in enumerate(counts[:size]):
+        allowed = memory.quota(index + 1)
+        memory.reduce(allowed)
+        features: Tensor = torch.arange(count * 2, dtype=torch.float32).view(count, 2)
+        memory.store(index, pixels(*range(count)), herd(features, allowed))
+        assert len(memory) <= size
+        assert all(len(memory.of_class(known)) <= allowed for known in range(index + 1))

@@ -1,0 +1,117 @@
+"""Names of sources, the digits, and the choices every source obeys."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from grace.configs.experiment import DataSettings
+from grace.data.images import Dataset, LabelledImages, TensorImages
+from grace.data.selection import chosen_classes, duplicates, first_of_each, held_out, pixel_keys
+from grace.data.sources import load_dataset
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load_dataset(DataSettings())
+
+
+def all_pixels(data: LabelledImages) -> torch.Tensor:
+    assert isinstance(data.images, TensorImages)
+    return data.images.pixels
+
+
+def test_a_misspelt_source_is_named_with_the_nearest_right_one() -> None:
+    with pytest.raises(ValueError, match=r"'cifr100'; did you mean 'cifar100'\?"):
+        load_dataset(DataSettings(source="cifr100"))
+    with pytest.raises(ValueError, match="known: digits, cifar10"):
+        load_dataset(DataSettings(source="zzz"))
+
+
+def test_the_registry_of_sources_loads_no_torch() -> None:
+    code = "import sys, grace.data.sources; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_digits_are_all_there_once(digits: Dataset) -> None:
+    assert len(digits.train) + len(digits.test) == 1797
+    assert digits.train.images.shape == (1, 8, 8)
+    assert list(digits.class_names) == [str(number) for number in range(10)]
+    everything = torch.cat([all_pixels(digits.train), all_pixels(digits.test)])
+    # Level 16 is white.
+    reference = torch.from_numpy(load_digits().images)
+    assert int(everything.max()) == 255
+    assert int(everything.sum()) == int((reference * 255 / 16).round().sum())
+
+
+def test_digits_are_split_by_class(digits: Dataset) -> None:
+    counts = torch.bincount(torch.from_numpy(load_digits().target))
+    tested = torch.bincount(digits.test.labels)
+    assert tested.tolist() == [round(int(count) * 0.2) for count in counts]
+    assert (tested + torch.bincount(digits.train.labels)).tolist() == counts.tolist()
+
+
+def test_digits_constants_are_those_of_the_training_pixels(digits: Dataset) -> None:
+    levels = all_pixels(digits.train).double().numpy() / 255
+    assert digits.mean == (pytest.approx(levels.mean()),)
+    assert digits.std == (pytest.approx(levels.std()),)
+
+
+def test_the_split_is_fixed_by_its_seed(digits: Dataset) -> None:
+    again, other = (load_dataset(DataSettings(split_seed=seed)) for seed in (0, 1))
+    assert torch.equal(all_pixels(again.test), all_pixels(digits.test))
+    assert not torch.equal(all_pixels(other.test), all_pixels(digits.test))
+
+
+def test_digits_can_be_chosen_limited_coloured_and_resized() -> None:
+    dataset = load_dataset(
+        DataSettings(
+            classes=("7", "3"), max_train_per_class=5, max_test_per_class=2, channels=3,
+            image_size=12,
+        )
+    )  # fmt: skip
+    assert list(dataset.class_names) == ["3", "7"]
+    assert torch.bincount(dataset.train.labels).tolist() == [5, 5]
+    assert torch.bincount(dataset.test.labels).tolist() == [2, 2]
+    assert dataset.train.images.shape == (3, 12, 12)
+    assert dataset.mean == dataset.mean[:1] * 3
+
+
+def test_unknown_and_repeated_classes_are_refused() -> None:
+    names = ["cat", "dog", "horse"]
+    with pytest.raises(ValueError, match=r"unknown class 'hors'; did you mean 'horse'\?"):
+        chosen_classes(names, DataSettings(classes=("cat", "hors")))
+    with pytest.raises(ValueError, match="twice"):
+        chosen_classes(names, DataSettings(classes=("cat", "cat")))
+    with pytest.raises(ValueError, match="max_classes 4 exceeds the 3 classes"):
+        chosen_classes(names, DataSettings(max_classes=4))
+    with pytest.raises(ValueError, match="only 1 class"):
+        chosen_classes(names, DataSettings(classes=("cat",)))
+    assert chosen_classes(names, DataSettings(max_classes=2)) == [0, 1]
+
+
+def test_the_first_of_each_class_are_taken() -> None:
+    assert first_of_each([0, 1, 0, 0, 1, 1], 2) == [0, 1, 2, 4]
+    assert first_of_each([0, 1], None) == [0, 1]
+
+
+def test_a_held_out_split_is_stratified_and_stable() -> None:
+    labels = [0] * 10 + [1] * 3 + [2] * 2
+    names = ["a", "b", "c"]
+    train, test = held_out(labels, names, 0.3, 0)
+    # round(10·.3) = 3, round(3·.3) = 1, round(2·.3) = 1
+    assert [labels[place] for place in test] == [0, 0, 0, 1, 2]
+    assert sorted(train + test) == list(range(15))
+    # A new class moves no image of the others.
+    _, with_more = held_out([*labels, 3, 3], [*names, "d"], 0.3, 0)
+    assert with_more[:-1] == test
+    with pytest.raises(ValueError, match="class 'b' has one image"):
+        held_out([0, 0, 1], names, 0.5, 0)
+
+
+def test_duplicates_are_pairs_of_equal_pixels() -> None:
+    images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1)
+    train, test = images[[0, 1, 2, 1]], images[[4, 1]]
+    assert duplicates(pixel_keys(train), pixel_keys(test)) == [(1, 1), (3, 1)]

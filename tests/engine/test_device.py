@@ -1,0 +1,89 @@
+"""Choice of device and precision, and the rule by which a phase is compiled."""
+
+import pytest
+import torch
+from torch import nn
+
+from grace.configs.experiment import EngineSettings
+from grace.configs.recipe import Recipe
+from grace.engine.device import Device
+
+
+def device(**settings: object) -> Device:
+    return Device.from_settings(EngineSettings.model_validate(settings))
+
+
+def test_float16_needs_a_gpu() -> None:
+    with pytest.raises(ValueError, match=r"engine\.precision: float16 needs a CUDA device; use"):
+        device(device="cpu", precision="float16")
+
+
+def test_float16_is_refused_where_auto_finds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="float16"):
+        device(device="auto", precision="float16")
+
+
+def test_an_absent_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"engine\.device: no CUDA device .* engine\.device=cpu"):
+        device(device="cuda")
+
+
+def test_auto_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device(device="auto").torch_device.type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device(device="auto", precision="float16").torch_device.type == "cuda"
+    assert device(device="cpu").torch_device.type == "cpu"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_are_set(threads: int) -> None:
+    before = torch.get_num_threads()
+    try:
+        device(device="cpu", threads=threads)
+        assert torch.get_num_threads() == threads
+        device(device="cpu")
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_modules_are_placed_in_the_memory_layout(channels_last: bool) -> None:
+    conv = device(device="cpu", channels_last=channels_last).place(nn.Conv2d(3, 4, 3))
+    last = conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert last == channels_last
+
+
+def test_autocast_only_below_float32() -> None:
+    product = (torch.ones(2, 2), torch.ones(2, 2))
+    with device(device="cpu").autocast():
+        assert (product[0] @ product[1]).dtype == torch.float32
+    with device(device="cpu", precision="bfloat16").autocast():
+        assert (product[0] @ product[1]).dtype == torch.bfloat16
+
+
+class TestCompileRule:
+    def test_true_and_false_decide(self) -> None:
+        tiny, long = (Recipe(epochs=1), 1, (3, 8, 8)), (Recipe(epochs=200), 50_000, (3, 32, 32))
+        assert device(device="cpu", compile=True).compiles(*tiny)
+        assert not device(device="cpu", compile=False).compiles(*long)
+
+    def test_auto_weighs_the_pixels_of_the_phase(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/g++")
+        auto = device(device="cpu", compile="auto")
+        # epochs · images · H · W against 2e8; the digits experiment: 20 · 388 · 64 = 496,640;
+        # a first task of CIFAR-100 B0I10: 200 · 5000 · 1024 = 1.024e9.
+        assert not auto.compiles(Recipe(epochs=20), 388, (1, 8, 8))
+        assert auto.compiles(Recipe(epochs=200), 5000, (3, 32, 32))
+        assert auto.compiles(Recipe(epochs=2), 1000, (3, 1000, 100))
+        assert not auto.compiles(Recipe(epochs=2), 999, (3, 1000, 100))
+
+    def test_auto_needs_a_compiler_on_the_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shutil.which", lambda name: None)
+        work = (Recipe(epochs=200), 5000, (3, 32, 32))
+        assert not device(device="cpu", compile="auto").compiles(*work)
+        gpu = Device(torch.device("cuda"), torch.float32, True, "auto")
+        assert gpu.compiles(*work)

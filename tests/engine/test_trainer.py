@@ -1,0 +1,530 @@
+"""The trainer against arithmetic by hand, and what it promises about modules and draws."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import pytest
+import torch
+from tiny_streams import labelled, recipe, same, state
+from torch import Tensor, nn
+from typing_extensions import override
+
+from grace.configs.experiment import EngineSettings
+from grace.configs.recipe import Recipe
+from grace.data.augmentation import build_augmentation
+from grace.data.images import LabelledImages, TensorImages
+from grace.engine.phase import Batch, Loss, Objective, Phase, Sweep
+from grace.engine.progress import Progress
+from grace.engine.reducers import Collect
+from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.networks.cifar_resnet import CifarResNet
+from grace.networks.heads import LinearHead
+from grace.objectives.classification import cross_entropy
+from grace.randomness import generator
+
+
+def trainer(
+    data_seed: int = 1,
+    augmentation: str = "none",
+    eval_batch_size: int = 500,
+    progress: Progress | None = None,
+    precision: str = "float32",
+) -> Trainer:
+    """A trainer whose test transform divides by 255."""
+    settings = EngineSettings.model_validate(
+        {
+            "device": "cpu",
+            "compile": False,
+            "threads": 1,
+            "eval_batch_size": eval_batch_size,
+            "precision": precision,
+        }
+    )
+    transform = build_augmentation(augmentation, (0.0,) * 3, (1.0,) * 3, 8)  # type: ignore[arg-type]
+    made = Trainer(settings, transform, data_seed, progress)
+    made.start_task(1)
+    return made
+
+
+def white(labels: Sequence[int]) -> LabelledImages:
+    """All-white images: every normalised pixel is 1."""
+    pixels = torch.full((len(labels), 3, 8, 8), 255, dtype=torch.uint8)
+    return LabelledImages(TensorImages(pixels), torch.tensor(labels, dtype=torch.int64))
+
+
+@final
+class Scale(nn.Module):
+    """One parameter w: images (B, C, H, W) → w · mean pixel, (B, 1)."""
+
+    calls = 0
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(value))
+
+    @override
+    def forward(self, images: Tensor) -> Tensor:
+        if isinstance(images, Tensor):  # not the proxy of a trace
+            Scale.calls += 1
+        return self.weight * images.mean(dim=(1, 2, 3))[:, None]
+
+
+def squares(batch: Batch) -> dict[str, Loss]:
+    """½(f − y)², whose gradient at f = w is w − y."""
+    return {"squares": Loss(0.5 * (batch.learned[0][:, 0] - batch.labels).square().mean())}
+
+
+def phase(
+    backbone: nn.Module,
+    data: LabelledImages,
+    objective: Objective = squares,
+    recipe: Recipe | None = None,
+    **fields: Any,
+) -> Phase:
+    return Phase(
+        backbones=[backbone],
+        data=data,
+        objective=objective,
+        recipe=recipe or Recipe(epochs=1, batch_size=8, lr=0.1),
+        **({"name": "test"} | fields),
+    )
+
+
+def classification(head: LinearHead) -> Objective:
+    return lambda batch: {
+        "classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))
+    }
+
+
+def train_resnet(made: Trainer, name: str = "grow", backbone: nn.Module | None = None) -> nn.Module:
+    """Train a ResNet-8, or a given backbone of 64 features, for two epochs on two classes."""
+    backbone = backbone or CifarResNet(8, 3, generator(5, "backbone"))
+    head = LinearHead(64, 2, generator(5, "head"))
+    made.optimise(
+        phase(
+            backbone,
+            labelled({0: 10, 1: 9}),
+            classification(head),
+            recipe(epochs=2),
+            name=name,
+            heads=[head],
+        )
+    )
+    return backbone
+
+
+class TestSteps:
+    def test_one_step_by_hand(self) -> None:
+        backbone = Scale(2.0)
+        trainer().optimise(
+            phase(
+                backbone,
+                white([0, 0, 1]),
+                recipe=Recipe(epochs=1, batch_size=8, lr=0.1, weight_decay=0.1),
+            )
+        )
+        # Gradient: mean of (2 − 0), (2 − 0), (2 − 1) = 5/3; decay 0.1·2; the first momentum
+        # buffer is the gradient itself: 2 − 0.1·(5/3 + 0.2).
+        assert float(backbone.weight) == pytest.approx(2 - 0.1 * (5 / 3 + 0.2), rel=1e-6)
+
+    def test_momentum_decay_and_schedule_by_hand(self) -> None:
+        backbone = Scale(2.0)
+        rule = Recipe(
+            epochs=3,
+            batch_size=4,
+            lr=0.1,
+            momentum=0.5,
+            weight_decay=0.2,
+            milestones=(2,),
+            decay=0.1,
+        )
+        trainer().optimise(phase(backbone, white([0, 0]), recipe=rule))
+        # One batch per epoch; with y = 0 the decayed gradient is w + 0.2·w = 1.2·w.
+        # v1 = 2.4            w1 = 2 − 0.1·2.4       = 1.76
+        # v2 = 1.2 + 2.112    w2 = 1.76 − 0.1·3.312  = 1.4288
+        # v3 = 1.656 + 1.71456, lr 0.01 from epoch 2 on: w3 = 1.4288 − 0.01·3.37056
+        assert float(backbone.weight) == pytest.approx(1.4288 - 0.0337056, rel=1e-6)
+
+    def test_the_cosine_schedule_is_stepped_per_epoch_not_per_batch(self) -> None:
+        backbone = Scale(1.0)
+        rule = Recipe(
+            epochs=2, batch_size=2, lr=0.1, momentum=0, weight_decay=0, schedule="cosine"
+        )
+        trainer().optimise(phase(backbone, white([0] * 4), recipe=rule))
+        # Two batches per epoch, each w ← (1 − lr)·w, at rates 0.1 and 0.05.
+        assert float(backbone.weight) == pytest.approx(0.9**2 * 0.95**2, rel=1e-6)
+
+    def test_the_gradient_is_of_the_weighted_sum(self) -> None:
+        backbone = Scale(1.0)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            mean = batch.learned[0].mean()
+            return {"three": Loss(3 * mean, 0.5), "ten": Loss(10 * mean, 0.25)}
+
+        rule = Recipe(epochs=1, batch_size=8, lr=0.1, momentum=0, weight_decay=0)
+        result = trainer().optimise(phase(backbone, white([0]), objective, rule))
+        assert float(backbone.weight) == pytest.approx(1 - 0.1 * (1.5 + 2.5), rel=1e-6)
+        # What is told are the values, not the weighted ones.
+        assert result.losses == pytest.approx({"three": 3.0, "ten": 10.0})
+
+    def test_heads_train_too(self) -> None:
+        head = LinearHead(1, 1, generator(0, "head"))
+        with torch.no_grad():
+            head.weight.fill_(2.0)
+        backbone = Scale(3.0)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            return {"product": Loss(head(batch.learned[0]).mean())}
+
+        rule = Recipe(epochs=1, batch_size=8, lr=0.1, momentum=0, weight_decay=0)
+        trainer().optimise(phase(backbone, white([0]), objective, rule, heads=[head]))
+        # d(a·w + b) = (w, a, 1).
+        assert float(head.weight) == pytest.approx(2 - 0.1 * 3)
+        assert float(backbone.weight) == pytest.approx(3 - 0.1 * 2)
+        assert float(head.bias) == pytest.approx(-0.1)
+
+    def test_losses_are_means_per_image_of_the_last_epoch(self) -> None:
+        def objective(batch: Batch) -> dict[str, Loss]:
+            value = batch.labels.double().mean() + batch.epoch + 0 * batch.learned[0].sum()
+            return {"label": Loss(value)}
+
+        # Batches of 2, 2 and 1: the mean of batch means would be 5/3 or 5/6, never 1.
+        rule = Recipe(epochs=3, batch_size=2)
+        result = trainer().optimise(phase(Scale(1.0), white([0, 0, 0, 0, 5]), objective, rule))
+        assert result.losses == {"label": pytest.approx(1.0 + 2)}
+
+    def test_every_image_comes_once_per_epoch_in_a_new_order(self) -> None:
+        orders: dict[int, list[int]] = {}
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            orders.setdefault(batch.epoch, []).extend(batch.labels.tolist())
+            return squares(batch)
+
+        rule = Recipe(epochs=3, batch_size=4, lr=1e-3)
+        trainer().optimise(phase(Scale(1.0), white(range(11)), objective, rule))
+        assert [sorted(order) for order in orders.values()] == [list(range(11))] * 3
+        assert len({tuple(order) for order in orders.values()}) == 3
+
+
+class TestModules:
+    def test_train_mode_and_gradients_only_during_the_phase(self) -> None:
+        backbone, head = CifarResNet(8, 3, generator(0, "b")), LinearHead(64, 2, generator(0, "h"))
+        backbone.eval().requires_grad_(False)
+        before, modes = state(backbone), []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            modes.append((backbone.training, backbone.stem[1].training, head.training))
+            assert all(p.requires_grad for m in (backbone, head) for p in m.parameters())
+            return classification(head)(batch)
+
+        trainer().optimise(
+            phase(backbone, labelled({0: 4, 1: 4}), objective, recipe(), heads=[head])
+        )
+        assert set(modes) == {(True, True, True)}
+        assert not backbone.training
+        assert not head.training
+        assert not any(p.requires_grad for m in (backbone, head) for p in m.parameters())
+        after = state(backbone)
+        assert not torch.equal(before["stem.1.running_mean"], after["stem.1.running_mean"])
+        assert int(after["stem.1.num_batches_tracked"]) == 1
+
+    def test_a_failed_phase_leaves_eval_mode_too(self) -> None:
+        backbone = Scale(1.0)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            raise RuntimeError("out of luck")
+
+        with pytest.raises(RuntimeError, match="out of luck"):
+            trainer().optimise(phase(backbone, white([0]), objective))
+        assert not backbone.training
+        assert not backbone.weight.requires_grad
+
+    def test_frozen_parts_are_given_without_autograd_and_equal_the_unfolded_modules(self) -> None:
+        frozen = [drifted(seed) for seed in (1, 2)]
+        before = [state(module) for module in frozen]
+        worst: list[float] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            for features, module in zip(batch.frozen, frozen, strict=True):
+                assert not features.requires_grad
+                with torch.no_grad():
+                    difference = (features - module(batch.images)).abs().max()
+                worst.append(float(difference / features.abs().max()))
+            return squares(batch)
+
+        data = labelled({0: 7, 1: 7})
+        trainer(augmentation="shift").optimise(
+            phase(Scale(1.0), data, objective, recipe(epochs=2, lr=1e-3), frozen=frozen)
+        )
+        assert max(worst) < 1e-5
+        assert len(worst) == 2 * 2
+        assert all(same(state(m), b) for m, b in zip(frozen, before, strict=True))
+        assert not any(module.training for module in frozen)
+
+    def test_frozen_parts_run_once_per_batch(self) -> None:
+        Scale.calls = 0
+        rule = Recipe(epochs=3, batch_size=4)
+        backbone = CifarResNet(8, 3, generator(0, "b"))
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            return {"mean": Loss(batch.learned[0].mean() + batch.frozen[0].mean())}
+
+        trainer().optimise(
+            phase(backbone, labelled({0: 10}), objective, rule, frozen=[Scale(1.0)])
+        )
+        assert Scale.calls == 3 * math.ceil(10 / 4)
+
+    def test_batch_statistics_come_from_the_batch_and_running_ones_follow(self) -> None:
+        # One linear channel: images are white, so its normalised output is 0 and the running
+        # mean moves by momentum 0.1 from 0 towards 1.
+        norm = nn.BatchNorm2d(3)
+        backbone = nn.Sequential(norm, nn.Flatten())
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            assert float(batch.learned[0].detach().abs().max()) < 1e-6
+            return {"mean": Loss(batch.learned[0].mean())}
+
+        trainer().optimise(phase(backbone, white([0] * 4), objective))
+        assert norm.running_mean is not None
+        assert norm.running_mean.tolist() == pytest.approx([0.1] * 3)
+
+
+def drifted(seed: int) -> CifarResNet:
+    """A ResNet-8 whose batch norm has seen something, in eval mode."""
+    module = CifarResNet(8, 3, generator(seed, "frozen")).train()
+    with torch.no_grad():
+        module(torch.rand(16, 3, 8, 8, generator=generator(seed, "seen")))
+    return module.eval().requires_grad_(False)
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_phase_epoch_batch_and_loss_are_named(self, bad: float) -> None:
+        seen: list[int] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            seen.append(batch.epoch)
+            value = batch.learned[0].mean()
+            factor = bad if seen.count(1) >= 2 else 1.0
+            return {"good": Loss(0 * value.detach()), "bad": Loss(factor * value)}
+
+        rule = Recipe(epochs=5, batch_size=2, lr=1e-3)
+        with pytest.raises(NonFiniteLossError) as caught:
+            trainer().optimise(phase(Scale(1.0), white([0] * 5), objective, rule, name="grow"))
+        message = str(caught.value)
+        assert "'bad'" in message
+        assert "phase 'grow', epoch 2, batch 2" in message
+        assert "\n" not in message
+        # Told at the end of the epoch it happened in, not later.
+        assert max(seen) == 1
+
+    def test_the_first_bad_batch_counts_whichever_loss_it_was(self) -> None:
+        batches: list[int] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            batches.append(len(batches) + 1)
+            value = batch.learned[0].mean()
+            return {
+                "late": Loss(value * (math.nan if len(batches) >= 3 else 1)),
+                "early": Loss(value.detach() * (math.inf if len(batches) == 2 else 1)),
+            }
+
+        rule = Recipe(epochs=1, batch_size=1, lr=1e-3)
+        with pytest.raises(NonFiniteLossError, match=r"loss 'early' .* epoch 1, batch 2"):
+            trainer().optimise(phase(Scale(1.0), white([0] * 4), objective, rule))
+
+    def test_it_is_an_error_for_people(self) -> None:
+        assert issubclass(NonFiniteLossError, ValueError)
+
+
+class TestDraws:
+    def test_same_seeds_give_equal_bits(self) -> None:
+        one = state(train_resnet(trainer(1, "shift")))
+        assert same(one, state(train_resnet(trainer(1, "shift"))))
+
+    @pytest.mark.parametrize("augmentation", ["none", "shift"])
+    def test_another_data_seed_differs(self, augmentation: str) -> None:
+        one = state(train_resnet(trainer(1, augmentation)))
+        assert not same(one, state(train_resnet(trainer(2, augmentation))))
+
+    def test_task_and_phase_name_draw_apart(self) -> None:
+        later = trainer(1)
+        later.start_task(2)
+        states = [train_resnet(trainer(1)), train_resnet(trainer(1), "base"), train_resnet(later)]
+        one, other_name, other_task = (state(module) for module in states)
+        assert not same(one, other_name)
+        assert not same(one, other_task)
+
+    def test_dropout_is_repeatable_and_leaves_the_global_generator_alone(self) -> None:
+        def dropped(seed: int) -> Mapping[str, Tensor]:
+            inner = CifarResNet(8, 3, generator(5, "backbone"))
+            return state(train_resnet(trainer(seed), backbone=nn.Sequential(inner, nn.Dropout())))
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            before = torch.get_rng_state()
+            one = dropped(1)
+            assert torch.equal(torch.get_rng_state(), before)
+            torch.manual_seed(2)
+            assert same(one, dropped(1))
+
+    def test_an_objective_draws_from_its_own_generator_per_epoch(self) -> None:
+        def drawn() -> list[float]:
+            values: list[float] = []
+
+            def objective(batch: Batch) -> dict[str, Loss]:
+                values.append(float(torch.rand((), generator=batch.generator)))
+                return squares(batch)
+
+            rule = Recipe(epochs=2, batch_size=2, lr=1e-3)
+            trainer().optimise(phase(Scale(1.0), white([0] * 4), objective, rule))
+            return values
+
+        values = drawn()
+        assert len(set(values)) == 4
+        assert drawn() == values
+
+
+class TestSweeps:
+    def outputs(self, made: Trainer, *, augmented: bool, name: str = "assess") -> Tensor:
+        result = made.sweep(
+            Sweep(
+                name=name,
+                backbones=[nn.Flatten()],
+                data=labelled({0: 6, 1: 5}),
+                reducer=Collect(),
+                augmented=augmented,
+            )
+        )
+        assert isinstance(result, Tensor)
+        return result
+
+    @pytest.mark.parametrize("size", [1, 3, 500])
+    def test_plain_sweeps_pass_in_order_through_the_test_transform(self, size: int) -> None:
+        data = labelled({0: 6, 1: 5}).images
+        assert isinstance(data, TensorImages)
+        expected = data.pixels.flatten(1).double() / 255
+        outputs = self.outputs(trainer(augmentation="shift", eval_batch_size=size), augmented=False)
+        torch.testing.assert_close(outputs.double(), expected, atol=1e-6, rtol=0)
+
+    def test_augmented_sweeps_draw_once_per_image_however_they_are_cut(self) -> None:
+        one, two, whole = (
+            self.outputs(trainer(1, "shift", size), augmented=True) for size in (2, 5, 500)
+        )
+        assert torch.equal(one, whole)
+        assert torch.equal(two, whole)
+
+    def test_augmented_sweeps_keep_the_order_and_repeat(self) -> None:
+        plain = self.outputs(trainer(1, "shift"), augmented=False)
+        augmented = self.outputs(trainer(1, "shift"), augmented=True)
+        assert torch.equal(augmented, self.outputs(trainer(1, "shift"), augmented=True))
+        assert not torch.equal(augmented, plain)
+        # A shift by a pixel keeps the image's centre among its 3×3 neighbours.
+        centre = augmented.unflatten(1, (3, 8, 8))[:, :, 4, 4]
+        around = plain.unflatten(1, (3, 8, 8))[:, :, 3:6, 3:6].flatten(2)
+        assert bool((around == centre[:, :, None]).any(dim=2).all())
+
+    def test_augmented_sweeps_draw_by_seed_task_and_name(self) -> None:
+        later = trainer(1, "shift")
+        later.start_task(2)
+        one = self.outputs(trainer(1, "shift"), augmented=True)
+        others = [
+            self.outputs(trainer(2, "shift"), augmented=True),
+            self.outputs(later, augmented=True),
+            self.outputs(trainer(1, "shift"), augmented=True, name="other"),
+        ]
+        assert not any(torch.equal(one, other) for other in others)
+
+    def test_features_are_concatenated_in_eval_mode_and_modules_left_alone(self) -> None:
+        modules = [drifted(1), drifted(2).train()]
+        before = [state(module) for module in modules]
+        data = labelled({0: 5})
+        features = trainer().sweep(
+            Sweep(name="herd", backbones=modules, data=data, reducer=Collect())
+        )
+        assert features.shape == (5, 128)
+        assert modules[1].training
+        assert all(same(state(m), b) for m, b in zip(modules, before, strict=True))
+        assert isinstance(data.images, TensorImages)
+        with torch.no_grad():
+            expected = modules[1].eval()(data.images.pixels.float() / 255)
+        torch.testing.assert_close(features[:, 64:], expected, rtol=1e-4, atol=1e-5)
+
+
+class TestPrecision:
+    def test_bfloat16_trains_on_the_cpu_with_float32_weights(self) -> None:
+        kinds: set[torch.dtype] = set()
+        backbone, head = CifarResNet(8, 3, generator(0, "b")), LinearHead(64, 2, generator(0, "h"))
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            kinds.add(batch.learned[0].dtype)
+            return classification(head)(batch)
+
+        made = trainer(precision="bfloat16")
+        data = labelled({0: 12, 1: 12})
+        first = made.optimise(phase(backbone, data, objective, recipe(), heads=[head]))
+        last = made.optimise(phase(backbone, data, objective, recipe(epochs=6), heads=[head]))
+        assert kinds == {torch.bfloat16}
+        assert {p.dtype for p in backbone.parameters()} == {torch.float32}
+        assert last.losses["classification"] < 0.5 * first.losses["classification"]
+
+    def test_reducers_compute_in_float32(self) -> None:
+        # A product of float32 matrices would be rounded to bfloat16 under autocast, and nearest
+        # means would tie.
+        kinds: list[torch.dtype] = []
+
+        class Products:
+            def update(self, outputs: Tensor, labels: Tensor) -> None:
+                kinds.append((outputs @ outputs.T).dtype)
+
+            def result(self) -> None:
+                """Nothing is kept."""
+
+        data = labelled({0: 5})
+        trainer(precision="bfloat16").sweep(
+            Sweep(name="evaluate", backbones=[drifted(1)], data=data, reducer=Products())
+        )
+        assert kinds == [torch.float32]
+
+
+@final
+class Heard:
+    """Notes every event."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        return lambda *details: self.events.append((event, *details))
+
+
+def test_progress_hears_every_step_and_the_work_is_noted() -> None:
+    heard: Any = Heard()
+    made = trainer(progress=heard)
+    rule = Recipe(epochs=2, batch_size=2, lr=1e-3, milestones=(1,))
+    made.optimise(phase(Scale(1.0), white([0, 0, 0]), recipe=rule, name="base"))
+    made.sweep(Sweep(name="herd", backbones=[Scale(1.0)], data=white([0, 0]), reducer=Collect()))
+    names = [event[0] for event in heard.events]
+    assert names == [
+        "phase_started",
+        "epoch_finished",
+        "epoch_finished",
+        "phase_finished",
+        "sweep_started",
+    ]
+    assert heard.events[0] == ("phase_started", "base", 2, 3)
+    assert heard.events[1][1:4] == ("base", 1, 2)
+    assert heard.events[1][5] == pytest.approx(1e-3)
+    assert heard.events[2][5] == pytest.approx(1e-4)
+    assert heard.events[4] == ("sweep_started", "herd", 2)
+    assert [(w.name, w.epochs, w.images) for w in made.work] == [("base", 2, 3), ("herd", 0, 2)]
+    spent = made.work[0].seconds
+    assert 0 < spent.data + spent.frozen + spent.training <= spent.total
+    made.start_task(2)
+    assert made.work == []
+
+
+def test_a_phase_without_data_is_our_error() -> None:
+    with pytest.raises(AssertionError, match="has no data"):
+        trainer().optimise(phase(Scale(1.0), white([])))

@@ -1,0 +1,210 @@
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import MakeRecord
+from grace.configs.load import load_experiment
+from grace.record import (
+    DatasetRecord,
+    RecordWriter,
+    collect_hardware,
+    collect_versions,
+    commit,
+    describe_run,
+    find_runs,
+    fingerprints,
+    read_record,
+    read_records,
+    run_directory,
+    write_atomically,
+)
+
+
+def test_what_is_written_is_read_back(make_record: MakeRecord) -> None:
+    written = make_record("grace", 2)
+    read = read_record(written.directory)
+    assert read == written
+    assert (read.method, read.seed, read.complete, read.torn) == ("grace", 2, True, False)
+    assert len(read.tasks) == 5
+    assert read.matrix[0][1] is None
+    assert read.last == read.tasks[-1].classifiers["linear"].all
+    assert read.seconds == pytest.approx(5 * 1.75)
+
+
+def test_nothing_else_lies_in_the_directory(make_record: MakeRecord) -> None:
+    record = make_record()
+    assert sorted(path.name for path in record.directory.iterdir()) == ["run.json", "tasks.jsonl"]
+    raw = json.loads((record.directory / "run.json").read_text())
+    assert raw["format"] == 1
+    assert raw["status"] == "finished"
+    assert set(raw) == {
+        "format", "experiment", "description", "status", "error", "config", "versions", "commit",
+        "hardware", "fingerprints", "started", "finished", "class_names", "task_sizes", "notes",
+        "dataset",
+    }  # fmt: skip
+
+
+def test_running_and_failed_runs_are_readable(make_record: MakeRecord) -> None:
+    running = read_record(make_record("der", done=0, status="running").directory)
+    assert (running.info.status, running.tasks, running.complete) == ("running", (), False)
+    assert (running.last, running.average, running.forgetting) == (None, None, None)
+    failed = make_record("der", 2, done=2, status="failed", error="loss\nis not finite")
+    read = read_record(failed.directory)
+    assert (read.info.status, read.info.error) == ("failed", "loss is not finite")
+    assert not read.complete
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300])
+def test_a_torn_last_line_is_left_out(make_record: MakeRecord, cut: int) -> None:
+    path = make_record().directory / "tasks.jsonl"
+    data = path.read_bytes()
+    path.write_bytes(data[:-cut])
+    read = read_record(path.parent)
+    # Only the newline missing: the line itself is whole.
+    assert (len(read.tasks), read.torn) == ((5, False) if cut == 1 else (4, True))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda raw: raw | {"format": 2}, "format 2, this grace reads up to 1: upgrade"),
+        (lambda raw: {k: v for k, v in raw.items() if k != "format"}, "names no format"),
+        (lambda raw: raw | {"status": "odd"}, "damaged: status"),
+        (lambda raw: [raw], "names no format"),
+    ],
+)
+def test_foreign_run_files(make_record: MakeRecord, change: object, says: str) -> None:
+    assert callable(change)
+    path = make_record().directory / "run.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(ValueError, match=says):
+        read_record(path.parent)
+
+
+def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no run"):
+        read_record(tmp_path)
+    record = make_record()
+    lines = (record.directory / "tasks.jsonl").read_text().splitlines()
+    (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
+    with pytest.raises(ValueError, match="damaged at line 2"):
+        read_record(record.directory)
+    (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], lines[2]]) + "\n")
+    with pytest.raises(ValueError, match="task 3 where task 2 should be"):
+        read_record(record.directory)
+    (record.directory / "run.json").write_text('{"format": 1')
+    with pytest.raises(ValueError, match="is damaged"):
+        read_record(record.directory)
+
+
+def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:
+    record = make_record()
+    before = (record.directory / "run.json").read_bytes()
+    with pytest.raises(ValueError, match="exists already"):
+        RecordWriter(record.directory, record.info)
+    assert (record.directory / "run.json").read_bytes() == before
+
+
+def test_an_interrupted_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+
+    def no_room(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_find_and_read_many(make_record: MakeRecord, tmp_path: Path) -> None:
+    one, two = make_record("der", 1), make_record("der", 2)
+    assert find_runs(one.directory) == [one.directory]
+    assert find_runs(tmp_path) == sorted([one.directory, two.directory])
+    records, left_out = read_records([tmp_path, one.directory])
+    assert [record.seed for record in records] == [1, 2]
+    assert left_out == []
+    (two.directory / "run.json").write_text("{")
+    records, left_out = read_records([tmp_path])
+    assert [record.seed for record in records] == [1]
+    assert "damaged" in left_out[0]
+    with pytest.raises(ValueError, match="damaged"):
+        read_records([two.directory])
+    with pytest.raises(ValueError, match="holds no run"):
+        find_runs(Path(__file__).parent)
+    with pytest.raises(ValueError, match="is no directory"):
+        find_runs(tmp_path / "absent")
+
+
+def digests(*overrides: str, data: str = "00", torch: str = "2") -> tuple[str, str]:
+    found = fingerprints(load_experiment("digits", overrides), data, {"torch": torch})
+    return found["protocol"], found["run"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "protocol_same", "run_same"),
+    [
+        (["engine.threads=1"], True, True),
+        (["data.streaming=true"], True, True),
+        (["method.threshold=0.1"], True, False),
+        (["method=der"], True, False),
+        (["seed=3"], True, False),
+        (["scenario.class_order=[1, 0]"], True, False),
+        (["memory.size=50"], False, False),
+        (["backbone.name=resnet32"], False, False),
+        (["scenario.increment=5"], False, False),
+        (["data.augmentation=none"], False, False),
+        (["data.split_seed=4"], False, False),
+        # Base 0 means "as many as increment": the same protocol.
+        (["scenario.base=2"], True, True),
+    ],
+)
+def test_what_fingerprints_cover(overrides: list[str], protocol_same: bool, run_same: bool) -> None:
+    protocol, run = digests()
+    other_protocol, other_run = digests(*overrides)
+    assert (protocol == other_protocol, run == other_run) == (protocol_same, run_same)
+
+
+def test_fingerprints_cover_files_and_versions() -> None:
+    protocol, run = digests()
+    assert len(protocol) == len(run) == hashlib.sha256().digest_size * 2
+    assert digests() == (protocol, run)
+    assert digests(data="01")[0] != protocol
+    assert digests(torch="3")[0] == protocol
+    assert digests(torch="3")[1] != run
+
+
+def test_provenance_without_torch() -> None:
+    versions = collect_versions()
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(versions) == {"grace", "python", "torch", "numpy", "torchvision"}
+    hardware = collect_hardware("cpu", threads=2)
+    assert set(hardware) == {"platform", "cpu", "cores", "threads", "device", "gpu"}
+    assert hardware["cpu"]
+    head = commit()
+    assert head is None or len(head.removesuffix("-dirty")) == 40
+
+
+def test_a_run_is_described_and_named() -> None:
+    settings = load_experiment("digits", ["seed=4"])
+    info = describe_run(
+        settings,
+        class_names=["a", "b"],
+        task_sizes=[2],
+        dataset=DatasetRecord(name="digits", num_train=2, num_test=1, shape=(1, 8, 8)),
+        data_digest="00",
+        device="cpu",
+        threads=1,
+        notes=["one thing"],
+    )
+    name = run_directory(Path("runs"), info.model_copy(update={"started": "2026-01-02T03:04:05"}))
+    assert name.parent == Path("runs/digits")
+    assert name.name == f"grace-s4-20260102-030405-{info.fingerprints['run'][:8]}"
+    assert info.config["memory"]["size"] == 100

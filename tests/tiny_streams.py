@@ -1,0 +1,142 @@
+"""Tiny streams that can be learnt: 8-pixel images whose class is the place of a bright patch."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grace.configs.experiment import (
+    BackboneSettings,
+    DataSettings,
+    EngineSettings,
+    ExperimentSettings,
+    MemorySettings,
+    ScenarioSettings,
+    SeedSettings,
+)
+from grace.configs.recipe import Recipe
+from grace.data.images import Dataset, LabelledImages, TensorImages
+from grace.data.scenario import Task
+from grace.engine.phase import Phase, Sweep
+from grace.learner.learner import Learner
+from grace.networks.cifar_resnet import CifarResNet
+from grace.randomness import generator
+
+SIZE = 8
+
+
+def pictures(index: int, count: int, channels: int = 3, seed: int = 0) -> Tensor:
+    """Images of one class, uint8: one quadrant bright, or from class 4 on one quadrant dark."""
+    noise = torch.randint(
+        0, 80, (count, channels, SIZE, SIZE), generator=generator(seed, "picture", index)
+    )
+    row, column = divmod(index % 4, 2)
+    noise[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 150
+    return (noise if index < 4 else 255 - noise).to(torch.uint8)
+
+
+def labelled(counts: Mapping[int, int], channels: int = 3, seed: int = 0) -> LabelledImages:
+    """So many images of each class index, class by class."""
+    pixels = [pictures(index, count, channels, seed) for index, count in counts.items()]
+    labels = [torch.full((count,), index) for index, count in counts.items()]
+    return LabelledImages(TensorImages(torch.cat(pixels)), torch.cat(labels))
+
+
+def class_names(data: LabelledImages) -> list[str]:
+    """The name of each image's class."""
+    return [f"class {int(label)}" for label in data.labels]
+
+
+def task(
+    number: int, counts: Mapping[int, int], num_old: int, *, is_last: bool = False, seed: int = 0
+) -> Task:
+    """A task by hand: indices from ``num_old`` on are new."""
+    num_classes = max(num_old, max(counts) + 1)
+    return Task(
+        number=number,
+        data=labelled(counts, seed=seed),
+        new_classes=range(num_old, num_classes),
+        num_old_classes=num_old,
+        num_classes=num_classes,
+        is_last=is_last,
+    )
+
+
+def dataset(
+    num_classes: int, train: int = 10, test: int = 4, channels: int = 3, name: str = "quadrants"
+) -> Dataset:
+    """A whole data set of such images."""
+    return Dataset(
+        name=name,
+        train=labelled(dict.fromkeys(range(num_classes), train), channels),
+        test=labelled(dict.fromkeys(range(num_classes), test), channels, seed=1),
+        class_names=[f"label {label}" for label in range(num_classes)],
+        mean=(0.4,) * channels,
+        std=(0.3,) * channels,
+    )
+
+
+def recipe(epochs: int = 1, lr: float = 0.05, batch_size: int = 16) -> Recipe:
+    """A short recipe."""
+    return Recipe(epochs=epochs, batch_size=batch_size, lr=lr)
+
+
+def settings(method: Any, **changes: Any) -> ExperimentSettings:
+    """Settings of a tiny experiment on one CPU thread; ``changes`` replace whole sections."""
+    sections: dict[str, Any] = {
+        "name": "tiny",
+        "data": DataSettings(augmentation="shift"),
+        "scenario": ScenarioSettings(increment=2),
+        "memory": MemorySettings(size=13),
+        "backbone": BackboneSettings(name="resnet20"),
+        "seeds": SeedSettings(),
+        "engine": EngineSettings(device="cpu", compile=False, threads=1),
+    }
+    return ExperimentSettings(method=method, **(sections | changes))
+
+
+def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
+    """A learner of tiny images."""
+    chosen = settings(method, **changes)
+    return Learner(chosen, (channels, SIZE, SIZE), (0.4,) * channels, (0.3,) * channels)
+
+
+def watch(
+    learner: Learner,
+    before: Callable[[Phase | Sweep], None] = lambda item: None,
+    after: Callable[[Phase | Sweep, Any], None] = lambda item, result: None,
+) -> None:
+    """Hear of every phase and sweep of a learner's updates, before and after it is done."""
+    run = type(learner.trainer).run
+
+    def watched(item: Phase | Sweep) -> Any:
+        before(item)
+        result = run(learner.trainer, item)
+        after(item, result)
+        return result
+
+    learner.trainer.run = watched  # type: ignore[method-assign]
+
+
+def state(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers."""
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
+    """Whether two states are equal bit for bit."""
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def _resnet8(_: BackboneSettings, num_channels: int, seed: int, *purpose: str | int) -> CifarResNet:
+    return CifarResNet(8, num_channels, generator(seed, *purpose))
+
+
+@pytest.fixture(scope="module")
+def tiny_backbones() -> Iterator[None]:
+    """ResNet-8 instead of the registered depths: the same code, a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grace.methods.base.build_backbone", _resnet8)
+        yield
