@@ -1,5 +1,6 @@
 """Fixtures shared by every room: synthetic records of runs that never happened."""
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,10 @@ from grace.record import (
 # A loaded machine is slow, not wrong: pytest's own timeout is the limit.
 hypothesis_settings.register_profile("grace", deadline=None)
 hypothesis_settings.load_profile("grace")
+
+# Tiny tensors gain nothing from a second thread, and lose much where another process wants the
+# core. torch reads this when a test first imports it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MakeRecord = Callable[..., RunRecord]
 ONE_BACKBONE = 269_000

@@ -84,33 +84,48 @@ def test_one_epoch_loop() -> None:
     assert MODULES["grace.engine.trainer"].read_text().count(".backward(") == 1
 
 
+def classes() -> dict[str, ast.ClassDef]:
+    trees = (ast.parse(path.read_text()) for path in MODULES.values())
+    return {n.name: n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+
+
+def stored(function: ast.FunctionDef) -> set[str]:
+    """Names of the attributes of self that a method assigns."""
+    return {
+        node.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def born(cls: ast.ClassDef, known: dict[str, ast.ClassDef]) -> set[str]:
+    """Names of what a class body, its constructor or its bases bring into the world."""
+    names: set[str] = set()
+    for node in cls.body:
+        if isinstance(node, ast.FunctionDef):
+            names |= {node.name} | (stored(node) if node.name == "__init__" else set())
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for base in cls.bases:
+        name = base.value if isinstance(base, ast.Subscript) else base
+        if isinstance(name, ast.Name) and name.id in known:
+            names |= born(known[name.id], known)
+    return names
+
+
 def test_fields_are_born_in_the_constructor_or_the_class() -> None:
-    late = []
-    for module, path in MODULES.items():
-        for cls in (
-            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ClassDef)
-        ):
-            methods = [n for n in cls.body if isinstance(n, ast.FunctionDef)]
-            born = {
-                target.id
-                for n in cls.body
-                if isinstance(n, ast.AnnAssign | ast.Assign)
-                for target in ([n.target] if isinstance(n, ast.AnnAssign) else n.targets)
-                if isinstance(target, ast.Name)
-            }
-            born |= {n.name for n in methods}
-            for method in sorted(methods, key=lambda n: n.name != "__init__"):
-                assigned = {
-                    n.attr
-                    for n in ast.walk(method)
-                    if isinstance(n, ast.Attribute)
-                    and isinstance(n.ctx, ast.Store)
-                    and isinstance(n.value, ast.Name)
-                    and n.value.id == "self"
-                }
-                if method.name == "__init__":
-                    born |= assigned
-                late += [f"{module}.{cls.name}.{name}" for name in assigned - born]
+    known = classes()
+    late = [
+        f"{cls.name}.{name}"
+        for cls in known.values()
+        for function in cls.body
+        if isinstance(function, ast.FunctionDef)
+        for name in sorted(stored(function) - born(cls, known))
+    ]
     assert late == []
 
 

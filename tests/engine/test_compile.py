@@ -2,7 +2,7 @@
 
 import shutil
 import warnings
-from typing import Any, cast, final
+from typing import cast, final
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def train(compile: bool) -> tuple[PhaseResult, dict[str, Tensor]]:
 
 
 @needs_compiler
-def test_compiled_equals_eager_and_instances_share_a_program(tmp_path: Any) -> None:
+def test_compiled_equals_eager_and_instances_share_a_program() -> None:
     from torch._dynamo.utils import counters
 
     expected, weights = train(compile=False)

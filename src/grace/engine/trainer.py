@@ -186,7 +186,10 @@ def _purpose(purpose: str, seed: int, task: int, phase: str, epoch: int) -> torc
 
 @contextmanager
 def _only_training(phase: Phase) -> Iterator[None]:
-    """Put what trains into train mode with gradients, and back into eval mode without after."""
+    """Put what trains into train mode with gradients, and back into eval mode without after.
+
+    The gradients themselves go too: they would double what a backbone holds ever after.
+    """
     modules = [*phase.backbones, *phase.heads]
     try:
         for module in modules:
@@ -195,6 +198,7 @@ def _only_training(phase: Phase) -> Iterator[None]:
     finally:
         for module in modules:
             module.eval().requires_grad_(False)
+            module.zero_grad(set_to_none=True)
 
 
 @final

@@ -107,7 +107,8 @@ class Learner:
                 loss that is not finite.
         """
         task = self._task(_as_images(images), labels, is_last)
-        names = [str(name) for name in dict.fromkeys(labels)]
+        self.check_memory(task.num_classes)
+        names = list(dict.fromkeys(str(name) for name in labels))
         self.trainer.start_task(task.number)
         backup = self._backup()
         try:
@@ -162,7 +163,8 @@ class Learner:
         predictions = self.predict(images)
         if len(predictions) != len(labels):
             raise ValueError(f"{len(predictions)} images but {len(labels)} labels: give one each")
-        return sum(p == label for p, label in zip(predictions, labels, strict=True)) / len(labels)
+        right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
+        return right / len(labels)
 
     def _task(self, images: Images, labels: Sequence[str], is_last: bool) -> Task:
         if len(images) != len(labels):

@@ -44,7 +44,7 @@ class Outcome:
         verdict: "base", "grow", "compress", "refresh", "update" or "skip".
         saturation: normalised effective rank that decided, in [0, 1].
         threshold: threshold it was compared with.
-        merge_weight: weight w of the mergeable backbone in the student.
+        merge_weight: weight w of the mergeable backbone in the student; none for a fresh student.
     """
 
     verdict: str

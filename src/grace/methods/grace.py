@@ -78,7 +78,7 @@ class Grace(Method[GraceSettings]):
 
         if verdict == "compress":
             # Stage III: Compress
-            weight = self._merge_weight(task)
+            weight = self._student_weight(task)
             self.network = yield from self._compress(task, expanded, weight)
             self.class_counts[-1] += task.num_new_classes
         else:
@@ -105,7 +105,11 @@ class Grace(Method[GraceSettings]):
             return "grow" if task.number in self.settings.expand_at else "compress"
         return self.threshold.verdict(saturation)
 
-    def _merge_weight(self, task: Task) -> float:
+    def _student_weight(self, task: Task) -> float | None:
+        """Weight of the mergeable backbone in the student; none where the student is fresh."""
+        given = {"average": 0.5, "merge": 1.0, "provisional": 0.0, "random": None}
+        if self.settings.initialisation in given:
+            return given[self.settings.initialisation]
         new_images = int((task.data.labels >= task.num_old_classes).sum())
         return merge_weight(
             preservation(self.class_counts[-1], task.num_new_classes),
@@ -113,15 +117,15 @@ class Grace(Method[GraceSettings]):
             self.settings.gamma,
         )
 
-    def _initial_student(self, task: Task, expanded: ExpandableNetwork, weight: float) -> Backbone:
-        mergeable, provisional = expanded.backbones[-2], expanded.backbones[-1]
-        weights = {"importance": weight, "average": 0.5, "merge": 1.0, "provisional": 0.0}
-        if self.settings.initialisation == "random":
+    def _initial_student(
+        self, task: Task, expanded: ExpandableNetwork, weight: float | None
+    ) -> Backbone:
+        if weight is None:
             return self.workshop.backbone("student", task.number)
-        return merge_backbones(mergeable, provisional, weights[self.settings.initialisation])
+        return merge_backbones(expanded.backbones[-2], expanded.backbones[-1], weight)
 
     def _compress(
-        self, task: Task, expanded: ExpandableNetwork, weight: float
+        self, task: Task, expanded: ExpandableNetwork, weight: float | None
     ) -> Steps[ExpandableNetwork]:
         """Distil the expanded network into one with a backbone less (paper §3.5)."""
         fixed = list(expanded.backbones)[:-2]

@@ -1,0 +1,129 @@
+"""Write the settings tables of the pages from the settings models.
+
+A page holds ``<!-- settings: NAME -->`` and ``<!-- end settings -->``; what stands between them is
+replaced. NAME is a group of an experiment ("data", "scenario", …), a method ("grace", …) or
+"recipe". ``python docs/settings_tables.py`` rewrites every page; a test keeps them true.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.methods import MethodSettings
+from grace.configs.recipe import Recipe
+
+
+def models() -> dict[str, tuple[str, type[BaseModel]]]:
+    """Map the name in a page to the prefix of its dotted paths and its model."""
+    groups = ExperimentSettings.model_fields
+    found: dict[str, tuple[str, type[BaseModel]]] = {"recipe": ("method.<phase>.", Recipe)}
+    for key in ("data", "scenario", "memory", "backbone", "seeds", "engine"):
+        kind = groups[key].annotation
+        assert isinstance(kind, type)
+        found[key] = (f"{key}.", kind)
+    for kind in get_args(get_args(MethodSettings)[0]):
+        found[kind.model_fields["name"].default] = ("method.", kind)
+    return found
+
+
+def table(prefix: str, model: type[BaseModel]) -> str:
+    """Write one model as a Markdown table."""
+    rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for key, field in model.model_fields.items():
+        if key != "name" or prefix != "method.":
+            cells = (f"`{prefix}{key}`", _default(field), _values(field), field.description or "")
+            rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def updated(text: str) -> str:
+    """Return a page with its tables written anew.
+
+    Raises:
+        ValueError: a marker names no model.
+    """
+    known = models()
+
+    def filled(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in known:
+            raise ValueError(f"no settings are named '{name}' (known: {', '.join(known)})")
+        return f"{match['begin']}\n\n{table(*known[name])}\n\n{match['end']}"
+
+    pattern = r"(?P<begin><!-- settings: (?P<name>[\w-]+) -->).*?(?P<end><!-- end settings -->)"
+    return re.sub(pattern, filled, text, flags=re.DOTALL)
+
+
+def pages() -> Iterator[Path]:
+    """Yield every page of the site."""
+    yield from sorted(Path(__file__).parent.rglob("*.md"))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "(needed)"
+    value: Any = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, Recipe):
+        return _recipe(value)
+    return "none" if value is None else f"`{_plain(value)}`"
+
+
+def _recipe(recipe: Recipe) -> str:
+    steps = "/".join(map(str, recipe.milestones))
+    falls = f"×{recipe.decay:g} at {steps}" if steps else recipe.schedule
+    return (
+        f"{recipe.epochs} epochs, lr {recipe.lr:g}, {falls}, weight decay {recipe.weight_decay:g}, "
+        f"batch {recipe.batch_size}"
+    )
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _values(field: FieldInfo) -> str:
+    bounds: Mapping[type, str] = {Ge: "≥ ", Gt: "> ", Le: "≤ ", Lt: "< "}
+    limits = [
+        f"{sign}{_plain(getattr(bound, kind.__name__.lower()))}"
+        for kind, sign in bounds.items()
+        for bound in field.metadata
+        if isinstance(bound, kind)
+    ]
+    words = list(_words(field.annotation))
+    return ", ".join(words) if words else " and ".join(limits)
+
+
+def _words(annotation: object) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from (f"`{choice}`" for choice in get_args(annotation))
+    elif annotation is bool:
+        yield from ("`true`", "`false`")
+    elif get_origin(annotation) is not tuple:
+        for part in get_args(annotation):
+            if part is not NoneType:
+                yield from _words(part)
+
+
+def main() -> None:
+    """Rewrite the pages whose tables have changed."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        fresh = updated(text)
+        if fresh != text:
+            page.write_text(fresh, encoding="utf-8")
+            print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""The learner as people use it: arrays and names in, names and probabilities out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_streams import SIZE, class_names, labelled, learner, pictures, recipe, same, state, watch
+from torch import Tensor
+
+from grace.configs.experiment import EngineSettings, MemorySettings
+from grace.configs.methods import (
+    DERSettings,
+    FinetuneSettings,
+    GraceSettings,
+    JointSettings,
+    ReplaySettings,
+)
+from grace.engine.phase import Phase, Sweep
+from grace.learner.learner import Learner
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+REPLAY = ReplaySettings(base=recipe(8, lr=0.1), update=recipe(8, lr=0.1))
+
+
+def animals(counts: dict[str, int], seed: int = 0) -> tuple[Tensor, list[str]]:
+    """Images and names, the classes mixed."""
+    known = ("cat", "dog", "emu", "fox")
+    images = torch.cat([pictures(known.index(name), n, seed=seed) for name, n in counts.items()])
+    labels = [name for name, n in counts.items() for _ in range(n)]
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    return images[order], [labels[int(i)] for i in order]
+
+
+@pytest.fixture(scope="module")
+def taught(tiny_backbones: None) -> Learner:
+    """A learner of three animals in two updates; tests must not change it."""
+    made = learner(REPLAY, memory=MemorySettings(size=30))
+    for counts in ({"dog": 20, "cat": 20}, {"emu": 20}):
+        made.update(*animals(counts))
+    return made
+
+
+class TestAsking:
+    def test_it_recognises_what_it_was_taught(self, taught: Learner) -> None:
+        images, labels = animals({"cat": 8, "dog": 8, "emu": 8}, seed=9)
+        assert taught.score(images, labels) > 0.9
+        predictions = taught.predict(images)
+        right = sum(p == label for p, label in zip(predictions, labels, strict=True))
+        assert taught.score(images, labels) == right / 24
+
+    def test_class_names_stand_in_order_of_appearance(self, taught: Learner) -> None:
+        first = animals({"dog": 20, "cat": 20})[1][0]
+        second = "dog" if first == "cat" else "cat"
+        assert taught.class_names == [first, second, "emu"]
+        assert [list(update.new_class_names) for update in taught.history] == [
+            [first, second],
+            ["emu"],
+        ]
+
+    def test_probabilities_sum_to_one_and_agree_with_the_names(self, taught: Learner) -> None:
+        images, _ = animals({"cat": 5, "emu": 5}, seed=9)
+        probabilities = taught.predict_proba(images)
+        assert probabilities.shape == (10, 3)
+        torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(10))
+        assert float(probabilities.min()) >= 0
+        names = [taught.class_names[int(i)] for i in probabilities.argmax(dim=1)]
+        assert names == taught.predict(images)
+
+    def test_every_predictor_scores_the_primary_one_first(self, taught: Learner) -> None:
+        images, _ = animals({"cat": 5, "emu": 5}, seed=9)
+        scores = taught.scores(images)
+        assert list(scores) == ["linear", "nearest_mean"]
+        torch.testing.assert_close(scores["linear"].softmax(1), taught.predict_proba(images))
+        # By hand: normalised features against the stored means, spec §1.10.
+        network = taught.method.network
+        memory = taught.method.memory
+        with torch.no_grad():
+            features = network.features((images.float() / 255 - 0.4) / 0.3)
+            means = []
+            for index in memory.classes:
+                pixels = memory.of_class(index).gather(torch.arange(len(memory.of_class(index))))
+                stored = network.features((pixels.float() / 255 - 0.4) / 0.3)
+                mean = (stored / stored.norm(dim=1, keepdim=True)).mean(0)
+                means.append(mean / mean.norm())
+            unit = features / features.norm(dim=1, keepdim=True)
+            logits = features @ network.head.weight.T + network.head.bias
+        expected = -(unit[:, None] - torch.stack(means)).square().sum(2)
+        torch.testing.assert_close(scores["nearest_mean"], expected, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(scores["linear"], logits, rtol=1e-3, atol=1e-4)
+
+    def test_arrays_and_tensors_are_the_same(self, taught: Learner) -> None:
+        images, labels = animals({"cat": 4, "emu": 4}, seed=9)
+        array = images.numpy()
+        assert isinstance(array, np.ndarray)
+        assert torch.equal(taught.predict_proba(array), taught.predict_proba(images))
+        assert taught.score(array, np.array(labels)) == taught.score(images, labels)  # type: ignore[arg-type]
+
+    def test_size_counts_what_is_kept(self, taught: Learner) -> None:
+        size = taught.size()
+        # ResNet-8 by hand: convolutions 432 + 2·2304 + 4608 + 9216 + 18432 + 36864 = 74,160 and
+        # batch norm over 240 channels; head 64·3 + 3.
+        assert size.num_backbones == 1
+        assert size.backbone_parameters == 74_160 + 480
+        assert size.head_parameters == 195
+        # And 2 statistics per channel, a counter of 8 bytes in each of 7 batch norms.
+        assert size.weight_bytes == 4 * (74_160 + 480 + 480 + 195) + 7 * 8
+
+
+class TestTeaching:
+    def test_a_later_update_with_known_images_names_no_class_twice(self) -> None:
+        made = learner(ReplaySettings(base=recipe(), update=recipe()))
+        made.update(*animals({"cat": 6, "dog": 6}))
+        update = made.update(*animals({"cat": 3, "emu": 6}))
+        assert list(update.new_class_names) == ["emu"]
+        assert len(made.class_names) == len(set(made.class_names)) == 3
+        assert made.method.memory.original_counts[made.class_names.index("cat")] == 9
+
+    def test_numbers_are_names_too(self) -> None:
+        made = learner(FinetuneSettings(base=recipe()))
+        images, _ = animals({"cat": 3, "dog": 3})
+        labels: Any = [7, "7", 8, 8, 7, 8]
+        made.update(images, labels)
+        assert made.class_names == ["7", "8"]
+        predicted = made.predict(images)
+        right = sum(name == str(label) for name, label in zip(predicted, labels, strict=True))
+        assert made.score(images, labels) == right / 6
+
+    def test_an_update_tells_what_it_cost(self) -> None:
+        made = learner(GraceSettings(base=recipe(2), grow=recipe(3), compress=recipe()))
+        made.update(*animals({"cat": 6, "dog": 6}))
+        update = made.update(*animals({"emu": 6}))
+        assert update.task == 2
+        names = [(work.name, work.epochs) for work in update.work]
+        # Memory 13 // 2 = 6 of each class: 6 new images and 12 exemplars; 13 // 3 = 4 after.
+        assert names[:3] == [("grow", 3), ("assess", 0), ("compress", 1)]
+        assert [work.images for work in update.work] == [18, 18, 18, 6, 12]
+        assert all(work.seconds.total > 0 for work in update.work)
+        # Asking afterwards adds nothing to what was told.
+        made.predict(animals({"cat": 1})[0])
+        assert len(update.work) == 5
+        assert made.history[1] is update
+
+    def test_equal_updates_give_equal_learners(self) -> None:
+        makes = [learner(ReplaySettings(base=recipe(), update=recipe())) for _ in range(2)]
+        for made in makes:
+            made.update(*animals({"cat": 6, "dog": 6}))
+        assert same(*(state(made.method.network) for made in makes))
+
+    def test_joint_waits_for_the_last_task_if_told(self) -> None:
+        made = learner(JointSettings(base=recipe(6, lr=0.1), final_task_only=True))
+        phases: list[str] = []
+        watch(made, lambda item: phases.append(item.name))
+        first = made.update(*animals({"cat": 12, "dog": 12}))
+        assert first.outcome.verdict == "skip"
+        assert made.size().num_backbones == 0
+        assert made.scores(animals({"cat": 1})[0]) == {}
+        with pytest.raises(ValueError, match="nothing has been learnt yet"):
+            made.predict(animals({"cat": 1})[0])
+        last = made.update(*animals({"emu": 12}), is_last=True)
+        assert last.outcome.verdict == "base"
+        assert phases == ["base"]
+        assert last.work[0].images == 36
+        assert made.score(*animals({"cat": 8, "dog": 8, "emu": 8}, seed=9)) > 0.8
+
+    def test_bfloat16_learns_and_compares_means_in_full_precision(self) -> None:
+        engine = EngineSettings(device="cpu", compile=False, threads=1, precision="bfloat16")
+        made = learner(REPLAY, engine=engine)
+        images, labels = animals({"cat": 16, "dog": 16})
+        made.update(images, labels)
+        assert made.score(images, labels) > 0.9
+        scores = made.scores(images)["nearest_mean"]
+        assert not torch.equal(scores, scores.bfloat16().float())
+
+
+class TestRefusals:
+    def test_the_first_update_needs_two_classes(self) -> None:
+        made = learner(REPLAY)
+        with pytest.raises(ValueError, match="first update needs images of at least two classes"):
+            made.update(*animals({"cat": 5}))
+        assert made.class_names == []
+        assert made.history == []
+
+    def test_nothing_learnt_yet(self) -> None:
+        made = learner(REPLAY)
+        images, labels = animals({"cat": 2})
+        for ask in (lambda: made.predict(images), lambda: made.score(images, labels)):
+            with pytest.raises(ValueError, match="nothing has been learnt yet: call update first"):
+                ask()
+        assert made.size().num_backbones == 0
+
+    def test_images_of_another_shape(self, taught: Learner) -> None:
+        wrong = torch.zeros(2, 1, SIZE, SIZE, dtype=torch.uint8)
+        message = r"images have shape \(1, 8, 8\), this learner takes \(3, 8, 8\)"
+        with pytest.raises(ValueError, match=message):
+            taught.predict(wrong)
+        with pytest.raises(ValueError, match=message):
+            taught.update(wrong, ["cat", "dog"])
+
+    @pytest.mark.parametrize(
+        "images", [torch.zeros(2, 3, 8, 8), torch.zeros(3, 8, 8, dtype=torch.uint8)]
+    )
+    def test_images_that_are_no_batch_of_bytes(self, taught: Learner, images: Tensor) -> None:
+        with pytest.raises(ValueError, match=r"uint8 tensor \(N, C, H, W\)"):
+            taught.predict(images)
+
+    def test_counts_that_differ(self, taught: Learner) -> None:
+        images, labels = animals({"cat": 3})
+        with pytest.raises(ValueError, match="3 images but 2 labels"):
+            taught.update(images, labels[:2])
+        with pytest.raises(ValueError, match="3 images but 2 labels"):
+            taught.score(images, labels[:2])
+
+    def test_no_images(self, taught: Learner) -> None:
+        nothing = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
+        with pytest.raises(ValueError, match="no images were given"):
+            taught.update(nothing, [])
+        with pytest.raises(ValueError, match="no images were given"):
+            taught.predict(nothing)
+
+    @pytest.mark.parametrize(
+        "method", [REPLAY, DERSettings(base=recipe()), GraceSettings(base=recipe())]
+    )
+    def test_a_memory_too_small_is_refused_before_anything_is_trained(self, method: Any) -> None:
+        made = learner(method, memory=MemorySettings(size=1))
+        phases: list[Phase | Sweep] = []
+        watch(made, phases.append)
+        message = "memory.size 1 is smaller than the 2 classes"
+        with pytest.raises(ValueError, match=message):
+            made.update(*animals({"cat": 3, "dog": 3}))
+        assert phases == []
+        with pytest.raises(ValueError, match="smaller than the 9 classes"):
+            learner(method, memory=MemorySettings(size=8)).check_memory(9)
+
+    def test_a_method_without_memory_asks_for_none(self) -> None:
+        made = learner(FinetuneSettings(base=recipe()), memory=MemorySettings(size=1))
+        made.update(*animals({"cat": 3, "dog": 3}))
+        assert made.history[0].outcome.verdict == "base"
+        assert list(made.scores(animals({"cat": 1})[0])) == ["linear"]
+
+    def test_refusals_leave_the_learner_as_it_was(self, taught: Learner) -> None:
+        before = state(taught.method.network)
+        with pytest.raises(ValueError, match="no images"):
+            taught.update(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), [])
+        assert same(state(taught.method.network), before)
+        assert len(taught.history) == 2
+
+
+def test_labels_by_index_and_by_name_agree() -> None:
+    """The experiment's way of naming: class by class, so that indices follow the class order."""
+    made = learner(FinetuneSettings(base=recipe()))
+    data = labelled({0: 3, 1: 3})
+    made.update(data.images, class_names(data))
+    assert made.class_names == ["class 0", "class 1"]

@@ -1,0 +1,678 @@
+"""GRACE against numbers worked by hand from the paper and spec §5.2 to §5.3.
+
+``learn`` is driven by hand where what it yields, or what it does with an answer, is in question:
+phases then are not carried out, and a sweep's answer is made up.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from torch import Tensor
+
+from grace.capacity.saturation import FeatureMoments
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import DERSettings, GraceSettings
+from grace.data.images import LabelledImages, TensorImages
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Phase, PhaseResult, Sweep
+from grace.methods.base import Outcome
+from grace.methods.der import DER
+from grace.methods.grace import Grace
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import LinearHead
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def grace(memory_size: int = 0, **choices: Any) -> Grace:
+    """A fresh method; without memory unless asked, so that only phases and Assess are yielded."""
+    recipes = {"base": recipe(), "grow": recipe(), "compress": recipe()}
+    made = learner(
+        GraceSettings(**(recipes | choices)), memory=MemorySettings(size=memory_size)
+    ).method
+    assert isinstance(made, Grace)
+    return made
+
+
+Answer = Callable[[Phase | Sweep], Any]
+
+
+def drive(method: Grace | DER, work: Task, answer: Answer | None = None) -> tuple[Outcome, list[Any]]:
+    """Carry ``learn`` through without training; return its outcome and what it yielded."""
+    steps, items, result = method.learn(work), [], None
+    while True:
+        try:
+            item = steps.send(result)
+        except StopIteration as stop:
+            assert isinstance(stop.value, Outcome)
+            return stop.value, items
+        items.append(item)
+        result = answer(item) if answer else None
+        if result is None:
+            result = made_up(item)
+
+
+def made_up(item: Phase | Sweep) -> Any:
+    if isinstance(item, Phase):
+        for module in [*item.backbones, *item.heads]:
+            module.eval().requires_grad_(False)
+        return PhaseResult({})
+    return 0.5 if item.name == "assess" else torch.rand(len(item.data), 64)
+
+
+def saturations(values: Sequence[float]) -> Answer:
+    """Answer the n-th Assess with the n-th value."""
+    left = list(values)
+
+    def answer(item: Phase | Sweep) -> float | None:
+        return left.pop(0) if item.name == "assess" else None
+
+    return answer
+
+
+def stream(*sizes: int, images: int = 4) -> list[Task]:
+    """Tasks of so many new classes each."""
+    tasks, num_old = [], 0
+    for number, size in enumerate(sizes, start=1):
+        counts = dict.fromkeys(range(num_old, num_old + size), images)
+        tasks.append(task(number, counts, num_old))
+        num_old += size
+    return tasks
+
+
+def phase_named(items: Sequence[Phase | Sweep], name: str) -> Phase:
+    found = [item for item in items if item.name == name]
+    assert len(found) == 1
+    assert isinstance(found[0], Phase)
+    return found[0]
+
+
+class TestVerdicts:
+    def test_thresholds_by_saturation(self) -> None:
+        method = grace(threshold=0.6, threshold_decay=0.9)
+        outcomes = [drive(method, stream(2, 2, 2, 2, 2, 2)[0])[0]]
+        # 0.6; 0.6·0.9 = 0.54; 0.6·0.81 = 0.486: 0.486 is not below itself and expands; then anew.
+        answer = saturations([0.59, 0.5, 0.486, 0.599999, 0.55])
+        outcomes += [drive(method, work, answer)[0] for work in stream(2, 2, 2, 2, 2, 2)[1:]]
+        assert [outcome.verdict for outcome in outcomes] == [
+            "base",
+            "compress",
+            "compress",
+            "grow",
+            "compress",
+            "grow",
+        ]
+        assert outcomes[0].threshold is None
+        thresholds = [outcome.threshold for outcome in outcomes[1:]]
+        assert thresholds == pytest.approx([0.6, 0.54, 0.486, 0.6, 0.54])
+        assert [o.saturation for o in outcomes[1:]] == [0.59, 0.5, 0.486, 0.599999, 0.55]
+        assert method.threshold.value == 0.6
+
+    def test_thresholds_at_forced_tasks(self) -> None:
+        # B0I10 of CIFAR-100: τ₁ = 0.6, ρ = 0.96, ten tasks; expansions at 4 and 7.
+        method = grace(threshold=0.6, threshold_decay=0.96, expand_at=(4, 7))
+        outcomes = [drive(method, work, saturations([1.0]))[0] for work in stream(*[2] * 10)]
+        assert [o.verdict for o in outcomes[1:]] == [
+            "grow" if number in (4, 7) else "compress" for number in range(2, 11)
+        ]
+        powers = [0, 1, 2, 0, 1, 2, 0, 1, 2]
+        assert [o.threshold for o in outcomes[1:]] == pytest.approx(
+            [0.6 * 0.96**power for power in powers]
+        )
+        assert len(method.network.backbones) == 3
+        # The saturation is still recorded.
+        assert all(o.saturation == 1.0 for o in outcomes[1:])
+
+    def test_class_counts_add_on_merging_and_append_on_expanding(self) -> None:
+        method = grace(expand_at=(3, 5))
+        history = []
+        for work in stream(3, 2, 1, 4, 2, 1):
+            drive(method, work)
+            history.append(list(method.class_counts))
+        assert history == [[3], [5], [5, 1], [5, 5], [5, 5, 2], [5, 5, 3]]
+
+    def test_always_compressing_keeps_one_backbone(self) -> None:
+        method = grace(threshold=1.0)
+        for work in stream(2, 2, 1, 3):
+            drive(method, work)
+            assert len(method.network.backbones) == 1
+            assert method.network.head.weight.shape == (work.num_classes, 64)
+
+    def test_a_refresh_moves_neither_threshold_nor_counts(self) -> None:
+        method = grace(threshold=1.0, threshold_decay=0.9)
+        for work in stream(2, 2):
+            drive(method, work)
+        outcome, items = drive(method, task(3, {0: 4, 3: 4}, 4))
+        assert outcome == Outcome(verdict="refresh", threshold=0.9)
+        assert method.class_counts == [4]
+        assert [item.name for item in items] == ["refresh"]
+        outcome, _ = drive(method, task(4, {4: 4}, 4))
+        assert outcome.threshold == 0.9
+
+
+class TestAssess:
+    def sweeps(self, items: Sequence[Phase | Sweep]) -> list[Sweep]:
+        found = [item for item in items if isinstance(item, Sweep) and item.name == "assess"]
+        assert all(isinstance(item.reducer, FeatureMoments) for item in found)
+        return found
+
+    def test_current_assesses_the_mergeable_backbone_after_grow_on_task_and_exemplars(self) -> None:
+        method = grace(memory_size=4, threshold=0.0)
+        first, second = stream(2, 2)
+        assert self.sweeps(drive(method, first)[1]) == []
+        mergeable, exemplars = method.network.backbones[-1], method.memory.data()
+        assert len(exemplars) == 4
+        items = drive(method, second)[1]
+        assert [item.name for item in items][:2] == ["grow", "assess"]
+        (sweep,) = self.sweeps(items)
+        assert not sweep.augmented
+        assert list(sweep.backbones) == [mergeable]
+        assert sweep.data.labels.tolist() == [2] * 4 + [3] * 4 + [0, 0, 1, 1]
+        assert method.network.backbones[0] is mergeable
+
+    def test_previous_assesses_the_last_backbone_at_the_end_of_the_task_on_augmented_images(
+        self,
+    ) -> None:
+        method = grace(memory_size=6, assess_on="previous", threshold=0.6)
+        first, second, third = stream(2, 2, 2)
+        items = drive(method, first, saturations([0.7]))[1]
+        assert [item.name for item in items] == ["base", "assess", "herd", "class means"]
+        (sweep,) = self.sweeps(items)
+        assert sweep.augmented
+        assert sweep.data.labels.tolist() == [0] * 4 + [1] * 4
+        assert list(sweep.backbones) == [method.network.backbones[0]]
+        exemplars = method.memory.data().labels.tolist()
+
+        # Task 2 is decided by 0.7, measured in task 1, whatever its own end will say.
+        outcome, items = drive(method, second, saturations([0.1]))
+        assert outcome.verdict == "grow"
+        assert outcome.saturation == 0.7
+        assert [item.name for item in items] == ["grow", "assess", "herd", "class means"]
+        (sweep,) = self.sweeps(items)
+        # The provisional backbone has become the mergeable one; memory before its update.
+        assert list(sweep.backbones) == [method.network.backbones[1]]
+        assert sweep.data.labels.tolist() == [2] * 4 + [3] * 4 + exemplars
+
+        outcome, items = drive(method, third, saturations([0.9]))
+        assert outcome.verdict == "compress"
+        assert outcome.saturation == 0.1
+        names = [item.name for item in items]
+        assert names == ["grow", "compress", "assess", "herd", "class means"]
+        # After a compression the student is assessed.
+        assert list(self.sweeps(items)[0].backbones) == [method.network.backbones[-1]]
+
+    def test_a_refresh_is_assessed_for_the_next_task(self) -> None:
+        method = grace(assess_on="previous", threshold=0.6)
+        drive(method, stream(2)[0], saturations([0.1]))
+        drive(method, task(2, {0: 4}, 2), saturations([0.65]))
+        outcome, _ = drive(method, task(3, {2: 4}, 2), saturations([0.1]))
+        assert (outcome.verdict, outcome.saturation) == ("grow", 0.65)
+
+
+class TestMergeWeight:
+    @pytest.mark.parametrize(
+        ("base", "increment", "images", "memory", "expected"),
+        [
+            # In small: as B0I10 of CIFAR-100 task 2, P = 1/2 and B = 500/700 = 5/7.
+            (2, 2, 5, 4, 0.6414),
+            # As B50I10: P = 5/6, B = 500/540 = 25/27; here 25 images and 2 exemplars per class.
+            (5, 1, 25, 10, 0.8845),
+            # As B0I5: P = 1/2, B = 500/900 = 5/9.
+            (2, 2, 5, 8, 0.5307),
+        ],
+    )
+    def test_as_in_the_published_protocols(
+        self, base: int, increment: int, images: int, memory: int, expected: float
+    ) -> None:
+        method = grace(memory_size=memory, threshold=1.0)
+        tasks = stream(base, increment, images=images)
+        drive(method, tasks[0])
+        assert len(method.memory) == memory
+        outcome, _ = drive(method, tasks[1])
+        assert outcome.merge_weight == pytest.approx(expected, abs=5e-5)
+
+    def test_counts_floor_and_known_images_are_old(self) -> None:
+        method = grace(memory_size=9, threshold=1.0, gamma=1.0)
+        drive(method, stream(2, images=6)[0])
+        assert len(method.memory) == 8
+        # Two new classes with 5 and 4 images: n_new = 9 // 2 = 4; the three images of class 0 do
+        # not count. n_old = 8 // 2 = 4. P = 2/4, B = 4/8, and with γ = 1 their mean.
+        outcome, _ = drive(method, task(2, {0: 3, 2: 5, 3: 4}, 2))
+        assert outcome.merge_weight == pytest.approx(0.5)
+        # The memory is now 2 of each of 4 classes; merged counts are 4: P = 4/5, B = 6/(6+2).
+        outcome, _ = drive(method, task(3, {4: 6}, 4))
+        assert outcome.merge_weight == pytest.approx((0.8 + 0.75) / 2)
+
+    def test_after_an_expansion_only_the_mergeable_ones_classes_count(self) -> None:
+        method = grace(expand_at=(2,), gamma=1.0)
+        for work in stream(4, 1):
+            drive(method, work)
+        outcome, _ = drive(method, task(3, {5: 4, 6: 4, 7: 4}, 5))
+        # P = 1/(1 + 3); without exemplars B = 1.
+        assert outcome.merge_weight == pytest.approx((0.25 + 1) / 2)
+
+
+class TestStudent:
+    def compressed(
+        self, **choices: Any
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], float | None, Phase]:
+        """Mergeable, provisional and student at the start of Compress in task 2."""
+        method = grace(**({"threshold": 1.0} | choices))
+        first, second = stream(3, 1)
+        drive(method, first)
+        scatter(method.network.backbones[-1], 1)
+        mergeable = state(method.network.backbones[-1])
+        seen: dict[str, dict[str, Tensor]] = {}
+
+        def answer(item: Phase | Sweep) -> None:
+            if item.name == "grow":
+                assert isinstance(item, Phase)
+                scatter(item.backbones[0], 2)
+                seen["provisional"] = state(item.backbones[0])
+            if item.name == "compress":
+                assert isinstance(item, Phase)
+                seen["student"] = state(item.backbones[0])
+
+        outcome, items = drive(method, second, answer)
+        phase = phase_named(items, "compress")
+        return mergeable, seen["provisional"], seen["student"], outcome.merge_weight, phase
+
+    @pytest.mark.parametrize(
+        ("initialisation", "weight"),
+        [("average", 0.5), ("merge", 1.0), ("provisional", 0.0), ("importance", None)],
+    )
+    def test_parameters_are_the_weighted_mean(
+        self, initialisation: str, weight: float | None
+    ) -> None:
+        mergeable, provisional, student, recorded, _ = self.compressed(
+            initialisation=initialisation
+        )
+        if weight is None:
+            # P = 3/4; without exemplars B = 1.
+            weight = ((0.75**5 + 1) / 2) ** 0.2
+        assert recorded == pytest.approx(weight)
+        for name in parameters_of(student):
+            expected = weight * mergeable[name] + (1 - weight) * provisional[name]
+            torch.testing.assert_close(student[name], expected)
+
+    def test_a_random_student_is_neither(self) -> None:
+        mergeable, provisional, student, recorded, _ = self.compressed(initialisation="random")
+        assert recorded is None
+        name = "stage3.0.conv1.weight"
+        assert not torch.equal(student[name], mergeable[name])
+        assert not torch.equal(student[name], provisional[name])
+        # N(0, sqrt(2/(9·64))), spec §1.3.
+        assert float(student[name].std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
+
+    @pytest.mark.parametrize("initialisation", ["importance", "merge", "provisional", "random"])
+    def test_batch_norm_statistics_start_afresh(self, initialisation: str) -> None:
+        mergeable, _, student, _, _ = self.compressed(initialisation=initialisation)
+        statistics = [name for name in student if "running" in name or "num_batches" in name]
+        assert len(statistics) == 3 * 7  # ResNet-8 has seven batch norms
+        for name in statistics:
+            assert bool((student[name] == float("running_var" in name)).all())
+        assert bool(mergeable["stem.1.running_mean"].any())
+
+    def test_the_head_is_fresh_over_one_backbone_less(self) -> None:
+        *_, phase = self.compressed()
+        head = phase.heads[0]
+        assert isinstance(head, LinearHead)
+        assert head.weight.shape == (4, 64)
+        assert not head.bias.any()
+        # U(−b, b) with b = sqrt(3/64) (spec §1.5), and not the teacher's rows; the one new row
+        # has been aligned since.
+        bound = (3 / 64) ** 0.5
+        assert bound * 0.9 < float(head.weight[:3].abs().max()) <= bound
+        projection = phase.heads[1]
+        assert isinstance(projection, LinearHead)
+        assert projection.weight.shape == (128, 64)
+
+    def test_fixed_backbones_stay_and_the_student_comes_last(self) -> None:
+        method = grace(expand_at=(2,))
+        for work in stream(2, 2):
+            drive(method, work)
+        fixed, mergeable = method.network.backbones
+        _, items = drive(method, task(3, {4: 4}, 4))
+        phase = phase_named(items, "compress")
+        assert list(phase.frozen)[:2] == [fixed, mergeable]
+        assert len(phase.frozen) == 3
+        assert method.network.backbones[0] is fixed
+        assert list(method.network.backbones)[1:] == list(phase.backbones)
+        assert method.network.head is phase.heads[0]
+        assert method.network.head.weight.shape == (5, 128)
+
+
+def scatter(module: torch.nn.Module, seed: int) -> None:
+    """Give all parameters and statistics some values."""
+    draws = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            if tensor.is_floating_point():
+                tensor.uniform_(0.1, 1.0, generator=draws)
+
+
+def parameters_of(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [name for name in tensors if "running" not in name and "num_batches" not in name]
+
+
+class TestObjectives:
+    def at_compress(self, **choices: Any) -> tuple[Phase, ExpandableNetwork, Grace]:
+        """Compress of the third task (K_old = 4, K = 5) with one fixed backbone."""
+        method = grace(expand_at=(2,), **choices)
+        for work in stream(2, 2):
+            drive(method, work)
+        steps, result = method.learn(task(3, {4: 4}, 4)), None
+        item = steps.send(None)
+        assert isinstance(item, Phase)
+        grown = item.heads[0]
+        assert isinstance(grown, LinearHead)
+        teacher = ExpandableNetwork([*method.network.backbones, item.backbones[0]], grown)  # type: ignore[list-item]
+        while item.name != "compress":
+            result = made_up(item)
+            item = steps.send(result)
+        assert isinstance(item, Phase)
+        return item, teacher, method
+
+    def batch(self, phase: Phase, labels: Sequence[int] = (0, 1, 2, 3, 4, 4)) -> Batch:
+        """Random features in place of the backbones' outputs."""
+        draws = torch.Generator().manual_seed(0)
+        frozen = [torch.rand(6, 64, generator=draws) for _ in phase.frozen]
+        learned = [torch.rand(6, 64, generator=draws).requires_grad_()]
+        return Batch(
+            torch.zeros(6, 3, 8, 8), torch.tensor(labels), frozen, learned, 0, draws
+        )
+
+    def test_weights_of_the_three_terms(self) -> None:
+        phase, _, _ = self.at_compress(logit_weight=0.4, feature_weight=1.6)
+        losses = phase.objective(self.batch(phase))
+        # λ = K_old/K = 4/5: α·λ = 0.32, β·λ = 1.28, 1 − λ = 0.2.
+        assert {name: loss.weight for name, loss in losses.items()} == {
+            "classification": pytest.approx(0.2),
+            "logits": pytest.approx(0.32),
+            "features": pytest.approx(1.28),
+        }
+
+    def test_values_of_the_three_terms(self) -> None:
+        phase, teacher, method = self.at_compress(temperature=2.0)
+        batch = self.batch(phase)
+        losses = phase.objective(batch)
+        head, projection = phase.heads
+        # Written out from paper Eqs. 10 to 12: the student shares the fixed backbone (first),
+        # the teacher is [fixed, mergeable, provisional].
+        fixed, mergeable, provisional = batch.frozen
+        student = head(torch.cat([fixed, batch.learned[0]], dim=1))
+        z = (teacher.head(torch.cat([fixed, mergeable, provisional], dim=1)) / 2).softmax(1)
+        q = (student / 2).softmax(1)
+        kl = 4 * (z * (z.log() - q.log())).sum() / 6
+        errors = projection(batch.learned[0]) - torch.cat([mergeable, provisional], dim=1)
+        picked = student.softmax(1)[torch.arange(6), batch.labels]
+        torch.testing.assert_close(losses["logits"].value, kl)
+        torch.testing.assert_close(losses["features"].value, errors.square().sum() / (6 * 128))
+        torch.testing.assert_close(losses["classification"].value, -picked.log().mean())
+        assert method.settings.temperature == 2.0
+
+    def test_gradients_reach_the_student_only(self) -> None:
+        phase, teacher, _ = self.at_compress()
+        for module in phase.heads:
+            module.requires_grad_(True)
+        batch = self.batch(phase)
+        total = torch.stack([loss.value for loss in phase.objective(batch).values()]).sum()
+        wanted = [*batch.learned, *[p for module in phase.heads for p in module.parameters()]]
+        assert all(bool(grad.any()) for grad in torch.autograd.grad(total, wanted))
+        assert not any(parameter.requires_grad for parameter in teacher.parameters())
+
+    @pytest.mark.parametrize(
+        ("choices", "expected"),
+        [
+            ({"logit_distillation": False}, {"classification": 0.2, "features": 1.28}),
+            ({"feature_distillation": False}, {"classification": 0.2, "logits": 0.32}),
+            (
+                {"logit_distillation": False, "feature_distillation": False},
+                {"classification": 0.2},
+            ),
+            (
+                {
+                    "logit_distillation": False,
+                    "feature_distillation": False,
+                    "scale_cross_entropy": False,
+                },
+                {"classification": 1.0},
+            ),
+            # Without effect while something is distilled.
+            (
+                {"logit_distillation": False, "scale_cross_entropy": False},
+                {"classification": 0.2, "features": 1.28},
+            ),
+        ],
+    )
+    def test_terms_can_be_left_out(
+        self, choices: dict[str, bool], expected: dict[str, float]
+    ) -> None:
+        phase, _, _ = self.at_compress(**choices)
+        losses = phase.objective(self.batch(phase))
+        assert {name: loss.weight for name, loss in losses.items()} == pytest.approx(expected)
+        assert len(phase.heads) == 1 + ("features" in expected)
+
+    def test_refresh_distils_half_and_half(self) -> None:
+        method = grace(expand_at=(2,), logit_weight=0.4, feature_weight=1.6)
+        for work in stream(2, 2):
+            drive(method, work)
+        present = list(method.network.backbones)
+        phase = phase_named(drive(method, task(3, {1: 4}, 4))[1], "refresh")
+        assert list(phase.frozen) == present
+        losses = phase.objective(self.batch(phase, (0, 1, 2, 3, 3, 3)))
+        assert {name: loss.weight for name, loss in losses.items()} == {
+            "classification": 0.5,
+            "logits": pytest.approx(0.2),
+            "features": pytest.approx(0.8),
+        }
+        # The student replaces the mergeable backbone alone, and starts as its copy.
+        assert phase.heads[1].weight.shape == (64, 64)
+        assert same(state(phase.backbones[0]), state(present[-1]))
+        assert phase.backbones[0] is not present[-1]
+
+    def test_grow_sums_main_and_auxiliary_cross_entropy(self) -> None:
+        method = grace(auxiliary_weight=0.7)
+        drive(method, stream(2)[0])
+        phase = phase_named(drive(method, task(2, {2: 4, 3: 4}, 2))[1], "grow")
+        features = torch.rand(4, 64, generator=torch.Generator().manual_seed(0))
+        frozen = torch.rand(4, 64, generator=torch.Generator().manual_seed(1))
+        labels = torch.tensor([0, 1, 2, 3])
+        batch = Batch(torch.zeros(4, 3, 8, 8), labels, [frozen], [features], 0, torch.Generator())
+        losses = phase.objective(batch)
+        assert {n: loss.weight for n, loss in losses.items()} == {
+            "classification": 1.0,
+            "auxiliary": 0.7,
+        }
+        head, auxiliary = phase.heads
+        main = head(torch.cat([frozen, features], dim=1)).softmax(1)[range(4), labels]
+        # Old classes 0 and 1 → 0; new classes 2 and 3 → 1 and 2.
+        extra = auxiliary(features).softmax(1)[range(4), [0, 0, 1, 2]]
+        torch.testing.assert_close(losses["classification"].value, -main.log().mean())
+        torch.testing.assert_close(losses["auxiliary"].value, -extra.log().mean())
+        assert auxiliary.weight.shape == (3, 64)
+
+
+def mean_length(rows: Tensor) -> float:
+    return float(rows.detach().norm(dim=1).mean())
+
+
+class TestAlignment:
+    @pytest.mark.parametrize("verdict", ["grow", "compress"])
+    def test_new_rows_have_the_old_rows_mean_length(self, verdict: str) -> None:
+        method = grace(threshold=0.0 if verdict == "grow" else 1.0)
+        for work in stream(3, 2):
+            drive(method, work, stretch)
+        weight = method.network.head.weight
+        assert weight.shape == (5, 128 if verdict == "grow" else 64)
+        assert mean_length(weight[3:]) == pytest.approx(mean_length(weight[:3]), rel=1e-6)
+
+    def test_the_teacher_is_aligned_before_it_teaches(self) -> None:
+        method = grace(threshold=1.0)
+        first, second = stream(3, 2)
+        drive(method, first)
+        lengths: dict[str, tuple[float, float]] = {}
+        heads: list[LinearHead] = []
+
+        def answer(item: Phase | Sweep) -> None:
+            stretch(item)
+            if item.name == "grow":
+                assert isinstance(item, Phase)
+                assert isinstance(item.heads[0], LinearHead)
+                heads.append(item.heads[0])
+            if heads:
+                weight = heads[0].weight
+                lengths[item.name] = (mean_length(weight[:3]), mean_length(weight[3:]))
+
+        drive(method, second, answer)
+        old, new = lengths["grow"]
+        assert new > 2 * old
+        for name in ("assess", "compress"):
+            old, new = lengths[name]
+            assert new == pytest.approx(old, rel=1e-6)
+
+    def test_a_refresh_aligns_nothing(self) -> None:
+        method = grace()
+        drive(method, stream(3)[0])
+        before = method.network.head.weight.clone()
+        drive(method, task(2, {0: 4}, 3))
+        assert torch.equal(method.network.head.weight, before)
+
+
+def stretch(item: Phase | Sweep) -> None:
+    """As training would: make the newest two rows of the main head long."""
+    if isinstance(item, Phase) and item.name != "base":
+        head = item.heads[0]
+        assert isinstance(head, LinearHead)
+        with torch.no_grad():
+            head.weight[-2:] *= 4
+
+
+class TestGrow:
+    def test_the_provisional_backbone_is_a_full_copy_beside_the_frozen_ones(self) -> None:
+        method = grace(threshold=0.0)
+        first, second = stream(2, 2)
+        drive(method, first)
+        scatter(method.network.backbones[0], 3)
+        before = method.network
+        seen: list[bool] = []
+
+        def answer(item: Phase | Sweep) -> None:
+            if item.name == "grow":
+                assert isinstance(item, Phase)
+                seen.append(same(state(item.backbones[0]), state(before.backbones[0])))
+                assert list(item.frozen) == list(before.backbones)
+                assert item.backbones[0] is not before.backbones[0]
+                # The network in use is the old one until the verdict.
+                assert method.network is before
+
+        drive(method, second, answer)
+        assert seen == [True]
+        assert method.network.backbones[0] is before.backbones[0]
+
+
+class TestDER:
+    def test_one_backbone_per_task_and_auxiliary_targets(self) -> None:
+        made = learner(
+            DERSettings(base=recipe(), grow=recipe()), memory=MemorySettings(size=0)
+        ).method
+        assert isinstance(made, DER)
+        for number, work in enumerate(stream(2, 2, 1), start=1):
+            outcome, items = drive(made, work)
+            assert len(made.network.backbones) == number
+            assert made.network.head.weight.shape == (work.num_classes, 64 * number)
+            assert outcome.verdict == ("base" if number == 1 else "grow")
+        phase = phase_named(items, "grow")
+        assert len(phase.frozen) == 2
+        auxiliary = phase.heads[1]
+        # d → K_new + 1, and targets 0 for old classes, 1 for the only new one.
+        assert auxiliary.weight.shape == (2, 64)
+        features = [torch.rand(5, 64) for _ in range(3)]
+        labels = torch.arange(5)
+        batch = Batch(
+            torch.zeros(5, 3, 8, 8), labels, features[:2], features[2:], 0, torch.Generator()
+        )
+        predicted = auxiliary(features[2]).softmax(1)[range(5), [0, 0, 0, 0, 1]]
+        torch.testing.assert_close(
+            phase.objective(batch)["auxiliary"].value, -predicted.log().mean()
+        )
+
+    def test_is_grace_that_always_grows(self) -> None:
+        """Same draws, same phases: bit for bit the same network."""
+        recipes = {"base": recipe(), "grow": recipe()}
+        makes = [
+            learner(DERSettings(**recipes)),
+            learner(GraceSettings(threshold=0.0, **recipes)),
+        ]
+        for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):
+            data = labelled(counts)
+            for made in makes:
+                made.update(data.images, class_names(data))
+        one, two = (state(made.method.network) for made in makes)
+        assert same(one, two)
+
+
+def test_a_compression_for_real() -> None:
+    """Trained, not made up: the teacher's head and all frozen parts stay, the student learns."""
+    made = learner(
+        GraceSettings(base=recipe(3), grow=recipe(2), compress=recipe(3), threshold=1.0)
+    )
+    teachers: list[LinearHead] = []
+    heads: list[Mapping[str, Tensor]] = []
+
+    def before(item: Phase | Sweep) -> None:
+        if item.name == "assess":
+            heads.append(state(teachers[0]))
+
+    def after(item: Phase | Sweep, result: Any) -> None:
+        if item.name == "grow":
+            assert isinstance(item, Phase)
+            assert isinstance(item.heads[0], LinearHead)
+            teachers.append(item.heads[0])
+
+    watch(made, before, after)
+    for counts in ({0: 16, 1: 16}, {2: 16, 3: 16}):
+        data = labelled(counts)
+        update = made.update(data.images, class_names(data))
+    assert same(state(teachers[0]), heads[0])
+    assert update.outcome.verdict == "compress"
+    # P = 2/4; 16 images per new class against 13 // 2 = 6 exemplars per old one: B = 16/22.
+    expected = ((0.5**5 + (16 / 22) ** 5) / 2) ** 0.2
+    assert update.outcome.merge_weight == pytest.approx(expected)
+    network = made.method.network
+    weight = network.head.weight
+    assert mean_length(weight[2:]) == pytest.approx(mean_length(weight[:2]), rel=1e-5)
+    assert 0 < (update.outcome.saturation or 0) < 1
+    # Saturation by a plain SVD of the mergeable backbone's features is tested in tests/capacity.
+    losses = {work.name: work.losses for work in update.work}
+    assert losses["compress"].keys() == {"classification", "logits", "features"}
+    assert losses["grow"].keys() == {"classification", "auxiliary"}
+
+
+def test_a_sweep_of_assess_equals_a_plain_svd() -> None:
+    made = learner(GraceSettings(base=recipe(2), grow=recipe(), compress=recipe()))
+    found: list[tuple[float, float]] = []
+
+    def after(item: Phase | Sweep, result: Any) -> None:
+        if item.name != "assess":
+            return
+        assert isinstance(item, Sweep)
+        images = item.data.images
+        assert isinstance(images, TensorImages)
+        normalised = (images.pixels.float() / 255 - 0.4) / 0.3
+        with torch.no_grad():
+            features = item.backbones[0](normalised).double()
+        # Appendix B by torch.linalg: centre, singular values, p = s/Σs, exp of the entropy.
+        sigma = torch.linalg.svdvals(features - features.mean(0))
+        p = sigma[sigma > 1e-5] / sigma[sigma > 1e-5].sum()
+        found.append((result, float((-(p * p.log()).sum()).exp()) / min(features.shape)))
+
+    watch(made, after=after)
+    for counts in ({0: 12, 1: 12}, {2: 12}):
+        data: LabelledImages = labelled(counts)
+        made.update(data.images, class_names(data))
+    assert len(found) == 1
+    assert found[0][0] == pytest.approx(found[0][1], rel=1e-4)
