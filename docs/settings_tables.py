@@ -38,7 +38,8 @@ def table(prefix: str, model: type[BaseModel]) -> str:
     rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
     for key, field in model.model_fields.items():
         if key != "name" or prefix != "method.":
-            cells = (f"`{prefix}{key}`", _default(field), _values(field), field.description or "")
+            meaning = (field.description or "").replace("<", "&lt;")
+            cells = (f"`{prefix}{key}`", _default(field), _values(field), meaning)
             rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 

@@ -6,7 +6,6 @@ from typing import cast, final
 
 import pytest
 import torch
-from tiny_streams import labelled
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -18,6 +17,7 @@ from grace.engine.trainer import Trainer
 from grace.networks.heads import LinearHead
 from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
+from tiny_streams import labelled
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile needs a C++ compiler (g++) on the CPU"

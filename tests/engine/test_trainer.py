@@ -6,7 +6,6 @@ from typing import Any, final
 
 import pytest
 import torch
-from tiny_streams import labelled, recipe, same, state
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -22,6 +21,7 @@ from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
+from tiny_streams import labelled, recipe, same, state
 
 
 def trainer(
@@ -91,7 +91,7 @@ def phase(
     )
 
 
-def classification(head: LinearHead) -> Objective:
+def classification(head: LinearHead) -> Callable[[Batch], dict[str, Loss]]:
     return lambda batch: {
         "classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))
     }
@@ -148,9 +148,7 @@ class TestSteps:
 
     def test_the_cosine_schedule_is_stepped_per_epoch_not_per_batch(self) -> None:
         backbone = Scale(1.0)
-        rule = Recipe(
-            epochs=2, batch_size=2, lr=0.1, momentum=0, weight_decay=0, schedule="cosine"
-        )
+        rule = Recipe(epochs=2, batch_size=2, lr=0.1, momentum=0, weight_decay=0, schedule="cosine")
         trainer().optimise(phase(backbone, white([0] * 4), recipe=rule))
         # Two batches per epoch, each w ← (1 − lr)·w, at rates 0.1 and 0.05.
         assert float(backbone.weight) == pytest.approx(0.9**2 * 0.95**2, rel=1e-6)
@@ -270,9 +268,7 @@ class TestModules:
         def objective(batch: Batch) -> dict[str, Loss]:
             return {"mean": Loss(batch.learned[0].mean() + batch.frozen[0].mean())}
 
-        trainer().optimise(
-            phase(backbone, labelled({0: 10}), objective, rule, frozen=[Scale(1.0)])
-        )
+        trainer().optimise(phase(backbone, labelled({0: 10}), objective, rule, frozen=[Scale(1.0)]))
         assert Scale.calls == 3 * math.ceil(10 / 4)
 
     def test_batch_statistics_come_from_the_batch_and_running_ones_follow(self) -> None:

@@ -3,7 +3,6 @@
 from typing import final
 
 import torch
-from tiny_streams import labelled, learner, recipe
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -11,6 +10,7 @@ from grace.configs.methods import FinetuneSettings
 from grace.data.images import TensorImages
 from grace.learner.evaluation import scores
 from grace.methods.base import Classifier
+from tiny_streams import labelled, learner, recipe
 
 
 @final

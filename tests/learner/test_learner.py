@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_streams import SIZE, class_names, labelled, learner, pictures, recipe, same, state, watch
 from torch import Tensor
 
 from grace.configs.experiment import EngineSettings, MemorySettings
@@ -18,10 +17,11 @@ from grace.configs.methods import (
 )
 from grace.engine.phase import Phase, Sweep
 from grace.learner.learner import Learner
+from tiny_streams import SIZE, class_names, labelled, learner, pictures, recipe, same, state, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-REPLAY = ReplaySettings(base=recipe(8, lr=0.1), update=recipe(8, lr=0.1))
+REPLAY = ReplaySettings(base=recipe(15), update=recipe(15))
 
 
 def animals(counts: dict[str, int], seed: int = 0) -> tuple[Tensor, list[str]]:
@@ -36,7 +36,7 @@ def animals(counts: dict[str, int], seed: int = 0) -> tuple[Tensor, list[str]]:
 @pytest.fixture(scope="module")
 def taught(tiny_backbones: None) -> Learner:
     """A learner of three animals in two updates; tests must not change it."""
-    made = learner(REPLAY, memory=MemorySettings(size=30))
+    made = learner(REPLAY, memory=MemorySettings(size=60))
     for counts in ({"dog": 20, "cat": 20}, {"emu": 20}):
         made.update(*animals(counts))
     return made
@@ -128,7 +128,9 @@ class TestTeaching:
         assert made.score(images, labels) == right / 6
 
     def test_an_update_tells_what_it_cost(self) -> None:
-        made = learner(GraceSettings(base=recipe(2), grow=recipe(3), compress=recipe()))
+        made = learner(
+            GraceSettings(base=recipe(2), grow=recipe(3), compress=recipe(), threshold=1.0)
+        )
         made.update(*animals({"cat": 6, "dog": 6}))
         update = made.update(*animals({"emu": 6}))
         assert update.task == 2

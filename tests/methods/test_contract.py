@@ -6,18 +6,6 @@ from typing import Any, final
 
 import pytest
 import torch
-from tiny_streams import (
-    SIZE,
-    class_names,
-    labelled,
-    learner,
-    recipe,
-    same,
-    settings,
-    state,
-    task,
-    watch,
-)
 from torch import Tensor
 from typing_extensions import override
 
@@ -36,6 +24,18 @@ from grace.data.memory import herd
 from grace.engine.phase import Phase, Sweep
 from grace.engine.trainer import NonFiniteLossError
 from grace.learner.learner import Learner, Update
+from tiny_streams import (
+    SIZE,
+    class_names,
+    labelled,
+    learner,
+    recipe,
+    same,
+    settings,
+    state,
+    task,
+    watch,
+)
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -262,21 +262,15 @@ class TestStream:
         assert not any(parameter.requires_grad for parameter in network.parameters())
         assert all(parameter.grad is None for parameter in network.backbones.parameters())
 
-    def test_every_image_was_counted(
-        self, recordings: dict[str, Recording], variant: str
-    ) -> None:
+    def test_every_image_was_counted(self, recordings: dict[str, Recording], variant: str) -> None:
         run = recorded(recordings, variant)
         learnt = [c for c, step in zip(STREAM, run.steps, strict=True) if step.update]
-        expected = {
-            index: sum(counts.get(index, 0) for counts in learnt) for index in range(7)
-        }
+        expected = {index: sum(counts.get(index, 0) for counts in learnt) for index in range(7)}
         assert run.learner.method.memory.original_counts == expected
 
 
 @pytest.mark.parametrize("variant", subject_to("the old head is kept"))
-def test_growth_keeps_the_old_head_exactly(
-    recordings: dict[str, Recording], variant: str
-) -> None:
+def test_growth_keeps_the_old_head_exactly(recordings: dict[str, Recording], variant: str) -> None:
     for step in recorded(recordings, variant).steps[1:4]:
         weight, bias = step.old["head.weight"], step.old["head.bias"]
         classes, width = weight.shape
@@ -506,7 +500,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
 def test_a_huge_learning_rate_is_noticed(variant: str) -> None:
     wild = VARIANTS[variant].model_copy(update={"base": recipe(epochs=8, lr=1e30)})
     made = learner(wild)
-    with pytest.raises(NonFiniteLossError, match="phase 'base', epoch .*, batch .*lower the"):
+    with pytest.raises(NonFiniteLossError, match=r"phase 'base', epoch \d+, batch \d+: lower"):
         update(made, labelled(STREAM[0]))
     assert made.history == []
     assert made.class_names == []

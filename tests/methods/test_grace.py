@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 from torch import Tensor
 
 from grace.capacity.saturation import FeatureMoments
@@ -23,6 +22,7 @@ from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import LinearHead
+from tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -40,19 +40,22 @@ def grace(memory_size: int = 0, **choices: Any) -> Grace:
 Answer = Callable[[Phase | Sweep], Any]
 
 
-def drive(method: Grace | DER, work: Task, answer: Answer | None = None) -> tuple[Outcome, list[Any]]:
+def drive(
+    method: Grace | DER, work: Task, answer: Answer | None = None
+) -> tuple[Outcome, list[Any]]:
     """Carry ``learn`` through without training; return its outcome and what it yielded."""
-    steps, items, result = method.learn(work), [], None
-    while True:
-        try:
+    items: list[Any] = []
+
+    steps, result = method.learn(work), None
+    try:
+        while True:
             item = steps.send(result)
-        except StopIteration as stop:
-            assert isinstance(stop.value, Outcome)
-            return stop.value, items
-        items.append(item)
-        result = answer(item) if answer else None
-        if result is None:
-            result = made_up(item)
+            items.append(item)
+            result = answer(item) if answer else None
+            if result is None:
+                result = made_up(item)
+    except StopIteration as stop:
+        return stop.value, items
 
 
 def made_up(item: Phase | Sweep) -> Any:
@@ -381,9 +384,7 @@ class TestObjectives:
         draws = torch.Generator().manual_seed(0)
         frozen = [torch.rand(6, 64, generator=draws) for _ in phase.frozen]
         learned = [torch.rand(6, 64, generator=draws).requires_grad_()]
-        return Batch(
-            torch.zeros(6, 3, 8, 8), torch.tensor(labels), frozen, learned, 0, draws
-        )
+        return Batch(torch.zeros(6, 3, 8, 8), torch.tensor(labels), frozen, learned, 0, draws)
 
     def test_weights_of_the_three_terms(self) -> None:
         phase, _, _ = self.at_compress(logit_weight=0.4, feature_weight=1.6)
@@ -617,9 +618,7 @@ class TestDER:
 
 def test_a_compression_for_real() -> None:
     """Trained, not made up: the teacher's head and all frozen parts stay, the student learns."""
-    made = learner(
-        GraceSettings(base=recipe(3), grow=recipe(2), compress=recipe(3), threshold=1.0)
-    )
+    made = learner(GraceSettings(base=recipe(3), grow=recipe(2), compress=recipe(3), threshold=1.0))
     teachers: list[LinearHead] = []
     heads: list[Mapping[str, Tensor]] = []
 

@@ -185,6 +185,11 @@ class RunRecord:
         return metrics.forgetting(self.matrix)
 
     @property
+    def backward_transfer(self) -> float | None:
+        """Mean change of a task's accuracy since it was learnt (points of percent)."""
+        return metrics.backward_transfer(self.matrix)
+
+    @property
     def seconds(self) -> float:
         """Seconds of all tasks together."""
         return sum(task.seconds.total for task in self.tasks)

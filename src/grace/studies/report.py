@@ -173,7 +173,8 @@ def _comparison_row(cells: Sequence[str], look: Style) -> str:
 def _definitions() -> str:
     return (
         "Last: accuracy on all classes after the last task. Avg: mean of the accuracies after "
-        "every task. Forgetting: mean drop of a task's accuracy from its best."
+        "every task. Forgetting: mean drop of a task's accuracy from its best. "
+        "BWT (backward transfer): mean change of a task's accuracy since it was learnt."
     )
 
 

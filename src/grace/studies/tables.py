@@ -79,6 +79,7 @@ def _columns(records: Sequence[RunRecord]) -> tuple[Column, ...]:
         Column("last", "Last", lambda record: record.last, "%"),
         Column("average", "Avg", lambda record: record.average, "%"),
         Column("forgetting", "Forgetting", lambda record: record.forgetting, "points"),
+        Column("backward_transfer", "BWT", lambda record: record.backward_transfer, "points"),
     ]
     if any(record.primary != "nearest_mean" and _nearest_mean(record) for record in records):
         columns.append(Column("last_nearest_mean", "Last NME", _nearest_mean, "%"))

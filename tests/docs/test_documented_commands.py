@@ -1,0 +1,76 @@
+"""Commands, settings and imports that the pages name exist."""
+
+import re
+import shlex
+import warnings
+from pathlib import Path
+
+import pytest
+import typer
+
+from grace.cli._arguments import settings_from
+from grace.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[tuple[str, str]]:
+    found = [
+        (page.relative_to(ROOT).as_posix(), match[0].strip())
+        for page in PAGES
+        for block in blocks(page, "bash")
+        for match in re.finditer(r"(?<![\w/])grace (run|report|list|show)\b[^;&\n]*", block)
+    ]
+    assert len(found) > 20
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_every_command_is_understood(page: str, command: str, tmp_path: Path) -> None:
+    words = shlex.split(command.partition(" > ")[0].replace("$seed", "1"), comments=True)[1:]
+    group = typer.main.get_command(app)
+    with group.make_context("grace", words) as context:
+        name, verb, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
+        parsed = verb.make_context(name, rest, parent=context).params
+    arguments = parsed.get("arguments") or []
+    if name not in ("run", "show") or "method=aligned" in arguments:
+        return  # the worked example's method is not registered here
+    if arguments and arguments[0].startswith("./"):
+        own = tmp_path / "own.yaml"
+        own.write_text("parent: digits\n")
+        arguments = [str(own), *arguments[1:]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings_from(arguments)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=str)
+def test_every_import_is_there(page: Path) -> None:
+    names: dict[str, object] = {}
+    lines = [line for block in blocks(page, "python") for line in block.splitlines()]
+    for line in lines:
+        if line.startswith(("from grace", "import grace")) and "Aligned" not in line:
+            exec(line, names)  # noqa: S102 - a line of our own pages
+    assert lines
+
+
+def test_the_yaml_of_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs" / "settings.md", "yaml")
+    own = tmp_path / "small.yaml"
+    own.write_text(block)
+    settings = settings_from([str(own)])
+    assert settings.memory.size == 50
+    assert settings.method.name == "grace"
+    assert settings.method.threshold == 0.3
+
+
+def test_the_refusal_shown_is_the_refusal_given() -> None:
+    shown = (ROOT / "docs" / "settings.md").read_text()
+    with pytest.raises(ValueError, match="treshold") as refused:
+        settings_from(["digits", "method.treshold=0.5"])
+    assert f"error: {refused.value}\n" in shown

@@ -1,0 +1,41 @@
+"""The worked example of CONTRIBUTING.md runs as it stands there."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from tiny_streams import class_names, labelled, learner, recipe
+
+import grace.configs.methods
+from grace.configs.methods import ReplaySettings
+
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    method, settings = blocks[:2]
+    monkeypatch.setattr(grace.configs.methods, "AlignedSettings", None, raising=False)
+    exec(settings, vars(grace.configs.methods))  # noqa: S102 - a block of our own page
+    made = ModuleType("grace.methods.aligned")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    exec(method, vars(made))  # noqa: S102
+    return made
+
+
+def test_the_new_rows_get_the_mean_length_of_the_old_ones(module: ModuleType) -> None:
+    short = {"base": recipe(), "update": recipe()}
+    made = learner(ReplaySettings(**short))
+    settings = module.AlignedSettings(**short)
+    made.method = module.Aligned(settings, made.method.workshop, made.method.memory)
+    for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    lengths = made.method.network.head.weight.norm(dim=1)
+    # Weight alignment by its definition: mean ‖w_new‖ = mean ‖w_old‖.
+    torch.testing.assert_close(lengths[2:].mean(), lengths[:2].mean())
+    assert [update.outcome.verdict for update in made.history] == ["base", "update"]
