@@ -349,7 +349,7 @@ class PlainGrace:
     def step(self, optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
         """Take one optimiser step and return the loss as a number."""
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         value = loss.item()
         self.watch.lap("training")

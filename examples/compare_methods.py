@@ -1,7 +1,7 @@
 """Compare methods on scikit-learn's digits from Python, with short recipes.
 
-Run it as ``python examples/compare_methods.py`` or name the methods:
-``python examples/compare_methods.py der grace --epochs 12 --out comparison``.
+Run it as ``python examples/compare_methods.py``, or name methods and settings:
+``python examples/compare_methods.py der grace seed=2 --epochs 12 --out comparison``.
 It prints the table that ``grace report --table md`` prints and writes the report's page.
 """
 
@@ -24,20 +24,23 @@ def overrides(method: str, epochs: int) -> list[str]:
     return lines
 
 
-def run(method: str, epochs: int, out: Path) -> RunRecord:
+def run(method: str, settings: list[str], out: Path) -> RunRecord:
     """Run one method on the digits; its record goes to ``out/<method>``."""
-    settings = load_experiment("digits", overrides(method, epochs))
-    return run_experiment(settings, out / method)
+    return run_experiment(load_experiment("digits", settings), out / method)
 
 
 def main() -> None:
     """Run the methods one after the other, then compare them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("methods", nargs="*", default=["replay", "grace"])
-    parser.add_argument("--epochs", type=int, default=8, help="epochs of every phase")
+    parser.add_argument("words", nargs="*", metavar="METHOD|KEY=VALUE")
+    parser.add_argument("--epochs", type=int, default=6, help="epochs of every phase")
     parser.add_argument("--out", type=Path, default=Path("runs/compare_methods"))
     arguments = parser.parse_args()
-    records = [run(method, arguments.epochs, arguments.out) for method in arguments.methods]
+    methods = [word for word in arguments.words if "=" not in word] or ["replay", "grace"]
+    more = [word for word in arguments.words if "=" in word]
+    records = [
+        run(method, overrides(method, arguments.epochs) + more, arguments.out) for method in methods
+    ]
     print(to_markdown(comparison_table(records)))
     print("report", write_report(records, arguments.out / "report.html"))
 

@@ -1,7 +1,8 @@
 """Teach a learner new classes from arrays: no experiment, no files, no record.
 
 A first update learns the digits 0 to 4, a second one 5 to 9 without the images of the first.
-Run it as ``python examples/learn_from_arrays.py`` (``--epochs 2`` only tries the code).
+Run it as ``python examples/learn_from_arrays.py``; settings may follow, as in
+``python examples/learn_from_arrays.py --epochs 20 method.threshold=0.5``.
 """
 
 import argparse
@@ -18,7 +19,8 @@ def main() -> None:
     """Update twice, then predict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--epochs", type=int, default=10, help="epochs of every phase")
-    epochs = parser.parse_args().epochs
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    arguments = parser.parse_args()
 
     # Images are uint8 (N, channels, height, width); labels are class names.
     digits = load_digits()
@@ -29,9 +31,9 @@ def main() -> None:
 
     # Method, backbone, memory and augmentation come from an experiment; its data and tasks do not.
     phases = ("base", "grow", "compress")
-    short = [f"method.{phase}.epochs={epochs}" for phase in phases]
+    short = [f"method.{phase}.epochs={arguments.epochs}" for phase in phases]
     cosine = [f"method.{phase}.schedule=cosine" for phase in phases]
-    settings = load_experiment("digits", ["method=grace", *short, *cosine])
+    settings = load_experiment("digits", ["method=grace", *short, *cosine, *arguments.settings])
     levels = images[train] / 255
     learner = Learner(settings, (1, 8, 8), [float(levels.mean())], [float(levels.std())])
 

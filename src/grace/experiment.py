@@ -45,12 +45,15 @@ def run_experiment(
         ValueError: for settings that cannot be carried out, bad data, or a loss that is not
             finite; a record that was begun then says that it failed, and why.
     """
+    import torch
+
     from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
     from grace.engine.progress import Silence
     from grace.learner.learner import Learner
 
     told = progress or Silence()
+    threads = torch.get_num_threads()
     dataset = load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     learner = Learner(settings, dataset.train.images.shape, dataset.mean, dataset.std, told)
@@ -67,6 +70,8 @@ def run_experiment(
     except BaseException as error:
         record.fail(error)
         raise
+    finally:
+        torch.set_num_threads(threads)  # engine.threads holds for this run alone
     return record.finish()
 
 

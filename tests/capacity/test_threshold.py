@@ -1,4 +1,4 @@
-"""The decaying threshold, worked by hand from paper Eq. 5."""
+"""The decaying threshold, worked by hand from paper Eq. 4."""
 
 import pytest
 

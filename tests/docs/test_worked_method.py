@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from tiny_streams import class_names, labelled, learner, recipe
 
 import grace.configs.methods
 from grace.configs.methods import ReplaySettings
+from tiny_streams import class_names, labelled, learner, recipe
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 

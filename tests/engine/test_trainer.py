@@ -500,7 +500,7 @@ def test_progress_hears_every_step_and_the_work_is_noted() -> None:
     made = trainer(progress=heard)
     rule = Recipe(epochs=2, batch_size=2, lr=1e-3, milestones=(1,))
     made.optimise(phase(Scale(1.0), white([0, 0, 0]), recipe=rule, name="base"))
-    made.sweep(Sweep(name="herd", backbones=[Scale(1.0)], data=white([0, 0]), reducer=Collect()))
+    made.run(Sweep(name="herd", backbones=[Scale(1.0)], data=white([0, 0]), reducer=Collect()))
     names = [event[0] for event in heard.events]
     assert names == [
         "phase_started",
@@ -524,3 +524,16 @@ def test_progress_hears_every_step_and_the_work_is_noted() -> None:
 def test_a_phase_without_data_is_our_error() -> None:
     with pytest.raises(AssertionError, match="has no data"):
         trainer().optimise(phase(Scale(1.0), white([])))
+
+
+def test_weights_that_the_last_step_broke_are_refused() -> None:
+    # One step of lr 1e38 on a finite loss: the loss was computed before the step.
+    rule = Recipe(epochs=1, batch_size=4, lr=1e38, momentum=0.0, weight_decay=0.0)
+
+    def steep(batch: Batch) -> dict[str, Loss]:
+        return {"steep": Loss(1e3 * batch.learned[0].sum())}
+
+    with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'base'"):
+        trainer().optimise(
+            phase(Scale(1.0), white([0, 0]), recipe=rule, objective=steep, name="base")
+        )

@@ -207,12 +207,12 @@ class TestAssess:
         # After a compression the student is assessed.
         assert list(self.sweeps(items)[0].backbones) == [method.network.backbones[-1]]
 
-    def test_a_refresh_is_assessed_for_the_next_task(self) -> None:
+    def test_a_refresh_leaves_the_saturation_that_decides_next(self) -> None:
         method = grace(assess_on="previous", threshold=0.6)
         drive(method, stream(2)[0], saturations([0.1]))
-        drive(method, task(2, {0: 4}, 2), saturations([0.65]))
-        outcome, _ = drive(method, task(3, {2: 4}, 2), saturations([0.1]))
-        assert (outcome.verdict, outcome.saturation) == ("grow", 0.65)
+        drive(method, task(2, {0: 4}, 2))
+        outcome, _ = drive(method, task(3, {2: 4}, 2), saturations([0.65]))
+        assert (outcome.verdict, outcome.saturation) == ("compress", 0.1)
 
 
 class TestMergeWeight:

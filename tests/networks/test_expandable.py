@@ -1,9 +1,8 @@
 import pytest
 import torch
-from torch import nn
 
 from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.expandable import ExpandableNetwork, copy_of, set_trainable
+from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import LinearHead
 from grace.networks.torchvision_resnet import TorchvisionResNet
 from grace.randomness import generator
@@ -79,15 +78,6 @@ def test_copy_shares_nothing_and_carries_no_gradients() -> None:
     for one, two in states:
         assert torch.equal(one, two)
         assert one.data_ptr() != two.data_ptr()
-
-
-def test_trainable_switches_gradients_only() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train()
-    set_trainable(module, False)
-    assert not any(parameter.requires_grad for parameter in module.parameters())
-    assert module.training
-    set_trainable(module, True)
-    assert all(parameter.requires_grad for parameter in module.parameters())
 
 
 def test_graph_can_be_captured_whole() -> None:

@@ -1,1 +1,1 @@
-"""How full a backbone is, what follows from it, and how two backbones become one: pure functions."""
+"""How full a backbone is, what follows, and how two become one: pure functions."""

@@ -1,8 +1,8 @@
-"""Importance-aware weight of the mergeable backbone in the student (paper §3.5, Eqs. 6 to 8)."""
+"""Importance-aware weight of the mergeable backbone in the student (paper §3.5, Eqs. 5 to 7)."""
 
 
 def preservation(num_merge_classes: int, num_new_classes: int) -> float:
-    """Preservation factor P = |Y_merge| / (|Y_merge| + |Y_t|) (Eq. 6), in (0, 1].
+    """Preservation factor P = |Y_merge| / (|Y_merge| + |Y_t|) (Eq. 5), in (0, 1].
 
     Args:
         num_merge_classes: classes the mergeable backbone was trained to represent, at least 1.
@@ -14,7 +14,7 @@ def preservation(num_merge_classes: int, num_new_classes: int) -> float:
 
 
 def bias(images_per_new_class: int, images_per_old_class: int) -> float:
-    """Bias factor B = n_new / (n_new + n_old) (Eq. 7), in (0, 1].
+    """Bias factor B = n_new / (n_new + n_old) (Eq. 6), in (0, 1].
 
     Args:
         images_per_new_class: mean number of images of a new class, floored (spec §5.3.9).
@@ -26,5 +26,5 @@ def bias(images_per_new_class: int, images_per_old_class: int) -> float:
 
 
 def merge_weight(preservation: float, bias: float, gamma: float) -> float:
-    """Weight w = ((P^γ + B^γ) / 2)^(1/γ) of the mergeable backbone (Eq. 8), between P and B."""
+    """Weight w = ((P^γ + B^γ) / 2)^(1/γ) of the mergeable backbone (Eq. 7), between P and B."""
     return float(((preservation**gamma + bias**gamma) / 2) ** (1 / gamma))

@@ -102,7 +102,11 @@ class SeedSettings(Settings):
     class_order: int = Field(1993, ge=0, description="permutation of the classes")
     initialisation: int = Field(1, ge=0, description="weights of fresh modules")
     data: int = Field(1, ge=0, description="order and augmentation of the images")
-    exemplars: int = Field(1, ge=0, description="random choices about exemplars")
+    exemplars: int = Field(
+        1,
+        ge=0,
+        description="random choices about exemplars; herding makes none",
+    )
 
 
 class EngineSettings(Settings):
@@ -110,7 +114,8 @@ class EngineSettings(Settings):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where tensors live")
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="autocast type of training and evaluation"
+        "float32",
+        description="autocast type of training; all else stays float32",
     )
     channels_last: bool = Field(True, description="memory layout of images and weights")
     compile: bool | Literal["auto"] = Field(

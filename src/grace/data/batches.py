@@ -29,6 +29,8 @@ def epoch_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of uniformly shuffled, augmented batches; the last one may be smaller.
 
+    A last batch of a single image joins the one before it.
+
     Args:
         data: N images; in memory on ``device`` for speed (``data.to(device)``), or in files.
         batch_size: images per batch, at least 1.
@@ -140,14 +142,30 @@ def _batches(
     assert batch_size >= 1
     labels = data.labels[order].to(device)
     in_memory = isinstance(data.images, TensorImages)
-    step = batch_size * (_batches_at_once(data, batch_size) if in_memory else 1)
-    pieces = [(start, min(start + step, len(order))) for start in range(0, len(order), step)]
+    ends = _batch_ends(len(order), batch_size)
+    at_once = _batches_at_once(data, batch_size) if in_memory else 1
+    groups = [ends[first : first + at_once] for first in range(0, len(ends), at_once)]
+    starts = [0, *(group[-1] for group in groups[:-1])]
+    pieces = [(start, group[-1]) for start, group in zip(starts, groups, strict=False)]
     fetched = _fetched(fetch, pieces) if in_memory else _prefetched(fetch, pieces)
-    for (start, end), pixels in zip(pieces, fetched, strict=True):
+    for (start, end), group, pixels in zip(pieces, groups, fetched, strict=True):
         images = finish(_moved(pixels, device), start, end)
-        for first in range(start, end, batch_size):
-            last = min(first + batch_size, end)
+        first = start
+        for last in group:
             yield images[first - start : last - start], labels[first:last]
+            first = last
+
+
+def _batch_ends(num_images: int, batch_size: int) -> list[int]:
+    """Say where each batch ends; a single image left over joins the batch before it.
+
+    Batch norm cannot estimate a variance from one value, which is what one image leaves of a
+    network whose last map is a single pixel.
+    """
+    ends = [*range(batch_size, num_images, batch_size), num_images] if num_images else []
+    if len(ends) > 1 and batch_size > 1 and num_images % batch_size == 1:
+        del ends[-2]
+    return ends
 
 
 def _batches_at_once(data: LabelledImages, batch_size: int, values: int = 400_000) -> int:

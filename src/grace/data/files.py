@@ -39,7 +39,7 @@ class FileImages(CroppableImages):
         channels: Literal[1, 3],
         size: tuple[int, int],
         shorter: int | None,
-        num_threads: int = 4,
+        num_threads: int | None = None,
     ) -> None:
         assert shorter is None or size[0] == size[1] <= shorter
         self.paths = tuple(paths)

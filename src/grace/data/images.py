@@ -44,7 +44,7 @@ class Images(ABC):
         """Bytes of the raw pixels, N·C·H·W."""
 
     def digest(self) -> bytes:
-        """SHA-256 of shape and pixels: equal for equal images, wherever they are held."""
+        """SHA-256 of shape and pixels: equal for equal images."""
         digest = hashlib.sha256(repr((len(self), self.shape)).encode())
         for start in range(0, len(self), 1000):
             places = torch.arange(start, min(start + 1000, len(self)))

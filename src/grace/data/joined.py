@@ -69,7 +69,9 @@ class JoinedImages(CroppableImages):
 
     @override
     def to(self, device: torch.device) -> "JoinedImages":
-        return JoinedImages([part.to(device) for part in self._parts])
+        # What is gathered comes from files, through the CPU: exemplars on a GPU would be fetched
+        # back for every batch.
+        return self
 
     @property
     @override

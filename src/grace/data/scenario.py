@@ -120,7 +120,9 @@ class Scenario:
 
     def __init__(self, dataset: Dataset, settings: ScenarioSettings, seed: int) -> None:
         num_classes = len(dataset.class_names)
-        self.order: Sequence[int] = tuple(settings.class_order or class_order(num_classes, seed))
+        self.order: Sequence[int] = tuple(
+            class_order(num_classes, seed) if settings.class_order is None else settings.class_order
+        )
         _check_permutation(self.order, num_classes)
         self.task_sizes: Sequence[int] = task_sizes(num_classes, settings.base, settings.increment)
         if self.task_sizes[0] < 2:

@@ -1,8 +1,9 @@
 """Where and in which number format the work is done."""
 
-import shutil
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar, final
 
 import torch
@@ -70,5 +71,16 @@ class Device:
         if self.compile != "auto":
             return bool(self.compile)
         pixels = recipe.epochs * num_images * shape[1] * shape[2]
-        has_compiler = self.torch_device.type == "cuda" or shutil.which("g++") is not None
-        return has_compiler and pixels >= 2e8
+        return pixels >= 2e8 and _can_compile(self.torch_device.type)
+
+
+@cache
+def _can_compile(device: str) -> bool:
+    """Try the compiler on one operation: it needs a C++ tool chain that slim machines lack."""
+    try:
+        torch.compile(torch.sin)(torch.ones(2, device=device))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(f"steps are not compiled, the compiler fails: {reason}", stacklevel=2)
+        return False
+    return True

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, final
 
 import torch
@@ -86,35 +86,45 @@ class Trainer:
         self._augmentation = augmentation.to(self.device.torch_device)
         self._data_seed = data_seed
         self._task = 0
-        # One compiled function serves every module of a class: torch keeps one program for each
-        # architecture and mode, and the weights are its inputs.
-        self._compiled: Forward = torch.compile(_forward, dynamic=False)
+        self._folded: dict[int, tuple[nn.Module, nn.Module]] = {}
 
     def start_task(self, number: int) -> None:
         """Name the task that the next phases belong to: it seeds their draws."""
         self._task = number
         self.work = []
+        self._folded = {}
 
     def run(self, item: Phase | Sweep) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
-        """Carry out what a method yielded; return the phase's result or the sweep's value."""
-        return self.optimise(item) if isinstance(item, Phase) else self.sweep(item)
-
-    def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
-        """Pass over data once, in eval mode and order, and return the reducer's value."""
-        self.progress.sweep_started(sweep.name, len(sweep.data))
+        """Carry out and note what a method yielded; return its result or value."""
+        if isinstance(item, Phase):
+            return self.optimise(item)
         started = time.perf_counter()
-        backbones = [self.device.place(folded(module)) for module in sweep.backbones]
-        with torch.no_grad():
-            for images, labels in self._sweep_batches(sweep):
-                with self.device.autocast():
-                    features = torch.cat([backbone(images) for backbone in backbones], dim=1)
-                # Reducers work in float32: distances to class means would tie in bfloat16.
-                sweep.reducer.update(features.float(), labels)
-        result = sweep.reducer.result()
-        done = WorkDone(sweep.name, 0, len(sweep.data))
+        result = self.sweep(item)
+        done = WorkDone(item.name, 0, len(item.data))
         done.seconds.total = time.perf_counter() - started
         self.work.append(done)
         return result
+
+    def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
+        """Pass over data once, in eval mode and order; return the reducer's value."""
+        self.progress.sweep_started(sweep.name, len(sweep.data))
+        backbones = [self._frozen(module) for module in sweep.backbones]
+        # In float32 whatever the precision of training: rounding to bfloat16 would raise the
+        # effective rank and let distances to class means tie.
+        with torch.no_grad():
+            for images, labels in self._sweep_batches(sweep):
+                features = torch.cat([backbone(images) for backbone in backbones], dim=1)
+                sweep.reducer.update(features, labels)
+        return sweep.reducer.result()
+
+    def _frozen(self, module: nn.Module) -> nn.Module:
+        """Fold a module once for as long as nothing trains."""
+        # The entry keeps the module alive, so that no other can take its id.
+        entry = self._folded.get(id(module))
+        if entry is None:
+            entry = (module, self.device.place(folded(module)))
+            self._folded[id(module)] = entry
+        return entry[1]
 
     def _sweep_batches(self, sweep: Sweep) -> Iterator[tuple[Tensor, Tensor]]:
         data, size = self._on_device(sweep.data), self._settings.eval_batch_size
@@ -128,7 +138,7 @@ class Trainer:
         )
 
     def optimise(self, phase: Phase) -> PhaseResult:
-        """Train a phase's modules for all epochs of its recipe.
+        """Train a phase's modules for all epochs of its recipe; note the work.
 
         Raises:
             NonFiniteLossError: naming phase, epoch, batch and loss, at the end of that epoch.
@@ -139,7 +149,11 @@ class Trainer:
         started = time.perf_counter()
         done = WorkDone(phase.name, recipe.epochs, len(phase.data))
         with _only_training(phase):
-            steps = _Steps(phase, self.device, self._forward_for(phase), done.seconds)
+            frozen = [self._frozen(module) for module in phase.frozen]
+            # What was folded of anything else may train now.
+            self._folded = {id(m): (m, f) for m, f in zip(phase.frozen, frozen, strict=True)}
+            forward = self._forward_for(phase)
+            steps = _Steps(phase, frozen, self.device, forward, done.seconds)
             data = self._on_device(phase.data)
             for epoch, lr in enumerate(learning_rates(recipe)):
                 seeds = (self._data_seed, self._task, phase.name, epoch)
@@ -156,6 +170,7 @@ class Trainer:
                 with seeded_globally(self._data_seed, "dropout", self._task, phase.name, epoch):
                     done.losses = steps.epoch(epoch, lr, batches, _purpose("objective", *seeds))
                 self.progress.epoch_finished(phase.name, epoch + 1, recipe.epochs, done.losses, lr)
+            _refuse_bad_weights(phase)
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
         done.seconds.total = time.perf_counter() - started
@@ -171,13 +186,38 @@ class Trainer:
         if not compiles:
             return _forward
         batch_size = phase.recipe.batch_size
+        compiled = _compiled_forward()
 
         def compiled_for_full_batches(module: nn.Module, images: Tensor) -> Tensor:
             # The last, smaller batch would cost a compilation of its own.
-            run = self._compiled if len(images) == batch_size else _forward
+            run = compiled if len(images) == batch_size else _forward
             return run(module, images)
 
         return compiled_for_full_batches
+
+
+@cache
+def _compiled_forward() -> Forward:
+    """Compile the forward pass, once for all trainers.
+
+    One compiled function serves every module of a class: torch keeps one program for each
+    architecture, batch size and mode, with the weights as inputs. It gives up silently at eight
+    programs by default, which several backbones or learners in one process would exceed.
+    """
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, 64)
+    return torch.compile(_forward, dynamic=False)
+
+
+def _refuse_bad_weights(phase: Phase) -> None:
+    """Find what the last step broke: its loss was computed before it."""
+    modules = [*phase.backbones, *phase.heads]
+    tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+    if not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
+        raise NonFiniteLossError(
+            f"weights are not finite after phase '{phase.name}', epoch {phase.recipe.epochs}: "
+            "lower the learning rate of this phase's recipe"
+        )
 
 
 def _purpose(purpose: str, seed: int, task: int, phase: str, epoch: int) -> torch.Generator:
@@ -205,12 +245,19 @@ def _only_training(phase: Phase) -> Iterator[None]:
 class _Steps:
     """The optimiser steps of one phase."""
 
-    def __init__(self, phase: Phase, device: Device, forward: Forward, seconds: Seconds) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        frozen: Sequence[nn.Module],
+        device: Device,
+        forward: Forward,
+        seconds: Seconds,
+    ) -> None:
         self._phase = phase
         self._device = device
         self._forward = forward
         self._seconds = seconds
-        self._frozen = [device.place(folded(module)) for module in phase.frozen]
+        self._frozen = frozen
         parameters = [
             parameter
             for module in [*phase.backbones, *phase.heads]

@@ -73,6 +73,11 @@ class Learner:
         self.shape = shape
         self.class_names: list[str] = []
         self.history: list[Update] = []
+        if settings.data.augmentation == "imagenet" and shape[1] != shape[2]:
+            raise ValueError(
+                "data.augmentation=imagenet crops squares, but the images are "
+                f"{shape[2]}×{shape[1]} pixels: set data.image_size"
+            )
         augmentation = build_augmentation(
             settings.data.augmentation, tuple(mean), tuple(std), shape[1]
         )

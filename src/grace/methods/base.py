@@ -6,7 +6,7 @@ Shapes: B images, d features of a backbone, D of all backbones together, K class
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ class Outcome:
         merge_weight: weight w of the mergeable backbone in the student; none for a fresh student.
     """
 
-    verdict: str
+    verdict: Literal["base", "grow", "compress", "refresh", "update", "skip"]
     saturation: float | None = None
     threshold: float | None = None
     merge_weight: float | None = None

@@ -7,8 +7,14 @@ Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
 2. The provisional backbone starts as a full copy of the mergeable one.
 3. Weight alignment also follows Compress; the paper names it for Grow only.
 4. The student's batch-norm statistics and head start afresh.
-5. Without a new class there is nothing to grow: one *refresh* phase trains a copy of the
-   mergeable backbone with the present network as teacher, λ = 0.5, and the threshold stays.
+5. λ = K_old/K (the paper: "ratio of old to new"), T = 2 (not in the paper), and n_new, n_old are
+   floored to whole images.
+6. Saturation drops singular values up to 1e-5 and takes them from the Gram matrix; ``"current"``
+   passes the images through the test transform in fixed order, on which the paper is silent.
+7. The projection of feature distillation starts like a head; the paper does not say how.
+8. Without a new class there is nothing to grow: one *refresh* phase trains a copy of the
+   mergeable backbone with the present network as teacher, λ = 0.5, and the threshold
+   and the saturation it will be compared with stay.
 """
 
 from typing import final
@@ -60,7 +66,7 @@ class Grace(Method[GraceSettings]):
             outcome = yield from self._refresh(task)
         else:
             outcome = yield from self._grow_assess_compress(task)
-        if self.settings.assess_on == "previous":
+        if self.settings.assess_on == "previous" and outcome.verdict != "refresh":
             self._previous_saturation = yield self._assess(task)
         yield from self.remember(task)
         return outcome
@@ -173,7 +179,7 @@ class Grace(Method[GraceSettings]):
     ) -> Phase:
         """One student backbone replaces the teacher's last ones, all others shared and frozen.
 
-        L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper Eq. 12), with λ = ``share``. The
+        L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper Eq. 11), with λ = ``share``. The
         teacher's backbones are computed once for both networks.
         """
         settings = self.settings

@@ -19,7 +19,7 @@ def grow(
     """Train an expanded network on the task's images and the exemplars; return it, aligned.
 
     The provisional backbone starts as a full copy of the last one. Only it, the whole grown head
-    and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (Eq. 4);
+    and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (Eq. 3);
     the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Weight alignment
     follows. The method's own network stays as it is.
     """

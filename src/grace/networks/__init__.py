@@ -5,7 +5,6 @@ from grace.networks.build import build_backbone as build_backbone
 from grace.networks.expandable import ExpandableNetwork as ExpandableNetwork
 from grace.networks.expandable import ParameterCounts as ParameterCounts
 from grace.networks.expandable import copy_of as copy_of
-from grace.networks.expandable import set_trainable as set_trainable
 from grace.networks.folding import folded as folded
 from grace.networks.heads import LinearHead as LinearHead
 from grace.networks.heads import align_weights as align_weights

@@ -102,10 +102,5 @@ def copy_of(module: ModuleT) -> ModuleT:
     return clone
 
 
-def set_trainable(module: nn.Module, trainable: bool) -> None:
-    """Switch the gradients of all of a module's parameters on or off; its mode stays."""
-    module.requires_grad_(trainable)
-
-
 def _num_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())

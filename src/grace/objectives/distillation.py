@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL divergence of softened predictions, T²·KL(σ(z_exp/T) ‖ σ(z_com/T)) (paper Eq. 10).
+    """KL divergence of softened predictions, T²·KL(σ(z_exp/T) ‖ σ(z_com/T)) (paper Eq. 9).
 
     Args:
         student: z_com, shape (B, K).
@@ -15,14 +15,15 @@ def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> 
     Returns:
         Scalar: the sum over classes, averaged over the batch, times T².
     """
-    log_student = F.log_softmax(student / temperature, dim=1)
-    log_teacher = F.log_softmax(teacher / temperature, dim=1)
+    # In float32 whatever the precision: near the optimum the terms cancel to rounding.
+    log_student = F.log_softmax(student.float() / temperature, dim=1)
+    log_teacher = F.log_softmax(teacher.float() / temperature, dim=1)
     divergence = F.kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)
     return temperature**2 * divergence
 
 
 def feature_distillation(projected: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared error of projected student features against the teacher's (paper Eq. 11).
+    """Mean squared error of projected student features against the teacher's (paper Eq. 10).
 
     Args:
         projected: W_projᵀ φ_st, shape (B, 2d).
