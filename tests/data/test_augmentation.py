@@ -196,3 +196,9 @@ def test_constants_are_folded_exactly() -> None:
     # (0 - .5)/.25, (.2 - .5)/.25, (1 - .5)/.25
     assert augmentation.normalise(image).flatten().tolist() == pytest.approx([-2.0, -1.2, 2.0])
     assert math.isclose(float(augmentation.scale), 1 / (255 * 0.25), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(("side", "padding"), [(32, 4), (16, 2), (64, 8), (8, 1)])
+def test_cifar_padding_is_an_eighth_of_the_side(side: int, padding: int) -> None:
+    # spec §1.2 has 4 pixels at 32; the share stays at other sizes.
+    assert build_augmentation("cifar", MEAN, STD, side).padding == padding

@@ -534,6 +534,4 @@ def test_weights_that_the_last_step_broke_are_refused() -> None:
         return {"steep": Loss(1e3 * batch.learned[0].sum())}
 
     with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'base'"):
-        trainer().optimise(
-            phase(Scale(1.0), white([0, 0]), recipe=rule, objective=steep, name="base")
-        )
+        trainer().optimise(phase(Scale(1.0), white([0, 0]), steep, rule, name="base"))

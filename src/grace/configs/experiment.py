@@ -42,7 +42,8 @@ class DataSettings(Settings):
     )
     augmentation: Literal["none", "shift", "cifar", "imagenet"] = Field(
         "none",
-        description="shift: 1-pixel shifts; cifar: crop with padding 4, flip, brightness 63/255; "
+        description="shift: 1-pixel shifts; cifar: crop with padding of an eighth of the "
+        "side (4 at 32 pixels), flip, brightness 63/255; "
         "imagenet: random resized crop and flip",
     )
     streaming: bool | Literal["auto"] = Field(
@@ -122,7 +123,7 @@ class EngineSettings(Settings):
         "auto", description="compile steps; auto: where the phase is long enough to repay it"
     )
     threads: int | None = Field(None, ge=1, description="CPU threads; none leaves torch's choice")
-    eval_batch_size: int = Field(500, ge=1, description="images per batch when only evaluating")
+    eval_batch_size: int = Field(128, ge=1, description="images per batch when only evaluating")
 
 
 class ExperimentSettings(Settings):

@@ -85,6 +85,7 @@ class Learner:
         build: type[Method[Any]] = resolve("method", settings.method.name)
         memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
         workshop = Workshop(settings, shape[0], self.trainer.device)
+        workshop.refuse_unfit_backbone(shape)
         self.method: Method[Any] = build(settings.method, workshop, memory)
 
     def update(

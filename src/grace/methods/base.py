@@ -79,6 +79,23 @@ class Workshop:
         )
         return self.device.place(backbone).eval().requires_grad_(False)
 
+    def refuse_unfit_backbone(self, shape: tuple[int, int, int]) -> None:
+        """Try the backbone on one image of shape (C, H, W).
+
+        Raises:
+            ValueError: when there is no such backbone, or it cannot take such images.
+        """
+        backbone = self.backbone("probe")
+        try:
+            with torch.no_grad():
+                backbone(torch.zeros(1, *shape, device=self.device.torch_device))
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(
+                f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
+                f"({reason}): set data.image_size or choose another backbone.name"
+            ) from error
+
     def head(self, in_features: int, num_outputs: int, *purpose: str | int) -> LinearHead:
         """Make a fresh head."""
         return self.device.place(LinearHead(in_features, num_outputs, self._draws(purpose)))
