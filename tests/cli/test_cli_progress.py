@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conftest import MakeRecord
 from grace.cli._clock import RunClock, in_clock
 from grace.cli.progress import RichProgress, print_summary
 from grace.engine.progress import Progress
+from synthetic_records import MakeRecord
 
 
 def feed(progress: Progress, lines: list[dict[str, Any]], epochs: int = 3) -> None:

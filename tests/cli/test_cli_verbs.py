@@ -10,10 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 import grace
-from conftest import MakeRecord
 from grace.cli.app import app
 from grace.configs.load import load_experiment
 from grace.record import RunRecord
+from synthetic_records import MakeRecord
 
 
 def call(*arguments: str | Path) -> Any:

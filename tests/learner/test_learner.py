@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
+from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.methods import (
     DERSettings,
     FinetuneSettings,
@@ -255,20 +255,3 @@ def test_labels_by_index_and_by_name_agree() -> None:
     data = labelled({0: 3, 1: 3})
     made.update(data.images, class_names(data))
     assert made.class_names == ["class 0", "class 1"]
-
-
-@pytest.mark.parametrize(
-    ("backbone", "message"),
-    [
-        ("resnet99", "no backbone is named 'resnet99': did you mean"),
-        ("timm/vit_tiny_patch16_224", r"cannot take images of shape \(3, 8, 8\).*data.image_size"),
-    ],
-)
-def test_a_backbone_that_cannot_work_is_refused_before_anything_is_learnt(
-    backbone: str, message: str
-) -> None:
-    if backbone.startswith("timm/"):
-        pytest.importorskip("timm", reason="the timm extra is not installed")
-    settings = ExperimentSettings.model_validate({"backbone": {"name": backbone}})
-    with pytest.raises(ValueError, match=message):
-        Learner(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MakeRecord
 from grace.configs.load import load_experiment
 from grace.record import (
     DatasetRecord,
@@ -21,6 +20,7 @@ from grace.record import (
     run_directory,
     write_atomically,
 )
+from synthetic_records import MakeRecord
 
 
 def test_what_is_written_is_read_back(make_record: MakeRecord) -> None:

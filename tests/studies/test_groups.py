@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import MakeRecord
 from grace.studies.groups import flatten, group_records, spread
+from synthetic_records import MakeRecord
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))

@@ -4,7 +4,6 @@ import statistics
 
 import pytest
 
-from conftest import MakeRecord
 from grace.record import RunRecord
 from grace.studies.groups import Spread
 from grace.studies.tables import (
@@ -16,6 +15,7 @@ from grace.studies.tables import (
     to_latex,
     to_markdown,
 )
+from synthetic_records import MakeRecord
 
 
 @pytest.fixture

@@ -1,0 +1,23 @@
+"""A learner that cannot work says so when it is made."""
+
+import pytest
+
+from grace.configs.experiment import ExperimentSettings
+from grace.learner.learner import Learner
+
+
+@pytest.mark.parametrize(
+    ("backbone", "message"),
+    [
+        ("resnet99", "no backbone is named 'resnet99': did you mean"),
+        ("timm/vit_tiny_patch16_224", r"cannot take images of shape \(3, 8, 8\).*data.image_size"),
+    ],
+)
+def test_a_backbone_that_cannot_work_is_refused_before_anything_is_learnt(
+    backbone: str, message: str
+) -> None:
+    if backbone.startswith("timm/"):
+        pytest.importorskip("timm", reason="the timm extra is not installed")
+    settings = ExperimentSettings.model_validate({"backbone": {"name": backbone}})
+    with pytest.raises(ValueError, match=message):
+        Learner(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
