@@ -8,10 +8,11 @@ each in a process of its own:
 ROOT is a folder of 32-pixel images (train/<class>/…, test/<class>/…). The verdicts are pinned:
 once expand, expand, compress, expand; once always compress. The plain side (``plain.py``) uses PIL
 transforms, loader processes, the contiguous layout, teacher and student that each compute all their
-backbones, and tests every five epochs; this side is ``grace`` as its users run it, with compiled
-steps. Compilation is part of the time and also told apart (it lies within training and frozen):
-the compiler's cache is empty when the first scenario starts and warm for the second. This side also
-evaluates nearest class means, which the plain side does not.
+backbones, and tests every five epochs; this side is ``grace`` as its users run it: steps are
+compiled where a phase is long enough (``--compile auto``). Compilation is part of the time and also
+told apart (it lies within training and frozen): the compiler's cache is empty when the first scenario
+starts and warm for the second. This side also evaluates nearest class means, which the plain side
+does not.
 """
 
 import argparse
@@ -54,6 +55,8 @@ def settings_for(args: argparse.Namespace, scenario: str) -> ExperimentSettings:
                 "root": str(args.root),
                 "max_classes": 5 * args.classes,
                 "max_train_per_class": args.images,
+                # As in CIFAR-100, one test image for five training images.
+                "max_test_per_class": max(1, args.images // 5),
                 "augmentation": "cifar",
                 "skip_duplicates": True,
             },
@@ -183,7 +186,9 @@ def parse() -> argparse.Namespace:
         "--epochs", type=int, nargs=3, default=(10, 10, 8), help="of base, grow and compress"
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument(
+        "--compile", default="auto", choices=("auto", "true", "false"), help="as engine.compile"
+    )
     parser.add_argument("--scenario", choices=tuple(PINNED), help="only this one")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -243,7 +248,7 @@ def write(
     command = (
         f"python benchmarks/end_to_end.py ROOT --classes {args.classes} --images {args.images} "
         f"--memory {args.memory} --epochs {' '.join(map(str, args.epochs))} "
-        f"--device {args.device}{'' if args.compile else ' --no-compile'}"
+        f"--device {args.device} --compile {args.compile}"
     )
     about: dict[str, Any] = {
         "date": started.isoformat(timespec="seconds"),
