@@ -7,11 +7,12 @@ each in a process of its own:
 
 ROOT is a folder of 32-pixel images (train/<class>/…, test/<class>/…). The verdicts are pinned:
 once expand, expand, compress, expand; once always compress. The plain side (``plain.py``) uses PIL
-transforms, loader processes, the contiguous layout, teacher and student that each compute all their
-backbones, and tests every five epochs. This side is ``grace`` as its users run it: steps are compiled
-where a phase is long enough (``--compile auto``). Compilation is part of the time and also told apart
-(it lies within training and frozen): the compiler's cache is empty when the first scenario starts and
-warm for the second. This side also evaluates nearest class means, which the plain side does not.
+transforms, loader processes, the contiguous layout, teacher and student that each compute all
+their backbones, and tests every five epochs. This side is ``grace`` as its users run it: steps are
+compiled where a phase is long enough (``--compile auto``). Compilation is part of the time and
+also told apart (it lies within training and frozen): the compiler's cache is empty when the first
+scenario starts and warm for the second. This side also evaluates nearest class means, which the
+plain side does not.
 """
 
 import argparse
