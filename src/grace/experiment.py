@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from grace.data.images import Dataset, LabelledImages
     from grace.data.scenario import Scenario, Task
     from grace.engine.progress import Progress
-    from grace.learner.learner import Learner, Update
+    from grace.learner.document import Update
+    from grace.learner.learner import Learner
 
 
 def run_experiment(

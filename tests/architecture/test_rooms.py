@@ -23,6 +23,7 @@ ROOMS = (
     "objectives",
     "networks",
     "data",
+    "storage",
     "randomness",
     "configs",
 )
@@ -149,6 +150,7 @@ def test_nothing_that_could_run_a_file_as_code() -> None:
         "import grace",
         "import grace.cli",
         "import grace.record, grace.studies.report, grace.studies.tables",
+        "import grace.storage.lock, grace.storage.objects, grace.storage.strict_json",
         "from grace.configs.load import load_experiment; load_experiment('digits')",
         "import sys; sys.argv = ['grace', '--help']\nfrom grace.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass",

@@ -361,7 +361,7 @@ def test_images_of_known_classes_count_as_old(
     run = recorded(recordings, variant)
     step = run.steps[3]
     assert step.update is not None
-    assert step.update.new_class_names == ["class 6"]
+    assert step.update.new_class_names == ("class 6",)
     assert step.heads_in_phase[0] == 7
 
 
@@ -373,7 +373,7 @@ def test_a_task_without_a_new_class_is_taken_in(
     step = run.steps[4]
     assert step.refusal == ""
     assert step.update is not None
-    assert step.update.new_class_names == []
+    assert step.update.new_class_names == ()
     assert len(run.learner.class_names) == 7
     assert step.num_backbones == run.steps[3].num_backbones
     assert not same(step.new, step.old)

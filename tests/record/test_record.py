@@ -18,7 +18,6 @@ from grace.record import (
     read_record,
     read_records,
     run_directory,
-    write_atomically,
 )
 from synthetic_records import MakeRecord
 
@@ -106,22 +105,6 @@ def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:
     with pytest.raises(ValueError, match="exists already"):
         RecordWriter(record.directory, record.info)
     assert (record.directory / "run.json").read_bytes() == before
-
-
-def test_an_interrupted_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, "old")
-
-    def no_room(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", no_room)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_find_and_read_many(make_record: MakeRecord, tmp_path: Path) -> None:

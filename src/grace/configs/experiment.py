@@ -76,10 +76,29 @@ class ScenarioSettings(Settings):
 class MemorySettings(Settings):
     """How many images of old classes are kept."""
 
-    size: int = Field(2000, ge=0, description="exemplars in all; each class gets size // classes")
+    size: int | None = Field(
+        2000,
+        ge=0,
+        description="exemplars in all; each class gets size // classes; none: what max_mb leaves",
+    )
     per_class: int | None = Field(
         None, ge=1, description="keep this many of each class instead of sharing size"
     )
+    validation: int = Field(
+        0, ge=0, description="images of each class that are held out for good, to judge updates"
+    )
+    max_mb: float | None = Field(
+        None,
+        gt=0,
+        description="ceiling on the saved learner in megabytes (10⁶ bytes): weights, method state "
+        "and all kept images; none sets no ceiling",
+    )
+
+    @model_validator(mode="after")
+    def _something_limits(self) -> Self:
+        if self.size is None and self.per_class is None and self.max_mb is None:
+            raise ValueError("without size a memory needs max_mb or per_class: set one of them")
+        return self
 
 
 class BackboneSettings(Settings):

@@ -4,6 +4,8 @@ Shapes: N images of one class, d feature width, B test images, K classes.
 """
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -118,6 +120,27 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
 
 
 @final
+@dataclass(frozen=True)
+class Room:
+    """Bytes that a learner's ceiling leaves to weights, method state and exemplars together.
+
+    Args:
+        num_bytes: bytes in all.
+        image_bytes: bytes of one exemplar.
+    """
+
+    num_bytes: int
+    image_bytes: int
+
+    def quota(self, num_classes: int, weight_bytes: int) -> int:
+        """Exemplars of each of ``num_classes`` classes beside so many bytes of weights and state.
+
+        ``(room - weights) // (classes · image)``, and 0 where the weights alone are too large.
+        """
+        return max(0, self.num_bytes - weight_bytes) // (num_classes * self.image_bytes)
+
+
+@final
 class ExemplarMemory:
     """The kept images of seen classes, per class index and in herding order.
 
@@ -134,6 +157,8 @@ class ExemplarMemory:
         self.keep_all = keep_all
         self.original_counts: dict[int, int] = {}
         """Training images ever seen, per class index (not only those kept)."""
+        self.room: Room | None = None
+        """What a ceiling on the learner's bytes leaves; none without a ceiling."""
         self._images: dict[int, Images] = {}
 
     def __len__(self) -> int:
@@ -144,6 +169,7 @@ class ExemplarMemory:
         """Return a memory of the same images that can change on its own; no pixel is copied."""
         twin = ExemplarMemory(self.settings, self.keep_all)
         twin.original_counts = dict(self.original_counts)
+        twin.room = self.room
         twin._images = dict(self._images)
         return twin
 
@@ -157,11 +183,18 @@ class ExemplarMemory:
         """Bytes of the exemplars' raw pixels."""
         return sum(images.num_bytes for images in self._images.values())
 
-    def quota(self, num_classes: int) -> int:
-        """Exemplars each class may keep after ``num_classes`` classes; see ``quota``."""
+    def quota(self, num_classes: int, weight_bytes: int = 0) -> int:
+        """Exemplars each class may keep after ``num_classes`` classes; see ``quota``.
+
+        Under a ceiling they also fit beside ``weight_bytes`` of weights and method state.
+        """
         if self.keep_all:
             return sys.maxsize
-        return quota(self.settings.size, num_classes, self.settings.per_class)
+        size = sys.maxsize if self.settings.size is None else self.settings.size
+        wanted = quota(size, num_classes, self.settings.per_class)
+        if self.room is None:
+            return wanted
+        return min(wanted, self.room.quota(num_classes, weight_bytes))
 
     def record_originals(self, labels: Tensor) -> None:
         """Count training images (N,) by class index into ``original_counts``."""
@@ -189,6 +222,16 @@ class ExemplarMemory:
             self._images[class_index] = images.subset(order).to(torch.device("cpu"))
         else:
             self._images[class_index] = TensorImages(images.gather(order))
+
+    def restore(self, images: Mapping[int, Images], original_counts: Mapping[int, int]) -> None:
+        """Hold what another memory held: its images per class, and how many there ever were."""
+        self._images = dict(images)
+        self.original_counts = dict(original_counts)
+
+    def forget(self, class_index: int) -> None:
+        """Let a class's exemplars go, and the number of its images."""
+        self._images.pop(class_index, None)
+        self.original_counts.pop(class_index, None)
 
     def of_class(self, class_index: int) -> Images:
         """Return the exemplars of one class in herding order; empty if it has none."""

@@ -83,17 +83,31 @@ class Task:
     """Classes seen including this task (K)."""
     is_last: bool = False
     """Whether the stream is known to end here: for the upper bound in studies, not for methods."""
+    forgotten: frozenset[int] = frozenset()
+    """Old class indices that were forgotten on request: they keep their index and count nowhere."""
 
     def __post_init__(self) -> None:
         assert self.number >= 1
         assert list(self.new_classes) == list(range(self.num_old_classes, self.num_classes))
+        assert all(0 <= index < self.num_old_classes for index in self.forgotten)
         labels = self.data.labels
+        assert self.forgotten.isdisjoint(labels.tolist())
         assert len(labels) == 0 or 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes
 
     @property
     def num_new_classes(self) -> int:
         """Number of classes that appear for the first time (K_new)."""
         return len(self.new_classes)
+
+    @property
+    def num_live_old(self) -> int:
+        """Old classes that were not forgotten: what K_old stands for in every formula."""
+        return self.num_old_classes - len(self.forgotten)
+
+    @property
+    def num_live(self) -> int:
+        """Classes seen that were not forgotten: what K stands for in every formula."""
+        return self.num_classes - len(self.forgotten)
 
     @property
     def present_classes(self) -> list[int]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
+from grace.networks.expandable import ExpandableNetwork
 
 
 @final
@@ -69,6 +70,8 @@ class Phase:
             eval mode.
         recipe: epochs, batch size, optimiser, schedule.
         data: the images that are drawn from.
+        teacher: the network that the phase distils into a smaller one, if it does: whoever wants
+            to can measure what that costs. The engine does not use it.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Phase:
     objective: Objective
     recipe: Recipe
     data: LabelledImages
+    teacher: ExpandableNetwork | None = None
 
 
 @final

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, final
 
@@ -15,10 +14,12 @@ from grace.configs.experiment import EngineSettings
 from grace.data.augmentation import Augmentation
 from grace.data.batches import augmented_batches, epoch_batches, ordered_batches
 from grace.data.images import LabelledImages
+from grace.engine.checkpoint import Keeper, Snapshot
 from grace.engine.device import Device
 from grace.engine.phase import Batch, Loss, Phase, PhaseResult, Sweep
 from grace.engine.progress import Progress, Silence
 from grace.engine.schedule import learning_rates
+from grace.engine.work import Seconds, WorkDone
 from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
 
@@ -33,32 +34,6 @@ def _forward(module: nn.Module, images: Tensor) -> Tensor:
 
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
-
-
-@final
-@dataclass
-class Seconds:
-    """Where the time of a phase or sweep went, in seconds.
-
-    On a GPU, work is queued: the parts tell when it was queued, only ``total`` is exact.
-    """
-
-    data: float = 0.0
-    frozen: float = 0.0
-    training: float = 0.0
-    total: float = 0.0
-
-
-@final
-@dataclass
-class WorkDone:
-    """What one phase or sweep of the current task cost, for the record."""
-
-    name: str
-    epochs: int
-    images: int
-    losses: Mapping[str, float] = field(default_factory=dict)
-    seconds: Seconds = field(default_factory=Seconds)
 
 
 @final
@@ -94,10 +69,13 @@ class Trainer:
         self.work = []
         self._folded = {}
 
-    def run(self, item: Phase | Sweep) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
-        """Carry out and note what a method yielded; return its result or value."""
+    def run(self, item: Phase | Sweep, keeper: Keeper | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+        """Carry out and note what a method yielded; return its result or value.
+
+        A keeper makes a phase go on from its last snapshot.
+        """
         if isinstance(item, Phase):
-            return self.optimise(item)
+            return self.optimise(item, keeper)
         started = time.perf_counter()
         result = self.sweep(item)
         done = WorkDone(item.name, 0, len(item.data))
@@ -137,8 +115,13 @@ class Trainer:
             data, size, self._augmentation, draws, device=device, channels_last=layout
         )
 
-    def optimise(self, phase: Phase) -> PhaseResult:
+    def optimise(self, phase: Phase, keeper: Keeper | None = None) -> PhaseResult:
         """Train a phase's modules for all epochs of its recipe; note the work.
+
+        Args:
+            phase: what trains, on what.
+            keeper: where its snapshots are found and left; the epochs of one that is found are
+                not done again.
 
         Raises:
             NonFiniteLossError: naming phase, epoch, batch and loss, at the end of that epoch.
@@ -146,7 +129,8 @@ class Trainer:
         assert len(phase.data) > 0, f"phase {phase.name} has no data"
         recipe = phase.recipe
         self.progress.phase_started(phase.name, recipe.epochs, len(phase.data))
-        started = time.perf_counter()
+        saved = keeper.saved() if keeper else None
+        started = time.perf_counter() - (saved.seconds if saved else 0.0)
         done = WorkDone(phase.name, recipe.epochs, len(phase.data))
         with _only_training(phase):
             frozen = [self._frozen(module) for module in phase.frozen]
@@ -155,7 +139,11 @@ class Trainer:
             forward = self._forward_for(phase)
             steps = _Steps(phase, frozen, self.device, forward, done.seconds)
             data = self._on_device(phase.data)
-            for epoch, lr in enumerate(learning_rates(recipe)):
+            first = 0
+            if saved and steps.fits(saved):
+                steps.restore(saved)
+                first, done.losses = saved.epochs, saved.losses
+            for epoch, lr in list(enumerate(learning_rates(recipe)))[first:]:
                 seeds = (self._data_seed, self._task, phase.name, epoch)
                 batches = epoch_batches(
                     data,
@@ -170,7 +158,11 @@ class Trainer:
                 with seeded_globally(self._data_seed, "dropout", self._task, phase.name, epoch):
                     done.losses = steps.epoch(epoch, lr, batches, _purpose("objective", *seeds))
                 self.progress.epoch_finished(phase.name, epoch + 1, recipe.epochs, done.losses, lr)
+                if keeper and epoch + 1 < recipe.epochs:
+                    keeper.offer(partial(steps.snapshot, epoch + 1, done, started), is_last=False)
             _refuse_bad_weights(phase)
+            if keeper and first < recipe.epochs:
+                keeper.offer(partial(steps.snapshot, recipe.epochs, done, started), is_last=True)
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
         done.seconds.total = time.perf_counter() - started
@@ -258,13 +250,13 @@ class _Steps:
         self._forward = forward
         self._seconds = seconds
         self._frozen = frozen
-        parameters = [
+        self._parameters = [
             parameter
             for module in [*phase.backbones, *phase.heads]
             for parameter in module.parameters()
         ]
         self._optimiser = torch.optim.SGD(
-            parameters,
+            self._parameters,
             lr=phase.recipe.lr,
             momentum=phase.recipe.momentum,
             weight_decay=phase.recipe.weight_decay,
@@ -273,6 +265,56 @@ class _Steps:
         self._scaler = torch.amp.GradScaler(
             device.torch_device.type, enabled=device.precision == torch.float16
         )
+
+    def snapshot(self, epochs: int, done: WorkDone, started: float) -> Snapshot:
+        """Gather what the phase's further epochs depend on, to be written before the next step.
+
+        ``started`` is the performance counter at the phase's start.
+        """
+        tensors = dict(self._state())
+        if epochs < self._phase.recipe.epochs:
+            tensors |= {f"momentum.{i}": momentum for i, momentum in self._momenta()}
+        return Snapshot(
+            epochs=epochs,
+            tensors={name: tensor.detach().cpu() for name, tensor in tensors.items()},
+            losses=done.losses,
+            seconds=time.perf_counter() - started,
+            scaler=self._scaler.state_dict(),
+        )
+
+    def fits(self, saved: Snapshot) -> bool:
+        """Whether a snapshot is of such a phase; one that is not counts as absent."""
+        wanted = {name: tensor.shape for name, tensor in self._state()}
+        if saved.epochs < self._phase.recipe.epochs and self._phase.recipe.momentum:
+            shapes = enumerate(parameter.shape for parameter in self._parameters)
+            wanted |= {f"momentum.{i}": shape for i, shape in shapes}
+        return wanted == {name: tensor.shape for name, tensor in saved.tensors.items()}
+
+    def restore(self, saved: Snapshot) -> None:
+        """Put everything back as it was when the snapshot was taken."""
+        with torch.no_grad():
+            for name, tensor in self._state():
+                tensor.copy_(saved.tensors[name])
+            for i, parameter in enumerate(self._parameters):
+                momentum = saved.tensors.get(f"momentum.{i}")
+                if momentum is not None:
+                    # copy_ keeps the layout of the parameter, whatever the file's was.
+                    buffer = torch.empty_like(parameter).copy_(momentum)
+                    self._optimiser.state[parameter]["momentum_buffer"] = buffer
+        if saved.scaler:
+            self._scaler.load_state_dict(dict(saved.scaler))
+
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        for kind, modules in (("backbone", self._phase.backbones), ("head", self._phase.heads)):
+            for i, module in enumerate(modules):
+                for name, tensor in module.state_dict().items():
+                    yield f"{kind}.{i}.{name}", tensor
+
+    def _momenta(self) -> Iterator[tuple[int, Tensor]]:
+        for i, parameter in enumerate(self._parameters):
+            momentum = self._optimiser.state[parameter].get("momentum_buffer")
+            if momentum is not None:
+                yield i, momentum
 
     def epoch(
         self,

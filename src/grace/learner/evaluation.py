@@ -52,3 +52,11 @@ def scores(
         sweep = Sweep(name="evaluate", backbones=backbones, data=data, reducer=_Scores(group))
         found |= trainer.sweep(sweep)
     return found
+
+
+def accuracy(trainer: Trainer, classifier: Classifier, data: LabelledImages | None) -> float | None:
+    """Share of images that a predictor names rightly, in [0, 1]; none without images."""
+    if data is None:
+        return None
+    found = scores(trainer, {"": classifier}, data)[""]
+    return float((found.argmax(dim=1) == data.labels).double().mean())

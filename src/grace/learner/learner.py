@@ -1,41 +1,44 @@
 """The learner: a method with its network, memory and class names, updated task by task."""
 
 import copy
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, Self, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import ExperimentSettings
+from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.configs.load import load_experiment
 from grace.configs.registry import resolve
+from grace.data.arrays import for_channels
 from grace.data.augmentation import build_augmentation
-from grace.data.images import Images, LabelledImages, TensorImages
+from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
+from grace.engine.phase import Phase
 from grace.engine.progress import Progress
-from grace.engine.trainer import Trainer, WorkDone
-from grace.learner.evaluation import scores
-from grace.methods.base import Method, Outcome, Workshop
-
-
-@final
-@dataclass(frozen=True)
-class Update:
-    """What one update did: the method's outcome and the work it cost."""
-
-    task: int
-    new_class_names: Sequence[str]
-    outcome: Outcome
-    work: Sequence[WorkDone]
+from grace.engine.trainer import Trainer
+from grace.learner import saving
+from grace.learner.ceiling import Ceiling, set_aside
+from grace.learner.document import Accuracies, Document, Update
+from grace.learner.evaluation import accuracy, scores
+from grace.learner.held_out import HeldOut
+from grace.learner.home import Creation, Home
+from grace.learner.intake import AnyImages, Intake, as_images, class_indices, divide, take_in
+from grace.learner.journal import Journal
+from grace.learner.unknown import cutoff, familiarity
+from grace.methods.base import Classifier, Method, Outcome, Workshop
 
 
 @final
 @dataclass(frozen=True)
 class Size:
-    """What a learner's network holds; exemplars are not counted."""
+    """What a learner's network holds; images are not counted."""
 
     num_backbones: int = 0
     backbone_parameters: int = 0
@@ -43,10 +46,18 @@ class Size:
     weight_bytes: int = 0
     """Weights and buffers."""
 
+    @property
+    def num_parameters(self) -> int:
+        """Of backbones and heads together."""
+        return self.backbone_parameters + self.head_parameters
+
 
 @final
 class Learner:
     """A classifier that learns new classes from their images alone.
+
+    With a home, a directory, every update becomes a version there, and one that is interrupted
+    goes on where it stopped when it is asked for again. Without one it lives in memory.
 
     Args:
         settings: method, backbone, memory, augmentation, seeds, engine; the scenario is not used.
@@ -56,9 +67,11 @@ class Learner:
         progress: told what happens.
 
     Example:
-        >>> learner = Learner(settings, (3, 32, 32), mean, std)  # doctest: +SKIP
+        >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
         >>> learner.update(images, ["cat", "dog", ...])
         >>> learner.predict(images)
+        >>> learner.save("pets")
+        >>> Learner.load("pets").update(more_images, ["parrot", ...])
     """
 
     def __init__(
@@ -71,63 +84,231 @@ class Learner:
     ) -> None:
         self.settings = settings
         self.shape = shape
+        self.mean = tuple(mean)
+        self.std = tuple(std)
         self.class_names: list[str] = []
+        self.forgotten: set[int] = set()
         self.history: list[Update] = []
+        self.held_out = HeldOut()
+        self.home: Home | None = None
+        self.version: int | None = None
+        """The version of the home that this learner is; none before it is one."""
+        self.familiarities = torch.empty(0)
+        """Of the held-out images (n,), ascending: what is unknown is told by them."""
         if settings.data.augmentation == "imagenet" and shape[1] != shape[2]:
             raise ValueError(
                 "data.augmentation=imagenet crops squares, but the images are "
                 f"{shape[2]}×{shape[1]} pixels: set data.image_size"
             )
-        augmentation = build_augmentation(
-            settings.data.augmentation, tuple(mean), tuple(std), shape[1]
-        )
+        augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])
         self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress)
         build: type[Method[Any]] = resolve("method", settings.method.name)
         memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
         workshop = Workshop(settings, shape[0], self.trainer.device)
         workshop.refuse_unfit_backbone(shape)
         self.method: Method[Any] = build(settings.method, workshop, memory)
+        self._ceiling: Ceiling | None = None
+        if settings.memory.max_mb is not None:
+            channels, height, width = shape
+            self._ceiling = Ceiling(settings.memory.max_mb, channels * height * width)
+            if build.keeps_all_images:
+                raise ValueError(
+                    f"{settings.method.name} keeps all images, which no ceiling can bound: remove "
+                    "memory.max_mb (--max-mb) or choose another method"
+                )
+
+    @classmethod
+    def create(
+        cls,
+        experiment: str | ExperimentSettings = "folder",
+        overrides: Sequence[str] = (),
+        *,
+        shape: tuple[int, int, int],
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        directory: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Make a learner that knows nothing yet.
+
+        Args:
+            experiment: settings, or the name or path of an experiment that has them.
+            overrides: ``key.path=value`` texts over a named experiment.
+            shape: (C, H, W) of every image; C is 1 or 3.
+            mean: normalisation constants per channel; none takes ImageNet's.
+            std: likewise.
+            directory: home to make; none keeps the learner in memory.
+            progress: told what happens.
+
+        Raises:
+            ValueError: for settings that cannot be carried out, or a directory that is taken.
+        """
+        settings = experiment
+        if isinstance(settings, str):
+            settings = load_experiment(settings, overrides)
+        channels = 1 if shape[0] == 1 else 3
+        learner = cls(
+            settings,
+            shape,
+            mean or for_channels((0.485, 0.456, 0.406), channels),
+            std or for_channels((0.229, 0.224, 0.225), channels),
+            progress,
+        )
+        if directory is not None:
+            learner.home = Home.create(Path(directory), learner._creation())
+        return learner
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        version: int | None = None,
+        *,
+        engine: EngineSettings | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Bring a saved learner back; it goes on as if it had never stopped.
+
+        Args:
+            directory: its home.
+            version: number of a version; none takes the one in use.
+            engine: how the work is carried out here; none takes the saved way as far as this
+                machine can.
+            progress: told what happens.
+
+        Raises:
+            ValueError: if there is no such learner or version, or it was made by a newer grace.
+            DamagedError: if its files cannot be trusted.
+        """
+        home = Home.open(Path(directory))
+        number = home.current() if version is None else version
+        if number is None:
+            creation = home.creation
+            settings = saving.carried_out_here(creation.settings, engine)
+            learner = cls(settings, creation.shape, creation.mean, creation.std, progress)
+        else:
+            document = home.document(number)
+            settings = saving.carried_out_here(document.settings, engine)
+            learner = cls(settings, document.shape, document.mean, document.std, progress)
+            learner._become(document, home)
+        learner.home = home
+        return learner
+
+    def save(self, directory: str | Path) -> int:
+        """Save this learner as the next version of a home, made if need be, and put it in use.
+
+        Returns:
+            The version's number.
+
+        Raises:
+            ValueError: if nothing has been learnt, the directory is something else, or the
+                learner has a home already, which is where its updates go.
+        """
+        path = Path(directory)
+        self._refuse_ignorance()
+        if self.home is not None and self.version is not None:
+            if self.home.path.resolve() == path.resolve():
+                return self.version
+            raise ValueError(
+                f"this learner lives in '{self.home.path}': copy that directory to have it twice"
+            )
+        self.home = Home.create(path, self._creation())
+        with self.home.changing():
+            self._write(self.home, accepted=True, digest=None)
+        assert self.version is not None
+        return self.version
+
+    def rollback(self, version: int) -> None:
+        """Put another version of the home in use, and become it.
+
+        Raises:
+            ValueError: without a home, or if there is no such version.
+        """
+        home = self._home()
+        document = home.document(version)
+        with home.changing():
+            self._become(document, home)
+            home.make_current(version)
 
     def update(
         self,
-        images: Images | Tensor | np.ndarray[Any, Any],
+        images: AnyImages,
         labels: Sequence[str],
         *,
+        validation: tuple[AnyImages, Sequence[str]] | None = None,
+        max_drop: float | None = None,
         is_last: bool = False,
+        again: bool = False,
+        identity: str | None = None,
     ) -> Update:
         """Learn images of new classes, and fresh images of known ones.
 
         New classes get the next indices in order of first appearance. When anything fails, the
-        learner stays as it was.
+        learner stays as it was. With a home, an update that was interrupted goes on where it
+        stopped, and one that is already the learner's last is not repeated.
 
         Args:
             images: uint8, (N, C, H, W).
             labels: N class names.
+            validation: images to hold out, and their class names; none holds some of ``images``
+                out. ``memory.validation`` says how many of each class.
+            max_drop: points of percent of accuracy that classes known before may lose on their
+                held-out images; an update that costs more is kept as a rejected version, and the
+                learner stays as it was.
             is_last: whether the stream is known to end here (joint training waits for it).
+            again: repeat an update that is the learner's last.
+            identity: tells this update from others where hashing its images would take long.
 
         Returns:
-            What was decided and what it cost.
+            What was decided and what it cost; ``accepted`` tells whether it is in use.
 
         Raises:
-            ValueError: for images of another shape, too few classes, a memory too small, or a
-                loss that is not finite.
+            ValueError: for images of another shape, too few classes, a memory too small, a ceiling
+                too low, or a loss that is not finite.
         """
-        task = self._task(_as_images(images), labels, is_last)
-        self.check_memory(task.num_classes)
-        names = list(dict.fromkeys(str(name) for name in labels))
-        self.trainer.start_task(task.number)
-        backup = self._backup()
-        try:
-            self.method.memory.record_originals(task.data.labels)
-            outcome = self._carry_out(task)
-        except BaseException:
-            self.method = backup
-            raise
-        new_names = [name for name in names if name not in self.class_names]
-        self.class_names.extend(new_names)
-        update = Update(task.number, new_names, outcome, tuple(self.trainer.work))
-        self.history.append(update)
-        return update
+        intake = take_in(
+            images,
+            labels,
+            validation,
+            self.shape,
+            max_drop=max_drop,
+            is_last=is_last,
+            identity=identity,
+        )
+        if self.home is None:
+            return self._learn(intake, None)
+        with self.home.changing():
+            if self.home.current() != self.version:
+                raise ValueError(
+                    f"'{self.home.path}' has changed since this learner was loaded: load it again"
+                )
+            done = None if again else self._done_already(intake.digest, self.home)
+            if done is None:
+                journal = self.home.begin(self.version, intake.digest)
+                done = self._learn(intake, journal)
+            self.home.discard()
+            self.home.remove_unused()
+        return done
+
+    def forget(self, name: str) -> None:
+        """Forget a class: drop its images from every version of the home, mask it in all of them.
+
+        Its index stays, and the weights are not unlearnt: what they know of it is hidden, not
+        gone. Later images of that name revive it.
+
+        Raises:
+            ValueError: if there is no such class, it is the last one left, or an update of the
+                home was interrupted.
+        """
+        live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
+        if name not in live:
+            raise ValueError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
+        if len(live) == 1:
+            raise ValueError(f"'{name}' is the last class left: a learner without classes is none")
+        if self.home is not None:
+            with self.home.changing():
+                self.home.purge(name)
+        self._forget({self.class_names.index(name)})
 
     def check_memory(self, num_classes: int) -> None:
         """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
@@ -142,29 +323,49 @@ class Learner:
         counts = network.num_parameters()
         return Size(len(network.backbones), counts.backbones, counts.heads, network.num_bytes())
 
-    def scores(self, images: Images | Tensor | np.ndarray[Any, Any]) -> dict[str, Tensor]:
+    def scores(self, images: AnyImages) -> dict[str, Tensor]:
         """Score images with every predictor: (N, K) by name, the primary predictor first."""
-        data = _as_images(images)
-        self._check_shape(data)
+        data = as_images(images, self.shape)
         unknown = torch.zeros(len(data), dtype=torch.int64)
         return scores(self.trainer, dict(self.method.classifiers()), LabelledImages(data, unknown))
 
-    def predict_proba(self, images: Images | Tensor | np.ndarray[Any, Any]) -> Tensor:
+    def decision_function(self, images: AnyImages) -> Tensor:
+        """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
+
+        Raises:
+            ValueError: before the first update.
+        """
+        self._refuse_ignorance()
+        return next(iter(self.scores(images).values()))
+
+    def predict_proba(self, images: AnyImages) -> Tensor:
         """Give class probabilities (N, K) by the primary predictor's softmax.
 
         Raises:
             ValueError: before the first update.
         """
-        by_name = self.scores(images)
-        if not by_name:
-            raise ValueError("nothing has been learnt yet: call update first")
-        return next(iter(by_name.values())).softmax(dim=1)
+        return self.decision_function(images).softmax(dim=1)
 
-    def predict(self, images: Images | Tensor | np.ndarray[Any, Any]) -> list[str]:
+    def predict(self, images: AnyImages) -> list[str]:
         """Name the class of each image."""
         return [self.class_names[int(i)] for i in self.predict_proba(images).argmax(dim=1)]
 
-    def score(self, images: Images | Tensor | np.ndarray[Any, Any], labels: Sequence[str]) -> float:
+    def unknown(self, images: AnyImages, false_alarms: float = 0.05) -> list[bool]:
+        """Tell which images are unlike anything learnt; see ``cutoff_of_unknown``."""
+        return self.is_unknown(self.decision_function(images), false_alarms)
+
+    def is_unknown(self, image_scores: Tensor, false_alarms: float = 0.05) -> list[bool]:
+        """Tell it from the scores (N, K) that ``decision_function`` gave.
+
+        At most a share ``false_alarms`` of images of learnt classes is called unknown.
+
+        Raises:
+            ValueError: if too few images are held out to promise that.
+        """
+        lowest = cutoff(self.familiarities, false_alarms)
+        return [bool(own < lowest) for own in familiarity(image_scores)]
+
+    def score(self, images: AnyImages, labels: Sequence[str]) -> float:
         """Share of the images that are given their label, in [0, 1]."""
         predictions = self.predict(images)
         if len(predictions) != len(labels):
@@ -172,55 +373,238 @@ class Learner:
         right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
         return right / len(labels)
 
-    def _task(self, images: Images, labels: Sequence[str], is_last: bool) -> Task:
-        if len(images) != len(labels):
-            raise ValueError(f"{len(images)} images but {len(labels)} labels: give one label each")
-        self._check_shape(images)
-        num_old = len(self.class_names)
-        index = {name: i for i, name in enumerate(self.class_names)}
-        for name in labels:
-            index.setdefault(str(name), len(index))
-        if not self.history and len(index) < 2:
+    def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
+        """Give a loaded learner that keeps every image those it learnt from: none are saved."""
+        intake = take_in(images, labels, None, self.shape)
+        index = class_indices(self.class_names, intake.labels)
+        assert len(index) == len(self.class_names), "these classes were never learnt"
+        indices = torch.tensor([index[name] for name in intake.labels], dtype=torch.int64)
+        self.method.keep(LabelledImages(intake.images, indices))
+
+    def _learn(self, intake: Intake, journal: Journal | None) -> Update:
+        """Carry an update out, save it where there is a home, and undo it if it is not wanted."""
+        before = self._remember()
+        try:
+            update = self._carry_out(intake, journal)
+            self.history.append(update)
+            if self._ceiling or self.home:
+                update = update.model_copy(update={"num_bytes": saving.describe(self).num_bytes})
+                self.history[-1] = update
+            assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
+            if self.home is not None:
+                self._write(self.home, accepted=update.accepted, digest=intake.digest)
+        except BaseException:
+            self._restore(before)
+            raise
+        if not update.accepted:
+            self._restore(before)
+        return update
+
+    def _carry_out(self, intake: Intake, journal: Journal | None) -> Update:
+        started = time.perf_counter()
+        number, num_old = len(self.history) + 1, len(self.class_names)
+        index = class_indices(self.class_names, intake.labels)
+        if number == 1 and len(index) < 2:
             raise ValueError("the first update needs images of at least two classes")
-        indices = torch.tensor([index[str(name)] for name in labels], dtype=torch.int64)
-        return Task(
-            number=len(self.history) + 1,
-            data=LabelledImages(images, indices),
+        seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
+        data, held_out = divide(intake, index, self.held_out, wanted, seed, number)
+        present = set(data.labels.tolist())
+        revived = sorted(self.forgotten & present)
+        task = Task(
+            number=number,
+            data=data,
             new_classes=range(num_old, len(index)),
             num_old_classes=num_old,
             num_classes=len(index),
-            is_last=is_last,
+            is_last=intake.is_last,
+            forgotten=frozenset(self.forgotten - present),
+        )
+        self._refuse_unfit(task, list(index)[num_old:], held_out)
+
+        old = set(range(num_old)) - self.forgotten
+        size = self.size()
+        old_before = self._accuracy(held_out, old)
+        self.forgotten -= present
+        self.held_out = held_out
+        self.class_names = list(index)
+        self.method.forget(self.forgotten)
+        self.method.memory.record_originals(data.labels)
+        outcome, teacher = self._perform(task, journal)
+        self.familiarities = self._calibrated()
+        live = set(range(task.num_classes)) - self.forgotten
+        compressed = outcome.verdict in ("compress", "compress (budget)")
+        new = {*task.new_classes, *revived}
+        now = self.size()
+        return Update(
+            task=number,
+            new_class_names=tuple(self.class_names[num_old:]),
+            revived_class_names=tuple(self.class_names[i] for i in revived),
+            outcome=outcome,
+            work=tuple(self.trainer.work),
+            num_images=len(data),
+            num_backbones=(size.num_backbones, now.num_backbones),
+            num_parameters=(size.num_parameters, now.num_parameters),
+            num_exemplars=len(self.method.memory),
+            accuracy=Accuracies(
+                old_before=old_before,
+                old_after=self._accuracy(held_out, old),
+                new_after=self._accuracy(held_out, new),
+                num_old=sum(held_out.count(i) for i in old),
+                num_new=sum(held_out.count(i) for i in new),
+                teacher=teacher,
+                student=self._accuracy(held_out, live) if compressed else None,
+            ),
+            max_drop=intake.max_drop,
+            seconds=time.perf_counter() - started,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _check_shape(self, images: Images) -> None:
-        if len(images) == 0:
-            raise ValueError("no images were given")
-        if images.shape != self.shape:
-            raise ValueError(
-                f"images have shape {images.shape}, this learner takes {self.shape} "
-                "(channels, height, width): resize or convert them"
-            )
-
-    def _carry_out(self, task: Task) -> Outcome:
+    def _perform(self, task: Task, journal: Journal | None) -> tuple[Outcome, float | None]:
+        """Run the method; also measure what a phase distils from, on the held-out images."""
+        self.trainer.start_task(task.number)
         steps = self.method.learn(task)
         result: Any = None
-        while True:
+        teacher: float | None = None
+        for number in count():
             try:
-                result = self.trainer.run(steps.send(result))
+                item = steps.send(result)
             except StopIteration as stop:
                 outcome: Outcome = stop.value
-                return outcome
+                return outcome, teacher
+            if isinstance(item, Phase) and item.teacher is not None:
+                network = item.teacher
+                expert = Classifier(list(network.backbones), network.head)
+                teacher = accuracy(self.trainer, expert, self.held_out.data())
+            run = self.trainer.run
+            result = journal.perform(number, item, self.trainer) if journal else run(item)
+        raise AssertionError
 
-    def _backup(self) -> Method[Any]:
+    def _refuse_unfit(self, task: Task, new_names: Sequence[str], held_out: HeldOut) -> None:
+        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take."""
+        memory, wants = self.method.memory, self.method.uses_memory
+        if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
+            raise ValueError(
+                f"a saved {self.settings.method.name} learner does not have the images it learnt "
+                "from and cannot go on: create a new one with all images"
+            )
+        if self._ceiling is not None:
+            document_bytes = len(saving.describe(self).dump()) if self.history else 0
+            name_bytes = sum(len(name.encode()) for name in new_names)
+            num_present = len(set(task.data.labels.tolist()))
+            aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
+            aside += 4 * len(held_out)
+            grows = self.method.adds_backbones and task.number > 1
+            keeps_any = wants and self.settings.memory.size != 0
+            self._ceiling.check(
+                self.method.bytes_after(task, grows=grows),
+                task.num_live if keeps_any else 0,
+                held_out.num_bytes,
+                aside,
+            )
+            memory.room = self._ceiling.room(held_out.num_bytes, aside)
+        if wants:
+            memory.quota(task.num_live)
+
+    def _accuracy(self, held_out: HeldOut, classes: set[int]) -> float | None:
+        classifier = next(iter(self.method.classifiers().values()), None)
+        data = held_out.data(classes)
+        return accuracy(self.trainer, classifier, data) if classifier else None
+
+    def _calibrated(self) -> Tensor:
+        data = self.held_out.data()
+        if data is None or not self.method.classifiers():
+            return torch.empty(0)
+        found = next(iter(self.scores(data.images).values()))
+        return familiarity(found).sort().values
+
+    def _forget(self, classes: set[int]) -> None:
+        self.forgotten |= classes
+        for index in classes:
+            self.held_out.forget(index)
+        self.method.forget(self.forgotten)
+
+    def _done_already(self, digest: str, home: Home) -> Update | None:
+        """Find this very update among the versions: it was saved, then the process was killed."""
+        numbers = home.numbers()
+        newest = home.document(numbers[-1]) if numbers else None
+        if newest is None or newest.digest != digest:
+            return None
+        update = newest.history[-1]
+        if newest.number == self.version:
+            return update
+        if newest.parent != self.version:
+            return None
+        if newest.status == "accepted":
+            home.make_current(newest.number)
+            self._become(newest, home)
+        return update
+
+    def _write(self, home: Home, *, accepted: bool, digest: str | None) -> None:
+        """Add this learner to its home; an accepted one is put in use."""
+        number = home.next_number()
+        status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
+        home.write(saving.to_document(self, home.put, number=number, status=status, digest=digest))
+        if accepted:
+            home.make_current(number)
+        self.version = number
+
+    def _become(self, document: Document, home: Home) -> None:
+        """Take over everything that a version holds; on failure this learner is as it was."""
+        saving.refuse_too_large(document, home)
+        state = saving.read_state(document, home)
+        exemplars, held_out = saving.read_images(document, home)
+        familiarities = saving.read_familiarities(document, home)
+        before = self._remember()
+        try:
+            self.method.restore(state, len(document.class_names))
+            self.method.memory.restore(exemplars, document.original_counts)
+            self.class_names = list(document.class_names)
+            self.history = list(document.history)
+            self.held_out = held_out
+            self.familiarities = familiarities
+            self.forgotten = set(document.forgotten)
+            self.method.forget(self.forgotten)
+        except BaseException:
+            self._restore(before)
+            raise
+        self.version = document.number
+
+    def _remember(self) -> dict[str, Any]:
         # Exemplars and the workshop are shared with the copy: updates never write into them.
         method = self.method
         shared = {id(method.memory): method.memory.copy(), id(method.workshop): method.workshop}
-        return copy.deepcopy(method, shared)
+        return {
+            "method": copy.deepcopy(method, shared),
+            "class_names": list(self.class_names),
+            "forgotten": set(self.forgotten),
+            "history": list(self.history),
+            "held_out": self.held_out.copy(),
+            "familiarities": self.familiarities,
+            "version": self.version,
+        }
 
+    def _restore(self, before: dict[str, Any]) -> None:
+        self.method = before["method"]
+        self.class_names = before["class_names"]
+        self.forgotten = before["forgotten"]
+        self.history = before["history"]
+        self.held_out = before["held_out"]
+        self.familiarities = before["familiarities"]
+        self.version = before["version"]
 
-def _as_images(images: Images | Tensor | np.ndarray[Any, Any]) -> Images:
-    if isinstance(images, Images):
-        return images
-    if isinstance(images, np.ndarray):
-        images = torch.from_numpy(images)
-    return TensorImages(images)
+    def _creation(self) -> Creation:
+        return Creation(
+            settings=saving.portable(self.settings),
+            shape=self.shape,
+            mean=self.mean,
+            std=self.std,
+        )
+
+    def _home(self) -> Home:
+        if self.home is None:
+            raise ValueError("this learner has no home: save it into a directory first")
+        return self.home
+
+    def _refuse_ignorance(self) -> None:
+        if not self.method.classifiers():
+            raise ValueError("nothing has been learnt yet: call update first")

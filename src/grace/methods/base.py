@@ -4,11 +4,12 @@ Shapes: B images, d features of a backbone, D of all backbones together, K class
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, final
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
 from grace.configs.experiment import ExperimentSettings
@@ -21,36 +22,23 @@ from grace.data.scenario import Task
 from grace.engine.device import Device
 from grace.engine.phase import Batch, Loss, Phase, Sweep
 from grace.engine.reducers import Collect
+from grace.methods.outcome import Outcome as Outcome
 from grace.networks.backbone import Backbone
 from grace.networks.build import build_backbone
 from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import LinearHead, grown
+from grace.networks.heads import MASKED, LinearHead, grown
+from grace.networks.loading import load_exactly, load_tensors
 from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
+from grace.storage.errors import DamagedError
+from grace.storage.tensors import encoded_size
 
 T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 SettingsT = TypeVar("SettingsT", bound=BaseMethodSettings)
 
 Steps = Generator[Phase | Sweep, Any, T]
 """What ``learn`` and its parts are: they yield work, get its result back, and return T."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a method decided in a task.
-
-    Args:
-        verdict: "base", "grow", "compress", "refresh", "update" or "skip".
-        saturation: normalised effective rank that decided, in [0, 1].
-        threshold: threshold it was compared with.
-        merge_weight: weight w of the mergeable backbone in the student; none for a fresh student.
-    """
-
-    verdict: Literal["base", "grow", "compress", "refresh", "update", "skip"]
-    saturation: float | None = None
-    threshold: float | None = None
-    merge_weight: float | None = None
 
 
 @final
@@ -60,6 +48,34 @@ class Classifier:
 
     backbones: Sequence[nn.Module]
     score: Callable[[Tensor], Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class MethodState:
+    """All that a method must find again to go on as if it had never stopped, but its exemplars.
+
+    Args:
+        values: small facts that JSON can hold.
+        parts: tensors by name, in groups that change together: a backbone, a head.
+    """
+
+    values: Mapping[str, Any]
+    parts: Mapping[str, Mapping[str, Tensor]]
+
+
+def read_values(model: type[ModelT], values: Mapping[str, Any], method: str) -> ModelT:
+    """Check a method's saved values against the model of what it writes.
+
+    Raises:
+        DamagedError: naming the first thing that is wrong.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in detail["loc"])
+        raise DamagedError(f"the saved {method} is damaged: {where}: {detail['msg']}") from error
 
 
 @final
@@ -121,6 +137,8 @@ class Method(ABC, Generic[SettingsT]):
     """Whether exemplars of old classes are kept."""
     keeps_all_images: ClassVar[bool] = False
     """Whether every image is kept: the upper bound alone may."""
+    adds_backbones: ClassVar[bool] = False
+    """Whether every later task adds a backbone, with no way back."""
 
     def __init__(self, settings: SettingsT, workshop: Workshop, memory: ExemplarMemory) -> None:
         self.settings = settings
@@ -128,6 +146,11 @@ class Method(ABC, Generic[SettingsT]):
         self.memory = memory
         self._network: ExpandableNetwork | None = None
         self._class_means: Tensor | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call the method."""
+        return self.workshop.settings.method.name
 
     @property
     def network(self) -> ExpandableNetwork:
@@ -156,22 +179,115 @@ class Method(ABC, Generic[SettingsT]):
         classifiers = {"linear": Classifier(backbones, self._network.head)}
         means = self._class_means
         if means is not None:
+            absent = means.norm(dim=1) == 0
             classifiers["nearest_mean"] = Classifier(
-                backbones, lambda features: nearest_mean(features.float(), means)
+                backbones,
+                lambda features: nearest_mean(features.float(), means).masked_fill(absent, MASKED),
             )
         return classifiers
 
+    def forget(self, classes: Collection[int]) -> None:
+        """Hide these old classes and no others everywhere, and let their exemplars go.
+
+        Their rows of the head and what the weights know of them stay.
+        """
+        for index in classes:
+            self.memory.forget(index)
+            if self._class_means is not None:
+                self._class_means[index] = 0
+        if self._network is not None:
+            self._network.head.mask(classes)
+
+    def state(self) -> MethodState:
+        """Give the method's state; the tensors are its own, not copies."""
+        parts: dict[str, Mapping[str, Tensor]] = {}
+        if self._network is not None:
+            for i, backbone in enumerate(self._network.backbones):
+                parts[f"backbone.{i}"] = backbone.state_dict()
+            parts["head"] = self._network.head.state_dict()
+        if self._class_means is not None:
+            parts["class_means"] = {"means": self._class_means}
+        return MethodState(self.own_values(), parts)
+
+    def restore(self, state: MethodState, num_classes: int) -> None:
+        """Put a state of ``num_classes`` classes in place of what is there.
+
+        Raises:
+            DamagedError: if it is no state that this method could have given.
+        """
+        parts = dict(state.parts)
+        count = sum(name.startswith("backbone.") for name in parts)
+        means = parts.pop("class_means", None)
+        if count:
+            backbones = []
+            for i in range(count):
+                backbone = self.workshop.backbone("restored")
+                load_exactly(backbone, parts.pop(f"backbone.{i}", {}), f"backbone {i}")
+                backbones.append(backbone)
+            width = sum(backbone.feature_dim for backbone in backbones)
+            head = self.workshop.head(width, num_classes, "restored").requires_grad_(False).eval()
+            load_exactly(head, parts.pop("head", {}), "head")
+            self._network = ExpandableNetwork(backbones, head).eval()
+            if means is not None:
+                own = torch.empty(num_classes, width, device=self.workshop.device.torch_device)
+                load_tensors({"means": own}, means, "class means")
+                self._class_means = own
+        if parts or (means is not None and not count):
+            raise DamagedError(f"the saved {self.name} has parts that it never writes")
+        self.restore_values(state.values)
+
+    def own_values(self) -> Mapping[str, Any]:
+        """Give what ``restore_values`` needs, as JSON can hold it; nothing by default."""
+        return {}
+
+    def restore_values(self, values: Mapping[str, Any]) -> None:
+        """Take back what ``own_values`` gave.
+
+        Raises:
+            DamagedError: if it gave no such thing.
+        """
+        if values:
+            raise DamagedError(f"the saved {self.name} has values that it never writes")
+
+    def bytes_after(self, task: Task, *, grows: bool) -> int:
+        """Bytes of weights and method state once a task is learnt, with one backbone more or not.
+
+        They are those of the files, headers included. The first task builds a backbone in any case.
+        """
+        backbones = list(self._network.backbones) if self._network is not None else []
+        if grows or not backbones:
+            backbones.append(backbones[-1] if backbones else self.workshop.backbone("measured"))
+        shape = (task.num_classes, sum(backbone.feature_dim for backbone in backbones))
+        rest = {"weight": (shape, torch.float32), "bias": (shape[:1], torch.float32)}
+        num_bytes = encoded_size(rest)
+        if self.uses_memory:
+            num_bytes += encoded_size({"means": (shape, torch.float32)})
+        for backbone in backbones:
+            state = backbone.state_dict()
+            num_bytes += encoded_size({name: (t.shape, t.dtype) for name, t in state.items()})
+        return num_bytes
+
+    def has_room_to_grow(self, task: Task) -> bool:
+        """Whether one backbone more leaves room for an exemplar of each class."""
+        room = self.memory.room
+        return room is None or room.quota(task.num_live, self.bytes_after(task, grows=True)) > 0
+
     def first_task(self, task: Task) -> Steps[Outcome]:
         """Train one fresh backbone and head on the first task with cross-entropy."""
-        self.network = self.fresh_network(task.num_classes, task.number)
+        self.network = self.fresh_network(task)
         yield self.classification_phase("base", self.settings.base, task.data)
         return Outcome(verdict="base")
 
-    def fresh_network(self, num_classes: int, task_number: int) -> ExpandableNetwork:
-        """Make one fresh backbone with a fresh head."""
-        backbone = self.workshop.backbone(task_number)
-        head = self.workshop.head(backbone.feature_dim, num_classes, "main", task_number)
-        return ExpandableNetwork([backbone], head)
+    def fresh_network(self, task: Task) -> ExpandableNetwork:
+        """Make one fresh backbone with a fresh head over a task's classes."""
+        backbone = self.workshop.backbone(task.number)
+        return ExpandableNetwork([backbone], self.class_head(task, backbone.feature_dim, "main"))
+
+    def class_head(self, task: Task, in_features: int, purpose: str) -> LinearHead:
+        """Make a fresh head over all classes of a task, the forgotten ones masked."""
+        head = self.workshop.head(in_features, task.num_classes, purpose, task.number)
+        head.mask(task.forgotten)
+        return head
 
     def classification_phase(
         self,
@@ -222,16 +338,19 @@ class Method(ABC, Generic[SettingsT]):
         Old classes keep their first exemplars. Each class of the task is herded from its images,
         those of a known class together with its stored ones.
         """
-        if not self.memory.quota(task.num_classes):
+        quota = self.memory.quota(task.num_live, self.bytes_after(task, grows=False))
+        if not quota:
             return
-        yield from self._herd(task)
+        yield from self._herd(task, quota)
         exemplars = self.memory.data()
         features = yield self._features("class means", exemplars)
-        means = [class_mean(features[exemplars.labels == index]) for index in self.memory.classes]
-        self._class_means = torch.stack(means).to(self.workshop.device.torch_device)
+        # The row of a class without exemplars, one that was forgotten, stays 0.
+        means = torch.zeros(task.num_classes, features.shape[1])
+        for index in self.memory.classes:
+            means[index] = class_mean(features[exemplars.labels == index])
+        self._class_means = means.to(self.workshop.device.torch_device)
 
-    def _herd(self, task: Task) -> Steps[None]:
-        quota = self.memory.quota(task.num_classes)
+    def _herd(self, task: Task, quota: int) -> Steps[None]:
         exemplars = self.memory.data()
         stored = torch.isin(exemplars.labels, torch.tensor(task.present_classes))
         known = exemplars.subset(stored.nonzero().flatten())
@@ -248,9 +367,10 @@ class Method(ABC, Generic[SettingsT]):
             name=name, backbones=list(self.network.backbones), data=data, reducer=Collect()
         )
 
-    def keep(self, task: Task) -> None:
-        """Put all images of a task into a memory that keeps everything."""
-        data = concatenate([self.memory.data(), task.data])
-        for index in task.present_classes:
+    def keep(self, data: LabelledImages) -> None:
+        """Put all images into a memory that keeps everything."""
+        present = sorted(set(data.labels.tolist()))
+        data = concatenate([self.memory.data(), data])
+        for index in present:
             images = data.of_class(index).images
             self.memory.store(index, images, torch.arange(len(images)))

@@ -1,6 +1,6 @@
 """DER: a new backbone for every task beside the frozen old ones (spec §3.6, without pruning)."""
 
-from typing import final
+from typing import ClassVar, final
 
 from typing_extensions import override
 
@@ -13,6 +13,8 @@ from grace.methods.growth import grow
 @final
 class DER(Method[DERSettings]):
     """Dynamically expandable representation: GRACE that never compresses."""
+
+    adds_backbones: ClassVar[bool] = True
 
     @override
     def learn(self, task: Task) -> Steps[Outcome]:

@@ -15,22 +15,27 @@ Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
 8. Without a new class there is nothing to grow: one *refresh* phase trains a copy of the
    mergeable backbone with the present network as teacher, λ = 0.5, and the threshold
    and the saturation it will be compared with stay.
+9. Under a ceiling on the learner's bytes, a network that may not grow compresses, whatever its
+   saturation, and the threshold decays as after any compression.
 """
 
-from typing import final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, final
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from typing_extensions import override
 
 from grace.capacity.merge import bias, merge_weight, preservation
 from grace.capacity.saturation import FeatureMoments
-from grace.capacity.threshold import Threshold, Verdict
+from grace.capacity.threshold import Threshold
 from grace.configs.methods import GraceSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase, Sweep
-from grace.methods.base import Method, Outcome, Steps, Workshop
+from grace.methods.base import Method, Outcome, Steps, Workshop, read_values
 from grace.methods.growth import grow
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
@@ -42,6 +47,18 @@ from grace.objectives.distillation import (
     feature_distillation,
     logit_distillation,
 )
+from grace.storage.errors import DamagedError
+
+
+@final
+class _Values(BaseModel):
+    """What a saved GRACE knows beside its tensors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    compressions: int = Field(ge=0)
+    class_counts: list[int]
+    previous_saturation: float | None = Field(ge=0, le=1)
 
 
 @final
@@ -56,6 +73,23 @@ class Grace(Method[GraceSettings]):
         self.threshold = Threshold(initial=settings.threshold, decay=settings.threshold_decay)
         self.class_counts: list[int] = []
         self._previous_saturation: float | None = None
+
+    @override
+    def own_values(self) -> Mapping[str, Any]:
+        return {
+            "compressions": self.threshold.compressions,
+            "class_counts": self.class_counts,
+            "previous_saturation": self._previous_saturation,
+        }
+
+    @override
+    def restore_values(self, values: Mapping[str, Any]) -> None:
+        saved = read_values(_Values, values, "grace")
+        if len(saved.class_counts) != (len(self.network.backbones) if self.classifiers() else 0):
+            raise DamagedError("the saved grace does not count the classes of every backbone")
+        self.threshold = replace(self.threshold, compressions=saved.compressions)
+        self.class_counts = list(saved.class_counts)
+        self._previous_saturation = saved.previous_saturation
 
     @override
     def learn(self, task: Task) -> Steps[Outcome]:
@@ -82,7 +116,7 @@ class Grace(Method[GraceSettings]):
         threshold, weight = self.threshold.value, None
         verdict = self._verdict(task, saturation)
 
-        if verdict == "compress":
+        if verdict != "grow":
             # Stage III: Compress
             weight = self._student_weight(task)
             self.network = yield from self._compress(task, expanded, weight)
@@ -91,7 +125,7 @@ class Grace(Method[GraceSettings]):
             # The mergeable backbone becomes fixed, the provisional one mergeable.
             self.network = expanded
             self.class_counts.append(task.num_new_classes)
-        self.threshold = self.threshold.after(verdict)
+        self.threshold = self.threshold.after("grow" if verdict == "grow" else "compress")
         return Outcome(
             verdict=verdict, saturation=saturation, threshold=threshold, merge_weight=weight
         )
@@ -106,10 +140,15 @@ class Grace(Method[GraceSettings]):
             augmented=self.settings.assess_on == "previous",
         )
 
-    def _verdict(self, task: Task, saturation: float) -> Verdict:
+    def _verdict(
+        self, task: Task, saturation: float
+    ) -> Literal["grow", "compress", "compress (budget)"]:
+        verdict = self.threshold.verdict(saturation)
         if self.settings.expand_at is not None:
-            return "grow" if task.number in self.settings.expand_at else "compress"
-        return self.threshold.verdict(saturation)
+            verdict = "grow" if task.number in self.settings.expand_at else "compress"
+        if verdict == "grow" and not self.has_room_to_grow(task):
+            return "compress (budget)"
+        return verdict
 
     def _student_weight(self, task: Task) -> float | None:
         """Weight of the mergeable backbone in the student; none where the student is fresh."""
@@ -119,7 +158,7 @@ class Grace(Method[GraceSettings]):
         new_images = int((task.data.labels >= task.num_old_classes).sum())
         return merge_weight(
             preservation(self.class_counts[-1], task.num_new_classes),
-            bias(new_images // task.num_new_classes, len(self.memory) // task.num_old_classes),
+            bias(new_images // task.num_new_classes, len(self.memory) // max(1, task.num_live_old)),
             self.settings.gamma,
         )
 
@@ -137,7 +176,7 @@ class Grace(Method[GraceSettings]):
         fixed = list(expanded.backbones)[:-2]
         student = self._initial_student(task, expanded, weight)
         width = expanded.feature_dim - expanded.backbones[-1].feature_dim
-        head = self.workshop.head(width, task.num_classes, "student", task.number)
+        head = self.class_head(task, width, "student")
         yield self._distillation_phase(
             "compress",
             task,
@@ -145,7 +184,7 @@ class Grace(Method[GraceSettings]):
             student=student,
             head=head,
             num_replaced=2,
-            share=distillation_share(task.num_old_classes, task.num_classes),
+            share=distillation_share(task.num_live_old, task.num_live),
         )
         align_weights(head, task.num_new_classes)
         return ExpandableNetwork([*fixed, student], head)
@@ -214,4 +253,5 @@ class Grace(Method[GraceSettings]):
             objective=objective,
             recipe=settings.compress,
             data=self.with_exemplars(task),
+            teacher=teacher if num_replaced > 1 else None,
         )

@@ -18,10 +18,10 @@ class Joint(Method[JointSettings]):
     @override
     def learn(self, task: Task) -> Steps[Outcome]:
         if self.settings.final_task_only and not task.is_last:
-            self.keep(task)
+            self.keep(task.data)
             return Outcome(verdict="skip")
-        self.network = self.fresh_network(task.num_classes, task.number)
+        self.network = self.fresh_network(task)
         data = self.with_exemplars(task)
         yield self.classification_phase("base", self.settings.base, data)
-        self.keep(task)
+        self.keep(task.data)
         return Outcome(verdict="base")

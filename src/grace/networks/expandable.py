@@ -91,8 +91,7 @@ class ExpandableNetwork(nn.Module):
 
     def num_bytes(self) -> int:
         """Count the bytes of weights and buffers: all that must be stored to predict."""
-        tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
-        return sum(tensor.nbytes for tensor in tensors)
+        return sum(tensor.nbytes for tensor in self.state_dict().values())
 
 
 def copy_of(module: ModuleT) -> ModuleT:

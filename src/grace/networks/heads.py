@@ -1,14 +1,18 @@
-"""Linear heads: their initialisation, growth and alignment.
+"""Linear heads: their initialisation, growth, masking and alignment.
 
 Shapes: B images, D concatenated features, K classes.
 """
 
+from collections.abc import Iterable
 from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
+
+MASKED = -1e4
+"""Logit of a forgotten class: its softmax is exactly 0 in every precision."""
 
 
 @final
@@ -30,6 +34,11 @@ class LinearHead(nn.Module):
         weight = torch.empty(num_classes, in_features)
         self.weight = nn.Parameter(weight.uniform_(-bound, bound, generator=generator))
         self.bias = nn.Parameter(torch.zeros(num_classes))
+        self.masked: tuple[int, ...] = ()
+        """Classes that were forgotten: their logits are ``MASKED``, so no loss and no prediction
+        knows them."""
+        self._hidden: Tensor
+        self.register_buffer("_hidden", torch.zeros(num_classes, dtype=torch.bool), False)
 
     @property
     def in_features(self) -> int:
@@ -44,7 +53,14 @@ class LinearHead(nn.Module):
     @override
     def forward(self, features: Tensor) -> Tensor:
         """Map features (B, D) to logits (B, K)."""
-        return F.linear(features, self.weight, self.bias)
+        logits = F.linear(features, self.weight, self.bias)
+        return logits.masked_fill(self._hidden, MASKED) if self.masked else logits
+
+    def mask(self, classes: Iterable[int]) -> None:
+        """Hide these class indices and no others."""
+        self.masked = tuple(sorted(classes))
+        self._hidden.zero_()
+        self._hidden[list(self.masked)] = True
 
 
 def grown(
@@ -66,6 +82,7 @@ def grown(
     assert in_features >= head.in_features
     assert num_classes >= head.num_classes
     larger = LinearHead(in_features, num_classes, generator).to(head.weight)
+    larger.mask(head.masked)
     with torch.no_grad():
         larger.weight[: head.num_classes, : head.in_features] = head.weight
         larger.bias[: head.num_classes] = head.bias
@@ -77,7 +94,8 @@ def align_weights(head: LinearHead, num_new: int) -> float:
     """Scale the newest rows, in place, to the mean length of the old rows.
 
     ``γ = mean_old ‖w‖₂ / mean_new ‖w‖₂``; the last ``num_new`` rows become ``γ·w``. Biases stay, γ
-    may exceed 1, and a second call finds γ = 1. Without new or without old rows nothing happens.
+    may exceed 1, and a second call finds γ = 1. Masked rows do not count. Without new or without
+    old rows nothing happens.
 
     Args:
         head: the head to align.
@@ -96,7 +114,10 @@ def align_weights(head: LinearHead, num_new: int) -> float:
     if num_new == 0 or num_old == 0:
         return 1.0
     lengths = head.weight.double().norm(dim=1)
-    old, new = float(lengths[:num_old].mean()), float(lengths[num_old:].mean())
+    live = [index for index in range(num_old) if index not in head.masked]
+    if not live:
+        return 1.0
+    old, new = float(lengths[live].mean()), float(lengths[num_old:].mean())
     if new == 0.0:
         raise ValueError(
             f"weight alignment: all {num_new} new rows of the head are zero: lower the weight decay"

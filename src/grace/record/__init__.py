@@ -1,6 +1,5 @@
 """The record of a run on disk: what every table, plot and report is made from. Torch-free."""
 
-from grace.record._files import write_atomically
 from grace.record._model import (
     ClassifierRecord,
     DatasetRecord,
@@ -12,6 +11,7 @@ from grace.record._model import (
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.record._read import find_runs, read_record, read_records
 from grace.record._write import RecordWriter, describe_run, run_directory
+from grace.storage.atomic import write_text as write_atomically
 
 __all__ = [
     "ClassifierRecord",

@@ -76,7 +76,9 @@ class TaskRecord(_Frozen):
     confusion: tuple[tuple[int, ...], ...] | None = None
     saturation: float | None = None
     threshold: float | None = None
-    verdict: Literal["base", "grow", "compress", "refresh", "update", "skip"] | None = None
+    verdict: (
+        Literal["base", "grow", "compress", "compress (budget)", "refresh", "update", "skip"] | None
+    ) = None
     merge_weight: float | None = None
     backbones: int
     parameters: ParameterRecord

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.record._files import write_atomically
 from grace.record._model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.storage.atomic import write_text
 
 
 def describe_run(
@@ -96,7 +96,7 @@ class RecordWriter:
         task = TaskRecord.model_validate(line)
         assert task.task == len(self._tasks) + 1, (task.task, len(self._tasks))
         lines = [_json(entry) for entry in [*self._tasks, task]]
-        write_atomically(self.directory / "tasks.jsonl", "\n".join(lines) + "\n")
+        write_text(self.directory / "tasks.jsonl", "\n".join(lines) + "\n")
         self._tasks.append(task)
         return task
 
@@ -123,7 +123,7 @@ class RecordWriter:
         text = json.dumps(
             self._info.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False
         )
-        write_atomically(self.directory / "run.json", text + "\n")
+        write_text(self.directory / "run.json", text + "\n")
 
 
 def _json(task: TaskRecord) -> str:

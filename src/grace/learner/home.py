@@ -1,0 +1,306 @@
+"""A learner's directory: its versions, the objects they are made of, and an unfinished update.
+
+::
+
+    MODEL/
+      model.json           what it was created as
+      current.json         the number of the version in use
+      versions/0001.json   one document per version
+      objects/<sha256>…    tensors and images, by content: versions share what did not change
+      pending/             an unfinished update
+      purge.json           a class whose images are being removed everywhere
+      lock                 held by whoever changes the model
+
+Objects are written first, then the document, then the pointer; each file beside and renamed. A
+reader meets the old version or the new one, never half of either.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from grace.configs.experiment import ExperimentSettings
+from grace.learner.document import FORMAT, Document, ObjectRef, check_format, parse_document
+from grace.storage import atomic, strict_json
+from grace.storage.errors import DamagedError
+from grace.storage.lock import exclusive
+from grace.storage.objects import ObjectStore
+from grace.storage.reading import read_small
+
+# torch is imported where tensors are, so that what only reads documents is quick.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grace.learner.journal import Journal
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
+"""Stores tensors by content and says where."""
+
+
+@final
+class Creation(BaseModel):
+    """``model.json``: what every version of a learner has in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal[1] = 1
+    kind: Literal["grace learner"] = "grace learner"
+    settings: ExperimentSettings
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@final
+class _Pointer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: int = Field(ge=1)
+
+
+@final
+class _Pending(BaseModel):
+    """Which update is unfinished: of which version, with which images."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    parent: int | None
+    digest: str
+
+
+@final
+class Home:
+    """The directory of one learner; ``open`` one, or ``create`` it."""
+
+    def __init__(self, path: Path, creation: Creation) -> None:
+        self.path = path
+        self.creation = creation
+        self._objects = ObjectStore(path / "objects")
+
+    @classmethod
+    def create(cls, path: Path, creation: Creation) -> Self:
+        """Make a directory for a learner that has learnt nothing yet.
+
+        Raises:
+            ValueError: if something is there already.
+        """
+        # What an interrupted creation leaves behind may be taken over, anything else not.
+        if path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - {"versions"}):
+            raise ValueError(f"'{path}' exists already and is no learner: choose another name")
+        (path / "versions").mkdir(parents=True, exist_ok=True)
+        text = creation.model_dump(mode="json")
+        atomic.write_bytes(path / "model.json", strict_json.dump(text))
+        atomic.sync_folder(path.parent)
+        return cls(path, creation)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Find a learner.
+
+        Raises:
+            ValueError: if there is none.
+            NewerFormatError: if a newer grace made it.
+            DamagedError: if its first file is damaged.
+        """
+        if not (path / "model.json").exists():
+            raise ValueError(
+                f"'{path}' is no learner (it has no model.json): give the directory that "
+                "'grace learn' made"
+            )
+        what = f"'{path / 'model.json'}'"
+        raw = strict_json.parse(read_small(path / "model.json", what, 1 << 22), what)
+        if not isinstance(raw, dict):
+            raise DamagedError(f"{what} is damaged: it describes no learner")
+        check_format(raw.get("format"), FORMAT, what)
+        return cls(path, _checked(Creation, raw, what))
+
+    def current(self) -> int | None:
+        """Return the number of the version in use; none before the first update is over.
+
+        Raises:
+            DamagedError: if the pointer cannot be trusted.
+        """
+        path = self.path / "current.json"
+        if not path.exists() and not path.is_symlink():
+            return None
+        what = f"'{path}'"
+        raw = strict_json.parse(read_small(path, what, 1 << 16), what)
+        return _checked(_Pointer, raw, what).version
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all versions, ascending."""
+        folder = self.path / "versions"
+        if not folder.is_dir():
+            return []
+        found = (re.fullmatch(r"(\d{4,9})\.json", entry.name) for entry in folder.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def document(self, number: int) -> Document:
+        """Read the document of one version.
+
+        Raises:
+            ValueError: if there is no such version.
+            DamagedError: if it cannot be trusted.
+        """
+        path = self._document_path(number)
+        if number not in self.numbers():
+            known = ", ".join(map(str, self.numbers())) or "none"
+            raise ValueError(f"'{self.path}' has no version {number} (it has {known})")
+        document = parse_document(read_small(path, f"'{path}'", 1 << 26), f"'{path}'")
+        if document.number != number:
+            raise DamagedError(f"'{path}' is damaged: it says that it is version {document.number}")
+        return document
+
+    def documents(self) -> list[Document]:
+        """Read the documents of all versions, in order."""
+        return [self.document(number) for number in self.numbers()]
+
+    def read(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
+        """Read one object's tensors.
+
+        Raises:
+            DamagedError: if it cannot be trusted.
+        """
+        from grace.storage import tensors
+
+        data = self._objects.get(ref.ref, f"{what} of '{self.path}'")
+        return tensors.decode(data, f"{what} of '{self.path}'")[0]
+
+    def put(self, kept: "Mapping[str, Tensor]") -> ObjectRef:
+        """Store tensors, unless an equal object is there."""
+        from grace.storage import tensors
+
+        return ObjectRef.of(self._objects.put(tensors.encode(kept)))
+
+    def write(self, document: Document) -> None:
+        """Add a version whose objects are stored, or write one anew."""
+        atomic.write_bytes(self._document_path(document.number), document.dump())
+
+    def make_current(self, number: int) -> None:
+        """Put a version in use."""
+        text = _Pointer(version=number).model_dump()
+        atomic.write_bytes(self.path / "current.json", strict_json.dump(text))
+
+    def next_number(self) -> int:
+        """Return the number of the version to come."""
+        return max(self.numbers(), default=0) + 1
+
+    def prune(self, keep: int) -> None:
+        """Remove all versions but the current one and the ``keep`` newest; then what is unused."""
+        newest = self.numbers()[-keep:] if keep else []
+        for number in self.numbers():
+            if number not in newest and number != self.current():
+                atomic.remove(self._document_path(number))
+        self.remove_unused()
+
+    def remove_unused(self) -> None:
+        """Remove objects that no version refers to."""
+        used = {ref.sha256 for document in self.documents() for ref in document.objects.values()}
+        self._objects.keep_only(used)
+
+    def purge(self, name: str) -> None:
+        """Drop a class's images from every version and mask it there.
+
+        The names of the classes to purge are written down first: a purge that is interrupted is
+        finished by whoever changes the learner next.
+
+        Raises:
+            ValueError: if an update was interrupted, which may still use the images.
+        """
+        if self.pending():
+            raise ValueError(
+                f"an update of '{self.path}' was interrupted: run it again to finish it, or drop "
+                "it with --discard, then forget the class"
+            )
+        atomic.write_bytes(self.path / "purge.json", strict_json.dump({"class": name}))
+        self._finish_purge()
+
+    def _finish_purge(self) -> None:
+        path = self.path / "purge.json"
+        if not path.exists():
+            return
+        raw = strict_json.parse(read_small(path, f"'{path}'", 1 << 16), f"'{path}'")
+        if not isinstance(raw, dict) or not isinstance(raw.get("class"), str):
+            raise DamagedError(f"'{path}' is damaged: it names no class")
+        for document in self.documents():
+            if raw["class"] in document.live_class_names:
+                self.write(document.without(raw["class"]))
+        self.remove_unused()
+        atomic.remove(path)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock.
+
+        Raises:
+            BusyError: if another process holds it.
+        """
+        with exclusive(self.path / "lock", f"'{self.path}'"):
+            atomic.remove_leftovers(self.path)
+            atomic.remove_leftovers(self.path / "versions")
+            self._finish_purge()
+            yield
+
+    def pending(self) -> bool:
+        """Whether an update was interrupted."""
+        return (self.path / "pending" / "update.json").exists()
+
+    def begin(self, parent: int | None, digest: str) -> "Journal":
+        """Begin an update, or go on with the interrupted one of the same images.
+
+        Raises:
+            ValueError: if the interrupted update is of other images.
+        """
+        from grace.learner.journal import Journal
+
+        folder = self.path / "pending"
+        wanted = _Pending(parent=parent, digest=digest)
+        if self.pending():
+            if self._pending_update() != wanted:
+                raise ValueError(
+                    f"an update of '{self.path}' with other images or settings was interrupted: "
+                    "run that one again to finish it, or drop it with --discard"
+                )
+        else:
+            self.discard()
+            folder.mkdir()
+            text = strict_json.dump(wanted.model_dump())
+            atomic.write_bytes(folder / "update.json", text)
+        atomic.remove_leftovers(folder)
+        return Journal(folder)
+
+    def discard(self) -> None:
+        """Drop the unfinished update, if there is one."""
+        folder = self.path / "pending"
+        if folder.is_symlink():
+            raise DamagedError(f"'{folder}' is a link: remove it")
+        if folder.is_dir():
+            # Without this file what is left is no update, whenever the removal stops.
+            atomic.remove(folder / "update.json")
+            shutil.rmtree(folder)
+
+    def _pending_update(self) -> _Pending | None:
+        path = self.path / "pending" / "update.json"
+        what = f"'{path}'"
+        return _checked(_Pending, strict_json.parse(read_small(path, what, 1 << 16), what), what)
+
+    def _document_path(self, number: int) -> Path:
+        return self.path / "versions" / f"{number:04d}.json"
+
+
+def _checked(model: type[ModelT], raw: object, what: str) -> ModelT:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in detail["loc"])[:200]
+        raise DamagedError(
+            f"{what} is damaged: {f'{where}: ' if where else ''}{detail['msg']}"
+        ) from error

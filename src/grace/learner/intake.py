@@ -1,0 +1,182 @@
+"""What an update is given, checked and named.
+
+Shapes: N images.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.data.images import Images, LabelledImages, TensorImages
+from grace.learner.document import spelling
+from grace.learner.held_out import HeldOut, hold_out
+
+AnyImages = Images | Tensor | np.ndarray[Any, Any]
+"""uint8, (N, C, H, W)."""
+
+
+@final
+@dataclass(frozen=True)
+class Intake:
+    """Images of one update, with those to hold out if they were given apart.
+
+    ``identity`` names the update where it is given; otherwise its digest is taken from the pixels.
+    """
+
+    images: Images
+    labels: Sequence[str]
+    validation: tuple[Images, Sequence[str]] | None
+    max_drop: float | None
+    is_last: bool
+    identity: str | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 that equal updates share."""
+        digest = hashlib.sha256(repr((self.max_drop, self.is_last, self.identity)).encode())
+        if self.identity is None:
+            given = [(self.images, self.labels), *([self.validation] if self.validation else [])]
+            for images, labels in given:
+                digest.update(repr(list(labels)).encode() + images.digest())
+        return digest.hexdigest()
+
+
+def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
+    """Take images as arrays, tensors or collections, all of one shape (C, H, W).
+
+    Raises:
+        ValueError: for none at all, or images of another shape or type.
+    """
+    if isinstance(images, np.ndarray):
+        images = torch.from_numpy(images)
+    data = images if isinstance(images, Images) else TensorImages(images)
+    if len(data) == 0:
+        raise ValueError("no images were given")
+    if data.shape != shape:
+        raise ValueError(
+            f"images have shape {data.shape}, this learner takes {shape} "
+            "(channels, height, width): resize or convert them"
+        )
+    return data
+
+
+def take_in(
+    images: AnyImages,
+    labels: Sequence[str],
+    validation: tuple[AnyImages, Sequence[str]] | None,
+    shape: tuple[int, int, int],
+    *,
+    max_drop: float | None = None,
+    is_last: bool = False,
+    identity: str | None = None,
+) -> Intake:
+    """Check what an update is given.
+
+    Raises:
+        ValueError: for images of another shape, labels that do not match, or unfit class names.
+    """
+    if max_drop is not None and not 0 <= max_drop <= 100:
+        raise ValueError(f"max_drop {max_drop} must lie between 0 and 100 points of percent")
+    data, names = _labelled(images, labels, shape)
+    held = None
+    if validation is not None and len(validation[1]):
+        held = _labelled(*validation, shape)
+        unknown = sorted(set(held[1]) - set(names))
+        if unknown:
+            raise ValueError(f"class '{unknown[0]}' has held-out images but none to learn from")
+    return Intake(data, names, held, max_drop, is_last, identity)
+
+
+def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
+    """Give every class its index: known ones keep theirs, new ones follow in order of appearance.
+
+    Raises:
+        ValueError: if a new name looks like another one: they differ only in case or spelling.
+    """
+    index = {name: i for i, name in enumerate(known)}
+    spelled = {spelling(name): name for name in known}
+    for name in labels:
+        if name in index:
+            continue
+        twin = spelled.setdefault(spelling(name), name)
+        if twin != name:
+            raise ValueError(
+                f"class '{name}' differs from class '{twin}' only in case: use one of the names"
+            )
+        index[name] = len(index)
+    return index
+
+
+def divide(
+    intake: Intake, index: dict[str, int], held_out: HeldOut, wanted: int, seed: int, number: int
+) -> tuple[LabelledImages, HeldOut]:
+    """Divide an update's images into those to learn from and those to hold out.
+
+    Images of known classes that are held out already are not learnt from.
+
+    Args:
+        intake: the update.
+        index: class index by name.
+        held_out: images held out so far; left as they are.
+        wanted: images to hold out of each class.
+        seed: seed of the choice.
+        number: the update's number.
+
+    Returns:
+        What is learnt from, and all that is held out afterwards.
+
+    Raises:
+        ValueError: if nothing is left to learn from a class.
+    """
+    labels = torch.tensor([index[name] for name in intake.labels], dtype=torch.int64)
+    held, used = held_out.copy(), torch.ones(len(labels), dtype=torch.bool)
+    for own in sorted(set(labels.tolist()) & set(held.classes)):
+        places = (labels == own).nonzero().flatten()
+        copies = held.copies_among(own, intake.images.subset(places))
+        used[places[copies]] = False
+    missing = {name: max(0, wanted - held.count(own)) for name, own in index.items()}
+    if intake.validation is not None:
+        images, names = intake.validation
+        for name in sorted(set(names)):
+            places = [place for place, other in enumerate(names) if other == name]
+            chosen = torch.tensor(places[: missing[name]], dtype=torch.int64)
+            held.add(index[name], images.subset(chosen))
+    else:
+        free = used.nonzero().flatten()
+        names = [intake.labels[int(place)] for place in free]
+        chosen = free[hold_out(names, missing, seed, number)]
+        used[chosen] = False
+        for own in sorted(set(labels[chosen].tolist())):
+            held.add(own, intake.images.subset(chosen[labels[chosen] == own]))
+    for own in sorted(set(labels.tolist())):
+        if not bool(used[labels == own].any()):
+            name = next(name for name, i in index.items() if i == own)
+            raise ValueError(
+                f"all images of class '{name}' are held out already: give others or leave it out"
+            )
+    places = used.nonzero().flatten()
+    images = intake.images if bool(used.all()) else intake.images.subset(places)
+    return LabelledImages(images, labels[places]), held
+
+
+def _labelled(
+    images: AnyImages, labels: Sequence[str], shape: tuple[int, int, int]
+) -> tuple[Images, list[str]]:
+    if len(images) != len(labels):
+        raise ValueError(f"{len(images)} images but {len(labels)} labels: give one label each")
+    data = as_images(images, shape)
+    names = [unicodedata.normalize("NFC", str(name)) for name in labels]
+    for name in sorted(set(names)):
+        if not name.strip() or not name.isprintable() or len(name.encode()) > 255:
+            raise ValueError(
+                f"class name {name[:60]!r} is empty, longer than 255 bytes or not printable: "
+                "rename it"
+            )
+    return data, names

@@ -1,0 +1,167 @@
+"""The journal of an unfinished update: what a killed process finds done when it comes back.
+
+Entry *n* belongs to the n-th thing that ``learn`` yields. A sweep's entry holds its value, a
+phase's entry its last snapshot. ``learn`` is entered again and meets its own past: finished work is
+read, not repeated, and what was under way goes on from its last snapshot. An entry that cannot be
+read, or that belongs to other work, counts as absent: doing the work again gives the same result.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from grace.engine.checkpoint import Snapshot
+from grace.engine.phase import Phase, Sweep
+from grace.engine.trainer import Trainer
+from grace.engine.work import Seconds, WorkDone
+from grace.storage import atomic, strict_json, tensors
+from grace.storage.errors import DamagedError
+from grace.storage.reading import read_small
+
+
+@final
+class Journal:
+    """Carries out an update's work and keeps what is done in a folder.
+
+    Args:
+        folder: existing folder of the entries.
+        seconds_between: least time between two snapshots within one phase. Where writing is slow
+            it grows to ``seconds_per_second`` times what the last one took.
+        seconds_per_second: see there; 60 keeps snapshots below two percent of the time.
+    """
+
+    def __init__(
+        self, folder: Path, seconds_between: float = 20.0, seconds_per_second: float = 60.0
+    ) -> None:
+        self._folder = folder
+        self._between = seconds_between
+        self._share = seconds_per_second
+        self._next = time.monotonic() + seconds_between
+
+    def perform(self, number: int, item: Phase | Sweep, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+        """Carry out the ``number``-th item of an update, or find its result."""
+        if isinstance(item, Phase):
+            return trainer.run(item, _PhaseEntry(self, number, item))
+        wanted = {"kind": "sweep", "name": item.name, "images": len(item.data)}
+        found = self._read(number, wanted)
+        if found is not None:
+            with suppress(KeyError, TypeError, ValueError):
+                value = _unpacked(found[0]["value"], found[1])
+                seconds = Seconds(total=float(found[0]["seconds"]))
+                trainer.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
+                return value
+        result = trainer.run(item)
+        kept: dict[str, Tensor] = {}
+        entry = {
+            **wanted,
+            "value": _packed(result, kept),
+            "seconds": trainer.work[-1].seconds.total,
+        }
+        self._write(number, entry, kept)
+        return result
+
+    def saved_phase(self, number: int, phase: Phase) -> Snapshot | None:
+        """Find a phase's last snapshot."""
+        found = self._read(number, _phase_key(phase))
+        if found is None:
+            return None
+        entry, kept = found
+        with suppress(KeyError, TypeError, ValueError):
+            return Snapshot(
+                epochs=int(entry["snapshot"]["epochs"]),
+                tensors=kept,
+                losses={name: float(loss) for name, loss in entry["snapshot"]["losses"].items()},
+                seconds=float(entry["snapshot"]["seconds"]),
+                scaler=dict(entry["snapshot"]["scaler"]),
+            )
+        return None
+
+    def offer_phase(
+        self, number: int, phase: Phase, take: Callable[[], Snapshot], *, is_last: bool
+    ) -> None:
+        """Keep a phase's snapshot if it is the last one, or time for one."""
+        started = time.monotonic()
+        if not is_last and started < self._next:
+            return
+        snapshot = take()
+        facts = asdict(snapshot)
+        del facts["tensors"]
+        self._write(number, {**_phase_key(phase), "snapshot": facts}, snapshot.tensors)
+        ended = time.monotonic()
+        self._next = ended + max(self._between, self._share * (ended - started))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:04d}.safetensors"
+
+    def _read(
+        self, number: int, wanted: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], dict[str, Tensor]] | None:
+        path = self._path(number)
+        if not path.exists():
+            return None
+        with suppress(DamagedError):
+            kept, metadata = tensors.decode(read_small(path, "journal", 1 << 36), "journal")
+            entry = strict_json.parse(metadata.get("entry", "null").encode(), "journal")
+            if isinstance(entry, dict) and wanted.items() <= entry.items():
+                return entry, kept
+        return None
+
+    def _write(self, number: int, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
+        metadata = {"entry": strict_json.dump(entry).decode()}
+        atomic.write_bytes(self._path(number), tensors.encode(kept, metadata))
+
+
+@final
+class _PhaseEntry:
+    """The keeper of one phase: its entry of the journal."""
+
+    def __init__(self, journal: Journal, number: int, phase: Phase) -> None:
+        self._journal = journal
+        self._number = number
+        self._phase = phase
+
+    def saved(self) -> Snapshot | None:
+        return self._journal.saved_phase(self._number, self._phase)
+
+    def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
+        self._journal.offer_phase(self._number, self._phase, take, is_last=is_last)
+
+
+def _phase_key(phase: Phase) -> dict[str, Any]:
+    return {
+        "kind": "phase",
+        "name": phase.name,
+        "images": len(phase.data),
+        "recipe": phase.recipe.model_dump(mode="json"),
+    }
+
+
+def _packed(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
+    """Describe a sweep's value in JSON, its tensors put aside into ``kept``."""
+    if isinstance(value, Tensor):
+        name = str(len(kept))
+        kept[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        assert all(isinstance(key, str) for key in value)
+        return {"mapping": {key: _packed(item, kept) for key, item in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"list": [_packed(item, kept) for item in value]}
+    assert value is None or isinstance(value, bool | int | float | str), type(value)
+    return {"plain": value}
+
+
+def _unpacked(packed: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
+    """Undo ``_packed``; a tuple comes back as a list."""
+    if "tensor" in packed:
+        return kept[packed["tensor"]]
+    if "mapping" in packed:
+        return {key: _unpacked(item, kept) for key, item in packed["mapping"].items()}
+    if "list" in packed:
+        return [_unpacked(item, kept) for item in packed["list"]]
+    return packed["plain"]

@@ -1,0 +1,169 @@
+"""From a learner to its document and objects, and back."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+import grace
+from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.data.images import TensorImages
+from grace.learner.document import Document, ObjectRef
+from grace.learner.held_out import HeldOut
+from grace.learner.home import Home, Put
+from grace.methods.base import MethodState
+from grace.storage.errors import DamagedError
+from grace.storage.tensors import encoded_size
+
+if TYPE_CHECKING:
+    from grace.learner.learner import Learner
+
+
+def to_document(
+    learner: "Learner",
+    put: Put,
+    *,
+    number: int,
+    status: Literal["accepted", "rejected"] = "accepted",
+    digest: str | None = None,
+) -> Document:
+    """Describe a learner as one version of its home.
+
+    Args:
+        learner: has learnt something.
+        put: stores tensors and says where.
+        number: of the version.
+        status: whether it passed the acceptance gate.
+        digest: of the images of its last update.
+    """
+    state, memory, held_out = learner.method.state(), learner.method.memory, learner.held_out
+    exemplars: dict[int, ObjectRef] = {}
+    # What keeps every image leaves them where they came from.
+    if not memory.keep_all:
+        for index in memory.classes:
+            images = memory.of_class(index)
+            assert isinstance(images, TensorImages)
+            exemplars[index] = put({"images": images.pixels})
+    familiarities = learner.familiarities
+    earlier = [update.model_copy(update={"work": ()}) for update in learner.history[:-1]]
+    return Document(
+        number=number,
+        parent=learner.version,
+        status=status,
+        digest=digest,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        grace_version=grace.__version__,
+        settings=portable(learner.settings),
+        shape=learner.shape,
+        mean=learner.mean,
+        std=learner.std,
+        class_names=tuple(learner.class_names),
+        forgotten=tuple(sorted(learner.forgotten)),
+        values=dict(state.values),
+        parts={name: put(part) for name, part in state.parts.items()},
+        original_counts=dict(memory.original_counts),
+        exemplars=exemplars,
+        validation={
+            index: put({"images": held_out.of_class(index).pixels}) for index in held_out.classes
+        },
+        calibration=put({"familiarities": familiarities}) if len(familiarities) else None,
+        history=(*earlier, *learner.history[-1:]),
+    )
+
+
+def describe(learner: "Learner") -> Document:
+    """Describe a learner as a version would, without writing or hashing anything."""
+    refs: list[ObjectRef] = []
+
+    def put(tensors: Mapping[str, Tensor]) -> ObjectRef:
+        size = encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
+        refs.append(ObjectRef(sha256=f"{len(refs):064x}", bytes=size))
+        return refs[-1]
+
+    digest = "0" * 64
+    return to_document(learner, put, number=10**8, digest=digest)
+
+
+def portable(settings: ExperimentSettings) -> ExperimentSettings:
+    """Leave out where this machine has its data."""
+    data = settings.data.model_copy(update={"root": None})
+    return settings.model_copy(update={"data": data})
+
+
+def read_state(document: Document, home: Home) -> MethodState:
+    """Read a method's state from its home."""
+    parts = {name: home.read(ref, f"{name}") for name, ref in document.parts.items()}
+    return MethodState(document.values, parts)
+
+
+def read_images(document: Document, home: Home) -> tuple[dict[int, TensorImages], HeldOut]:
+    """Read the exemplars, in herding order, and the held-out images."""
+    exemplars = {
+        index: _pixels(document, home, ref, f"exemplars of class {index}")
+        for index, ref in document.exemplars.items()
+    }
+    held_out = HeldOut()
+    for index, ref in document.validation.items():
+        held_out.add(index, _pixels(document, home, ref, f"held-out images of class {index}"))
+    return exemplars, held_out
+
+
+def read_familiarities(document: Document, home: Home) -> Tensor:
+    """Read the scores of the held-out images, (n,)."""
+    if document.calibration is None:
+        return torch.empty(0)
+    found = home.read(document.calibration, "calibration").get("familiarities")
+    if found is None or found.ndim != 1 or found.dtype != torch.float32 or found.isnan().any():
+        raise DamagedError(f"the calibration of '{home.path}' is damaged: it holds no scores")
+    return found
+
+
+def refuse_too_large(document: Document, home: Home) -> None:
+    """Refuse a version that this machine cannot hold in memory.
+
+    Raises:
+        DamagedError: naming its size.
+    """
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return
+    needed = sum(ref.bytes for ref in document.objects.values())
+    if needed > memory // 2:
+        raise DamagedError(
+            f"version {document.number} of '{home.path}' says that it has {needed} bytes, too many "
+            "for the memory of this machine: it is damaged, or needs a larger one"
+        )
+
+
+def carried_out_here(
+    settings: ExperimentSettings, engine: EngineSettings | None
+) -> ExperimentSettings:
+    """Replace how the work is carried out by what is given, or by what this machine can do."""
+    if engine is None:
+        saved, cores = settings.engine, os.cpu_count() or 1
+        no_cuda = saved.device == "cuda" and not torch.cuda.is_available()
+        engine = saved.model_copy(
+            update={
+                "device": "auto" if no_cuda else saved.device,
+                "threads": min(saved.threads, cores) if saved.threads else None,
+                "eval_batch_size": min(saved.eval_batch_size, 512),
+            }
+        )
+    return settings.model_copy(update={"engine": engine})
+
+
+def _pixels(document: Document, home: Home, ref: ObjectRef, what: str) -> TensorImages:
+    tensors = home.read(ref, what)
+    pixels = tensors.get("images")
+    if len(tensors) != 1 or pixels is None or pixels.dtype != torch.uint8 or not len(pixels):
+        raise DamagedError(f"the {what} of '{home.path}' are damaged: they are no images")
+    if tuple(pixels.shape[1:]) != document.shape:
+        raise DamagedError(
+            f"the {what} of '{home.path}' have shape {tuple(pixels.shape[1:])}, not "
+            f"{document.shape}: they belong to another learner"
+        )
+    return TensorImages(pixels)

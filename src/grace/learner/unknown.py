@@ -1,0 +1,42 @@
+"""Telling images that are unlike anything learnt, at a stated rate of false alarms.
+
+Shapes: N images, K classes.
+"""
+
+from torch import Tensor
+
+
+def familiarity(scores: Tensor) -> Tensor:
+    """Score how much images look like something learnt: ``log Σ_k exp s_k``, (N, K) → (N,).
+
+    The negative energy of Liu et al., "Energy-based Out-of-distribution Detection" (NeurIPS 2020),
+    at temperature 1; masked classes add nothing.
+    """
+    return scores.float().logsumexp(dim=1)
+
+
+def cutoff(held_out: Tensor, false_alarms: float) -> float:
+    """Choose the familiarity below which an image counts as unknown.
+
+    The k-th smallest of n held-out scores with ``k = floor(a·(n + 1))``: a fresh image of a learnt
+    class, drawn like the held-out ones, falls below it with probability at most ``k/(n + 1) ≤ a``
+    (split conformal prediction).
+
+    Args:
+        held_out: (n,) familiarities of held-out images of learnt classes.
+        false_alarms: share a of images of learnt classes that may be called unknown, in (0, 1).
+
+    Raises:
+        ValueError: if there are too few held-out images to promise so small a share.
+    """
+    if not 0 < false_alarms < 1:
+        raise ValueError(f"false alarm rate {false_alarms} must lie between 0 and 1")
+    # A hair's breadth, so that 0.05 · 20 is 1.
+    rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
+    if rank == 0:
+        raise ValueError(
+            f"a false-alarm rate of {false_alarms:g} needs at least "
+            f"{int(-(-1 // false_alarms)) - 1} held-out images, this learner has {len(held_out)}: "
+            "allow more false alarms or hold out more images"
+        )
+    return float(held_out.sort().values[rank - 1])

@@ -1,0 +1,1 @@
+"""Storage: files written whole and read with suspicion."""

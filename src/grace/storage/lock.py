@@ -1,0 +1,101 @@
+"""One process at a time."""
+
+import contextlib
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grace.storage.errors import BusyError, DamagedError
+
+_FLAGS = os.O_RDWR | os.O_CREAT
+
+if sys.platform == "win32":
+    import msvcrt
+
+    # Windows keeps others from reading what is locked, so a byte far behind the pid is.
+    _PLACE = 2**30
+
+    def _take(handle: int) -> None:
+        os.lseek(handle, _PLACE, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+    def _release(handle: int) -> None:
+        os.lseek(handle, _PLACE, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    _FLAGS |= os.O_NOFOLLOW | os.O_NONBLOCK
+
+    def _take(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _release(handle: int) -> None:
+        # Said aloud: a forked child that holds the same handle would keep the lock otherwise.
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+@contextmanager
+def exclusive(path: Path, what: str) -> Iterator[None]:
+    """Keep every other user of a lock file out, in this process too; never waits.
+
+    The file stays when the lock goes: were it removed, two could hold locks on files of one name.
+    The lock itself goes with the process, however that ends.
+
+    Args:
+        path: the lock file, created where it is missing.
+        what: how messages name what is locked.
+
+    Raises:
+        BusyError: the lock is held.
+        DamagedError: the lock file is a link or no regular file.
+        OSError: the lock file cannot be opened.
+    """
+    handle = _open(path, what)
+    try:
+        try:
+            _take(handle)
+        except (BlockingIOError, PermissionError):
+            raise BusyError(
+                f"{what} is being changed by another process (pid {_holder(handle)}): "
+                "wait for it to end"
+            ) from None
+        try:
+            _note_pid(handle)
+            yield
+        finally:
+            _release(handle)
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path, what: str) -> int:
+    if path.is_symlink():
+        raise DamagedError(f"{what} is damaged: its lock {path.name!r} is a link")
+    try:
+        handle = os.open(path, _FLAGS, 0o666)
+    except IsADirectoryError:
+        raise DamagedError(f"{what} is damaged: its lock {path.name!r} is a folder") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DamagedError(f"{what} is damaged: its lock {path.name!r} is no regular file")
+    return handle
+
+
+def _note_pid(handle: int) -> None:
+    # Only a help to people: a full disk must not keep anybody from making room.
+    with contextlib.suppress(OSError):
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.ftruncate(handle, 0)
+        os.write(handle, b"%d\n" % os.getpid())
+
+
+def _holder(handle: int) -> str:
+    os.lseek(handle, 0, os.SEEK_SET)
+    found = re.fullmatch(rb"(\d{1,10})\n", os.read(handle, 16))
+    return found[1].decode() if found else "unknown"

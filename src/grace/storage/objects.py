@@ -1,0 +1,140 @@
+"""Tensor files named after what they hold, so that many versions share what they have in common."""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from grace.storage.atomic import remove_leftovers, sync_folder, write_bytes
+from grace.storage.errors import DamagedError
+from grace.storage.reading import read_exactly
+
+_SUFFIX = ".safetensors"
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@final
+@dataclass(frozen=True)
+class Ref:
+    """Which object: the SHA-256 of its bytes in hexadecimal digits, and their number."""
+
+    sha256: str
+    num_bytes: int
+
+    @classmethod
+    def checked(cls, sha256: object, num_bytes: object, what: str = "an object") -> "Ref":
+        """Make a reference from what a file says.
+
+        Args:
+            sha256: 64 lowercase hexadecimal digits.
+            num_bytes: at least 0.
+            what: how messages name the object.
+
+        Raises:
+            DamagedError: it is neither.
+        """
+        if not isinstance(sha256, str) or not _HASH.fullmatch(sha256):
+            raise DamagedError(f"{what} is damaged: its SHA-256 is not 64 lowercase hex digits")
+        if type(num_bytes) is not int or num_bytes < 0:
+            raise DamagedError(f"{what} is damaged: its number of bytes is no count")
+        return cls(sha256, num_bytes)
+
+
+@final
+class ObjectStore:
+    """A folder of immutable files ``<sha256>.safetensors``.
+
+    Args:
+        folder: the folder itself; the first ``put`` creates it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, data: bytes) -> Ref:
+        """Keep some bytes; those that are there already are not written again.
+
+        Raises:
+            DamagedError: the folder is a link.
+            OSError: they cannot be written; nothing half-written is left.
+        """
+        self._refuse_linked_folder()
+        ref = Ref(hashlib.sha256(data).hexdigest(), len(data))
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True)
+            sync_folder(self._folder.parent)
+        if self._has(ref):
+            # Whoever renamed it into place may have been killed before the folder was flushed.
+            sync_folder(self._folder)
+        else:
+            write_bytes(self._path(ref.sha256), data)
+        return ref
+
+    def get(self, ref: Ref, what: str) -> bytes:
+        """Read an object and make sure that it is the one meant.
+
+        Args:
+            ref: which one.
+            what: how messages name it.
+
+        Raises:
+            DamagedError: it is missing, a link, no regular file, of another size or other content.
+            OSError: the system refuses to read it.
+        """
+        self._refuse_linked_folder()
+        ref = Ref.checked(ref.sha256, ref.num_bytes, what)
+        data = read_exactly(self._path(ref.sha256), what, ref.num_bytes)
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise DamagedError(f"{what} is damaged: its content does not match its SHA-256")
+        return data
+
+    def names(self) -> set[str]:
+        """List the hashes of the objects that are there; their content is not looked at.
+
+        Raises:
+            DamagedError: the folder is a link.
+        """
+        self._refuse_linked_folder()
+        if not self._folder.is_dir():
+            return set()
+        with os.scandir(self._folder) as entries:
+            # A link counts, so that keep_only removes it; get refuses it.
+            names = {e.name for e in entries if not e.is_dir(follow_symlinks=False)}
+        stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
+        return {stem for stem in stems if _HASH.fullmatch(stem)}
+
+    def keep_only(self, hashes: Iterable[str]) -> None:
+        """Remove all other objects for good, and what killed writers left.
+
+        Files of other names are nobody's here and stay. Nobody else may be writing meanwhile.
+
+        Raises:
+            DamagedError: the folder is a link.
+            OSError: a file cannot be removed.
+        """
+        kept = set(hashes)
+        others = self.names() - kept
+        if not self._folder.is_dir():
+            return
+        for sha256 in sorted(others):
+            self._path(sha256).unlink(missing_ok=True)
+        remove_leftovers(self._folder)
+        sync_folder(self._folder)
+
+    def _has(self, ref: Ref) -> bool:
+        try:
+            status = self._path(ref.sha256).lstat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_size == ref.num_bytes
+
+    def _path(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}{_SUFFIX}"
+
+    def _refuse_linked_folder(self) -> None:
+        if self._folder.is_symlink():
+            raise DamagedError(f"the folder {self._folder} is damaged: it is a link")

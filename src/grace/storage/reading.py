@@ -1,0 +1,85 @@
+"""Reading files that a stranger may have made."""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from grace.storage.errors import DamagedError
+
+_FLAGS = os.O_RDONLY
+if sys.platform == "win32":
+    _FLAGS |= os.O_BINARY
+else:
+    _FLAGS |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def read_small(path: Path, what: str, max_bytes: int) -> bytes:
+    """Read a regular file of limited size; its folders may be links, it may not.
+
+    Args:
+        path: the file.
+        what: how messages name it.
+        max_bytes: the largest size in bytes that is read.
+
+    Raises:
+        DamagedError: it is missing, a link, no regular file, larger, or changes meanwhile.
+        OSError: the system refuses to read it.
+    """
+    with _opened(path, what) as (file, size):
+        if size > max_bytes:
+            raise DamagedError(
+                f"{what} is damaged: it has {size} bytes, where at most {max_bytes} are expected"
+            )
+        return _read(file, size, what)
+
+
+def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
+    """Read a regular file of known size; its folders may be links, it may not.
+
+    Args:
+        path: the file.
+        what: how messages name it.
+        num_bytes: its size, which is compared before anything is read.
+
+    Raises:
+        DamagedError: it is missing, a link, no regular file, of another size, or changes meanwhile.
+        OSError: the system refuses to read it.
+    """
+    with _opened(path, what) as (file, size):
+        if size != num_bytes:
+            raise DamagedError(f"{what} is damaged: it has {size} bytes instead of {num_bytes}")
+        return _read(file, size, what)
+
+
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file whose kind is known, and give its size in bytes."""
+    try:
+        # Asked before it is opened, because opening a device or a pipe may act on it; asked again
+        # of what was opened, because it may have been exchanged.
+        _refuse_other_kinds(path.lstat().st_mode, what)
+        handle = os.open(path, _FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DamagedError(f"{what} is missing") from None
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        _refuse_other_kinds(status.st_mode, what)
+        yield file, status.st_size
+
+
+def _refuse_other_kinds(mode: int, what: str) -> None:
+    if stat.S_ISLNK(mode):
+        raise DamagedError(f"{what} is damaged: it is a link, and links are not followed")
+    if not stat.S_ISREG(mode):
+        raise DamagedError(f"{what} is damaged: it is no regular file")
+
+
+def _read(file: BinaryIO, size: int, what: str) -> bytes:
+    data = file.read(size + 1)
+    if len(data) != size:
+        raise DamagedError(f"{what} is damaged: its size changed while it was read")
+    return data

@@ -1,0 +1,120 @@
+"""JSON with one meaning only: what is read is what any other reader would read."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from grace.storage.errors import DamagedError
+
+MAX_BYTES = 64 * 2**20
+MAX_DEPTH = 64
+MAX_DIGITS = 20
+
+# A string, or the start of one that never ends. Possessive, so that time stays linear.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def parse(data: bytes, what: str, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - JSON is anything
+    """Read one JSON document.
+
+    Beyond what is no JSON, refuses what readers understand differently or choke on: another
+    encoding than UTF-8, a key that stands twice, NaN and infinities, also as numbers too large for
+    a float, integers of more than 20 digits, half surrogates, and nesting deeper than 64.
+
+    Args:
+        data: the document.
+        what: how messages name it.
+        max_bytes: the largest size that is read.
+
+    Raises:
+        DamagedError: it is refused.
+    """
+    try:
+        return _parse(data, max_bytes)
+    except ValueError as error:
+        raise DamagedError(f"{what} is damaged: {error}") from None
+
+
+def dump(value: object) -> bytes:
+    r"""Write a value as one line of JSON in UTF-8; floats come back exactly.
+
+    Args:
+        value: dicts with text keys, lists, text, numbers, booleans and none.
+
+    Raises:
+        ValueError: ``parse`` would refuse the document.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = f"{text}\n".encode()
+    # Better no new document than one that nobody can read.
+    _parse(data, MAX_BYTES)
+    return data
+
+
+def _parse(data: bytes, max_bytes: int) -> object:
+    if len(data) > max_bytes:
+        raise ValueError(f"it has {len(data)} bytes, where at most {max_bytes} are expected")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is no UTF-8") from None
+    if _depth(data) > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    value: object = json.loads(
+        text,
+        object_pairs_hook=_object,
+        parse_int=_integer,
+        parse_float=_float,
+        parse_constant=_constant,
+    )
+    if "\\u" in text:
+        _refuse_half_surrogates(value)
+    return value
+
+
+def _depth(data: bytes) -> int:
+    """Count how deep brackets outside strings nest, without recursion."""
+    brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKET)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {_shortened(twice)} stands twice in one object")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text.removeprefix("-")) > MAX_DIGITS:
+        raise ValueError(f"the integer {_shortened(text)} has more than {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {_shortened(text)} is too large")
+    return value
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _refuse_half_surrogates(value: object) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("a text has half a surrogate pair") from None
+
+
+def _shortened(text: str) -> str:
+    return ascii(text if len(text) <= 40 else f"{text[:40]}…")

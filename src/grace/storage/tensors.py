@@ -1,0 +1,182 @@
+"""Tensors as bytes: safetensors, the same bytes for the same tensors, read with suspicion.
+
+Written here rather than by the safetensors package because files are named after their bytes:
+the package (0.8) orders metadata anew at every call. It reads what has passed our checks.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from grace.storage.errors import DamagedError
+from grace.storage.strict_json import dump, parse
+
+MAX_HEADER_BYTES = 16 * 2**20
+MAX_DIMENSIONS = 8
+
+_METADATA = "__metadata__"
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ITEM_BYTES = {name: dtype.itemsize for dtype, name in _NAMES.items()}
+
+
+def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Write tensors as the bytes of a safetensors file, always the same for equal input.
+
+    Args:
+        tensors: by name, of any device and layout in memory; at most 8 dimensions.
+        metadata: text by name.
+
+    Raises:
+        ValueError: a tensor has a type or name that such files cannot hold.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in plain.items()}
+    parts = (plain[name].reshape(-1).view(torch.uint8).numpy() for name in _order(shapes))
+    return b"".join((_header(shapes, metadata or {}), *(part.data for part in parts)))
+
+
+def encoded_size(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
+    """Count the bytes that ``encode`` gives for tensors of some shapes, without metadata.
+
+    Args:
+        shapes: shape and type by name.
+
+    Raises:
+        ValueError: a tensor has a type or name that such files cannot hold.
+    """
+    return len(_header(shapes, {})) + sum(
+        math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()
+    )
+
+
+def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read tensors from the bytes of a safetensors file.
+
+    The header is judged before anything is made of it: every tensor is a piece of ``data`` of its
+    own, so forged sizes cannot ask for more memory than the file has.
+
+    Args:
+        data: the whole file.
+        what: how messages name it.
+
+    Returns:
+        The tensors, on the CPU and with memory of their own, and the metadata.
+
+    Raises:
+        DamagedError: it is no such file.
+    """
+    header, start = _read_header(data, what)
+    metadata = _checked_metadata(header.pop(_METADATA, {}), what)
+    spans = sorted((*_span(name, entry, what), name) for name, entry in header.items())
+    place = 0
+    for begin, end, name in spans:
+        if begin != place:
+            raise _damaged(what, f"tensor {_short(name)} leaves a gap or overlaps another")
+        place = end
+    if place != len(data) - start:
+        raise _damaged(what, f"its tensors take {place} bytes, but {len(data) - start} follow")
+    try:
+        tensors = load(data)
+    except SafetensorError as error:
+        raise _damaged(what, " ".join(str(error).split())) from error
+    assert tensors.keys() == header.keys()
+    for name, tensor in tensors.items():
+        # torch takes any other byte for true here and for false there.
+        if tensor.dtype == torch.bool and tensor.view(torch.uint8).gt(1).any():
+            raise _damaged(what, f"tensor {_short(name)} has booleans other than 0 and 1")
+    return tensors, metadata
+
+
+def _order(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
+    """Sort by width, widest first, so that every tensor starts at a multiple of its own."""
+    return sorted(shapes, key=lambda name: (-shapes[name][1].itemsize, name))
+
+
+def _header(
+    shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
+) -> bytes:
+    """Write the header with its length, padded to a multiple of eight bytes."""
+    entries: dict[str, Any] = {}
+    if metadata:
+        entries[_METADATA] = {key: metadata[key] for key in sorted(metadata)}
+    place = 0
+    for name in _order(shapes):
+        shape, dtype = shapes[name]
+        if name == _METADATA or dtype not in _NAMES or len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"tensor {name!r} of {dtype}, shape {shape}, fits no safetensors file")
+        end = place + math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": (place, end)}
+        place = end
+    text = dump(entries).rstrip()
+    text += b" " * (-len(text) % 8)
+    assert len(text) <= MAX_HEADER_BYTES, len(text)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _read_header(data: bytes, what: str) -> tuple[dict[str, Any], int]:
+    """Parse the header; gives it and the place where the tensors' bytes start."""
+    if len(data) < 8:
+        raise _damaged(what, "it ends before its header")
+    num_bytes = int.from_bytes(data[:8], "little")
+    if num_bytes > min(len(data) - 8, MAX_HEADER_BYTES):
+        raise _damaged(what, f"its header of {num_bytes} bytes is too long")
+    header = parse(data[8 : 8 + num_bytes], what)
+    if not isinstance(header, dict):
+        raise _damaged(what, "its header is no object")
+    return header, 8 + num_bytes
+
+
+def _checked_metadata(metadata: object, what: str) -> dict[str, str]:
+    if not isinstance(metadata, dict):
+        raise _damaged(what, "its metadata are no object")
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise _damaged(what, "its metadata are not text")
+    return metadata
+
+
+def _span(name: str, entry: object, what: str) -> tuple[int, int]:
+    """Check one tensor's entry by itself; gives where its bytes begin and end."""
+    tensor = f"tensor {_short(name)}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _damaged(what, f"{tensor} has other entries than dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
+        raise _damaged(what, f"{tensor} has an unknown type")
+    if not _are_counts(shape) or len(shape) > MAX_DIMENSIONS:
+        raise _damaged(what, f"{tensor} has an impossible shape")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        raise _damaged(what, f"{tensor} has impossible offsets")
+    # torch computes strides in 64 bits even where another dimension is zero.
+    if math.prod(max(length, 1) for length in shape) * _ITEM_BYTES[dtype] >= 2**63:
+        raise _damaged(what, f"{tensor} has an impossible shape")
+    begin, end = offsets
+    num_bytes = math.prod(shape) * _ITEM_BYTES[dtype]
+    if end - begin != num_bytes:
+        raise _damaged(what, f"{tensor} of {num_bytes} bytes has room for {end - begin}")
+    return begin, end
+
+
+def _are_counts(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _damaged(what: str, why: str) -> DamagedError:
+    return DamagedError(f"{what} is damaged: {why}")
+
+
+def _short(name: str) -> str:
+    return ascii(name if len(name) <= 80 else f"{name[:80]}…")
