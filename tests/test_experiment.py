@@ -212,7 +212,8 @@ class TestFailures:
         directory = tmp_path / "run"
         with pytest.raises(NonFiniteLossError) as caught:
             run(wild, directory)
-        assert sorted(path.name for path in directory.iterdir()) == ["run.json", "tasks.jsonl"]
+        kept = sorted(path.name for path in directory.iterdir())
+        assert kept == ["lock", "run.json", "tasks.jsonl"]
         record = read_record(directory)
         assert record.info.status == "failed"
         assert record.info.error == str(caught.value)

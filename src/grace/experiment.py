@@ -1,6 +1,7 @@
 """An experiment: scenario × method × seed, a scripted series of learner updates → a record."""
 
 import hashlib
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,8 +16,12 @@ from grace.record import (
     RunInfo,
     RunRecord,
     describe_run,
+    find_same_run,
+    read_record,
+    refuse_occupied,
     run_directory,
 )
+from grace.storage.lock import exclusive
 
 # torch is imported where the work starts, so that what only plans or reads records is quick.
 if TYPE_CHECKING:
@@ -31,20 +36,29 @@ def run_experiment(
     settings: ExperimentSettings,
     directory: Path | None = None,
     progress: "Progress | None" = None,
+    *,
+    resume: bool = False,
 ) -> RunRecord:
     """Run one experiment and write its record, task by task.
+
+    While it runs, the learner and its unfinished update are kept under ``checkpoint`` in the run
+    directory, so that a run that was killed can go on.
 
     Args:
         settings: resolved settings.
         directory: run directory to create; none makes a new one under ``runs/``.
         progress: told what happens.
+        resume: go on with this very run if it was interrupted, in ``directory`` or, without one,
+            the newest under ``runs/``; one that was finished is returned as it is.
 
     Returns:
         The finished record.
 
     Raises:
-        ValueError: for settings that cannot be carried out, bad data, or a loss that is not
-            finite; a record that was begun then says that it failed, and why.
+        ValueError: for settings that cannot be carried out, bad data, a loss that is not finite (a
+            record that was begun then says that it failed, and why), or a directory that holds
+            another run.
+        BusyError: if another process carries this run out.
     """
     import torch
 
@@ -57,31 +71,91 @@ def run_experiment(
     threads = torch.get_num_threads()
     dataset = load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
-    learner = Learner(settings, dataset.train.images.shape, dataset.mean, dataset.std, told)
-    learner.check_memory(len(scenario.class_names))
-    info = _describe(settings, dataset, scenario, learner)
-    record = RecordWriter(directory or run_directory(Path("runs"), info), info)
+    shape = dataset.train.images.shape
+    learner = Learner(settings, shape, dataset.mean, dataset.std, told)
     try:
+        learner.check_memory(len(scenario.class_names))
+        info = _describe(settings, dataset, scenario, learner)
+        earlier = _same_run(directory, info) if resume else None
+        place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
+        if earlier is None:
+            refuse_occupied(place)
+            place.mkdir(parents=True, exist_ok=True)
+        with exclusive(place / "lock", f"the run '{place}'"):
+            # Read again: another process may have gone on with it meanwhile.
+            done = _same_run(place, info) if resume else None
+            if done is None or done.info.status != "finished":
+                record = RecordWriter(place, info, done)
+                done = _carry_out(learner, scenario, record, told)
+            shutil.rmtree(place / "checkpoint", ignore_errors=True)
+            (place / "lock").unlink()
+            return done
+    finally:
+        torch.set_num_threads(threads)  # engine.threads holds for this run alone
+
+
+def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
+    """Find the record of this very run, which another process began."""
+    if directory is None:
+        return find_same_run(Path("runs"), info)
+    if not (directory / "run.json").exists():
+        return None
+    record = read_record(directory)
+    if record.info.fingerprints.get("run") != info.fingerprints["run"]:
+        raise ValueError(
+            f"{directory} holds a run with other settings, data or versions: choose another "
+            "directory, or give the settings it began with"
+        )
+    return record
+
+
+def _carry_out(
+    learner: "Learner", scenario: "Scenario", record: RecordWriter, told: "Progress"
+) -> RunRecord:
+    """Learn task after task; what an earlier process did is not done again."""
+    from grace.engine.trainer import NonFiniteLossError
+
+    checkpoint = record.directory / "checkpoint"
+    try:
+        learner.live_in(checkpoint)
         for task in scenario:
             names = scenario.class_names[task.num_old_classes : task.num_classes]
             told.task_started(task.number, len(scenario), names)
-            line = _learn_and_evaluate(learner, scenario, task)
-            record.append_task(line)
-            told.task_finished(line)
+            if task.number <= len(learner.history) and learner.method.keeps_all_images:
+                learner.recall(task.data.images, _names(scenario, task))
+            if task.number <= len(record.record.tasks):
+                line = record.record.tasks[task.number - 1]
+            else:
+                line = record.append_task(_learn_and_evaluate(learner, scenario, task))
+                learner.keep_versions(1)
+            told.task_finished(line.model_dump())
     except BaseException as error:
         record.fail(error)
+        if isinstance(error, NonFiniteLossError):
+            shutil.rmtree(checkpoint)  # The same would happen again.
         raise
-    finally:
-        torch.set_num_threads(threads)  # engine.threads holds for this run alone
     return record.finish()
+
+
+def _names(scenario: "Scenario", task: "Task") -> list[str]:
+    return [scenario.class_names[int(label)] for label in task.data.labels]
 
 
 def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> dict[str, Any]:
     """Update the learner with one task and test it; return the record's line."""
     clock = time.perf_counter
     started = clock()
-    labels = [scenario.class_names[int(label)] for label in task.data.labels]
-    update = learner.update(task.data.images, labels, is_last=task.is_last)
+    if task.number <= len(learner.history):
+        # Learnt and saved by a process that was killed before it could write the line.
+        update = learner.history[task.number - 1]
+    else:
+        # The checkpoint is this run's alone: its tasks need no hashing to be told apart.
+        update = learner.update(
+            task.data.images,
+            _names(scenario, task),
+            is_last=task.is_last,
+            identity=f"task {task.number}",
+        )
     learnt = clock()
     sizes = scenario.task_sizes[: task.number]
     tested = _test(learner, scenario.test_images(task.number), sizes)

@@ -27,7 +27,10 @@ def fake_experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any
     def install(behaviour: Callable[..., RunRecord]) -> list[Any]:
         calls: list[Any] = []
 
-        def run_experiment(settings: Any, directory: Path | None, progress: Any) -> RunRecord:
+        def run_experiment(
+            settings: Any, directory: Path | None, progress: Any, *, resume: bool
+        ) -> RunRecord:
+            assert not resume
             calls.append((settings, directory))
             return behaviour(progress)
 

@@ -22,23 +22,31 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of the record; it must not exist yet. "
+            help="Directory of the record; it must not exist yet, unless with --resume. "
             "Default: runs/EXPERIMENT/METHOD-sSEED-TIME-FINGERPRINT.",
             show_default=False,
         ),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with this very run where it was interrupted: in --out, or the newest with "
+            "these settings under runs/. A run that was not begun yet begins.",
+        ),
+    ] = False,
     report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
 ) -> None:
     """Learn a stream of classes task by task and record it."""
     with one_line_errors():
         settings = settings_from(arguments or ())
-        if out is not None and out.exists():
+        if out is not None and out.exists() and not resume:
             raise ValueError(f"{out} exists already: choose another --out or remove it")
         from grace.cli.progress import RichProgress, print_summary
         from grace.experiment import run_experiment
 
         with RichProgress() as progress:
-            record = run_experiment(settings, out, progress)
+            record = run_experiment(settings, out, progress, resume=resume)
         path = None
         if report:
             from grace.studies.report import write_report

@@ -22,7 +22,7 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.engine.progress import Progress
-from grace.engine.trainer import Trainer
+from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.learner import saving
 from grace.learner.ceiling import Ceiling, set_aside
 from grace.learner.document import Accuracies, Document, Update
@@ -218,6 +218,28 @@ class Learner:
         assert self.version is not None
         return self.version
 
+    def live_in(self, directory: str | Path) -> None:
+        """Give a learner that knows nothing a home of its own, or go on with the one that is there.
+
+        Raises:
+            DamagedError: if the home's files cannot be trusted.
+        """
+        assert not self.history and self.home is None
+        path = Path(directory)
+        if not (path / "model.json").exists():
+            self.home = Home.create(path, self._creation())
+            return
+        self.home = Home.open(path)
+        current = self.home.current()
+        if current is not None:
+            self._become(self.home.document(current), self.home)
+
+    def keep_versions(self, count: int) -> None:
+        """Remove all but the newest versions from the home; the one in use stays."""
+        home = self._home()
+        with home.changing():
+            home.prune(count)
+
     def rollback(self, version: int) -> None:
         """Put another version of the home in use, and become it.
 
@@ -285,7 +307,11 @@ class Learner:
             done = None if again else self._done_already(intake.digest, self.home)
             if done is None:
                 journal = self.home.begin(self.version, intake.digest)
-                done = self._learn(intake, journal)
+                try:
+                    done = self._learn(intake, journal)
+                except NonFiniteLossError:
+                    self.home.discard()  # The same would happen again.
+                    raise
             self.home.discard()
             self.home.remove_unused()
         return done

@@ -9,8 +9,8 @@ from grace.record._model import (
     TaskRecord,
 )
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
-from grace.record._read import find_runs, read_record, read_records
-from grace.record._write import RecordWriter, describe_run, run_directory
+from grace.record._read import find_runs, find_same_run, read_record, read_records
+from grace.record._write import RecordWriter, describe_run, refuse_occupied, run_directory
 from grace.storage.atomic import write_text as write_atomically
 
 __all__ = [
@@ -26,9 +26,11 @@ __all__ = [
     "commit",
     "describe_run",
     "find_runs",
+    "find_same_run",
     "fingerprints",
     "read_record",
     "read_records",
+    "refuse_occupied",
     "run_directory",
     "write_atomically",
 ]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,20 @@ def find_runs(path: str | Path) -> list[Path]:
         what = "holds no run (no run.json)" if root.is_dir() else "is no directory"
         raise ValueError(f"{root} {what}: give a run directory or a folder of them")
     return found
+
+
+def find_same_run(root: Path, info: RunInfo) -> RunRecord | None:
+    """Find the newest record below ``root`` that has the same fingerprint; none if there is none.
+
+    Runs that cannot be read are passed over.
+    """
+    found: list[RunRecord] = []
+    for directory in find_runs(root) if any(root.rglob("run.json")) else []:
+        with suppress(ValueError):
+            record = read_record(directory)
+            if record.info.fingerprints.get("run") == info.fingerprints["run"]:
+                found.append(record)
+    return max(found, key=lambda record: record.info.started, default=None)
 
 
 def read_records(paths: Sequence[str | Path]) -> tuple[list[RunRecord], list[str]]:

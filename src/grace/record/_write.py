@@ -54,6 +54,18 @@ def describe_run(
     )
 
 
+def refuse_occupied(directory: Path) -> None:
+    """Refuse a directory for a new run that holds anything but the lock of the run to come.
+
+    Raises:
+        ValueError: it does.
+    """
+    if directory.exists() and (
+        not directory.is_dir() or any(path.name != "lock" for path in directory.iterdir())
+    ):
+        raise ValueError(f"{directory} exists already: choose another directory or remove it")
+
+
 def run_directory(root: Path, info: RunInfo) -> Path:
     """Name a new run: ``<root>/<experiment>/<method>-s<seed>-<YYYYmmdd-HHMMSS>-<fp8>``.
 
@@ -71,24 +83,28 @@ class RecordWriter:
     """Writes one run's record into a directory of its own, which it creates.
 
     Every change is written beside and renamed into place: whoever reads sees whole files.
+
+    Args:
+        directory: of the run; made if need be, and unoccupied unless the run goes on.
+        info: what is known about the run.
+        interrupted: the record of the same run as an earlier process left it in that directory.
+
+    Raises:
+        ValueError: the directory is occupied; nothing in it is touched.
+        OSError: it cannot be written.
     """
 
-    def __init__(self, directory: Path, info: RunInfo) -> None:
-        """Create the directory and mark the run as running.
-
-        Raises:
-            ValueError: the directory exists already; nothing in it is touched.
-            OSError: it cannot be written.
-        """
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError as error:
-            raise ValueError(
-                f"{directory} exists already: choose another directory or remove it"
-            ) from error
+    def __init__(
+        self, directory: Path, info: RunInfo, interrupted: RunRecord | None = None
+    ) -> None:
         self.directory = directory
         self._info = info
-        self._tasks: list[TaskRecord] = []
+        self._tasks: list[TaskRecord] = list(interrupted.tasks) if interrupted else []
+        if interrupted is None:
+            refuse_occupied(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+        else:
+            self._info = info.model_copy(update={"started": interrupted.info.started})
         self._write_info()
 
     def append_task(self, line: Mapping[str, Any] | TaskRecord) -> TaskRecord:

@@ -1,0 +1,64 @@
+"""Name what pictures show, with an exported model: no torch, no grace.
+
+Run it as ``python examples/predict_with_onnx.py model.onnx picture.png ...``. It needs numpy,
+Pillow and onnxruntime; all it must know about the model stands in the model's own metadata.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+
+def centre_square(image: Image.Image, size: int) -> Image.Image:
+    """Resize the shorter side to ``size`` pixels and cut the centred square, as in training."""
+    width, height = image.size
+    if min(width, height) != size:
+        longer = max(size, int(size * max(width, height) / min(width, height)))
+        width, height = (size, longer) if width <= height else (longer, size)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def read(path: Path, channels: int, height: int, width: int) -> np.ndarray:
+    """Read a picture upright, on white, as pixels (C, H, W) in [0, 1]."""
+    with Image.open(path) as file:
+        image: Image.Image = ImageOps.exif_transpose(file)
+    if image.mode[0] in "IF":
+        raise SystemExit(f"{path}: pixels of more than 8 bits; convert it to 8 bits")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    image = image.convert("L" if channels == 1 else "RGB")
+    if height == width:
+        image = centre_square(image, height)
+    elif image.size != (width, height):
+        raise SystemExit(f"{path}: the model takes pictures of {width}×{height} pixels")
+    pixels = np.asarray(image, dtype=np.float32).reshape(height, width, channels)
+    return pixels.transpose(2, 0, 1) / 255
+
+
+def main() -> None:
+    """Print the name and the probability of each picture's class."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("pictures", type=Path, nargs="+")
+    arguments = parser.parse_args()
+
+    session = onnxruntime.InferenceSession(arguments.model, providers=["CPUExecutionProvider"])
+    about = session.get_modelmeta().custom_metadata_map
+    names, size = json.loads(about["class_names"]), json.loads(about["input_size"])
+
+    for path in arguments.pictures:
+        (logits,) = session.run(["logits"], {"images": read(path, *size)[None]})
+        shares = np.exp(logits[0] - logits[0].max())
+        best = int(shares.argmax())
+        print(f"{path}: {names[best]} {shares[best] / shares.sum():.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""A predictor as one ONNX file, which other programs run without torch and without grace.
+
+The graph takes pixels in [0, 1] and normalises them itself, so that nobody who uses the file can
+get the constants wrong; how pictures become such pixels, and what the outputs mean, stands in the
+file's metadata. Shapes: N images, C channels, H×W pixels, K classes.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+import grace
+from grace.networks.expandable import copy_of
+from grace.networks.folding import folded
+from grace.networks.heads import MASKED
+from grace.storage.atomic import write_bytes
+
+
+@final
+@dataclass(frozen=True)
+class Preprocessing:
+    """What turns a picture into the network's input.
+
+    Args:
+        shape: (C, H, W) of the input.
+        mean: normalisation constants per channel, of pixels in [0, 1].
+        std: likewise.
+    """
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.mean) == len(self.std) == self.shape[0]
+
+    def resizing(self) -> str:
+        """Say in words how a picture of another size is brought to H×W (``centre_square``)."""
+        _, height, width = self.shape
+        if height != width:
+            return f"none: every picture is {width} pixels wide and {height} high"
+        return f"shorter side to {height} pixels, bilinear with antialiasing, then centre crop"
+
+
+@final
+@dataclass(frozen=True)
+class OnnxCheck:
+    """What a comparison of an exported file with its learner found."""
+
+    num_images: int
+    max_difference: float
+    """Largest |difference| of a logit."""
+    same_argmax: int
+    """Images whose predicted class is the same: all of them."""
+
+
+@final
+class _Graph(nn.Module):
+    """``score([φ₁(z), …, φ_b(z)])`` with ``z = (x − mean) / std`` for pixels x in [0, 1]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        score: Callable[[Tensor], Tensor],
+        backbones: Sequence[nn.Module],
+        preprocessing: Preprocessing,
+    ) -> None:
+        super().__init__()
+        self.backbones = nn.ModuleList(folded(backbone) for backbone in backbones)
+        self.score = copy_of(score).requires_grad_(False) if isinstance(score, nn.Module) else score
+        self.register_buffer("mean", torch.tensor(preprocessing.mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(preprocessing.std).view(-1, 1, 1))
+
+    @override
+    def forward(self, images: Tensor) -> Tensor:
+        """Map pixels (N, C, H, W) in [0, 1] to logits (N, K)."""
+        normalised = (images - self.mean) / self.std
+        features = torch.cat([backbone(normalised) for backbone in self.backbones], dim=1)
+        return self.score(features)
+
+
+def export_onnx(
+    score: Callable[[Tensor], Tensor],
+    backbones: Sequence[nn.Module],
+    preprocessing: Preprocessing,
+    class_names: Sequence[str],
+    masked: Sequence[int],
+    path: Path,
+    *,
+    method: str,
+    version: int,
+) -> None:
+    """Write a predictor as one ONNX file.
+
+    Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its output
+    ``logits`` float32 (N, K). The metadata holds, as JSON, ``class_names`` by output index,
+    ``masked_classes`` (output indices that are never predicted), ``input_size`` [C, H, W],
+    ``input_range``, ``mean`` and ``std`` (already applied inside); and, as words, ``resize``,
+    ``grace_version``, ``model_version`` and ``method``.
+
+    Args:
+        score: from concatenated features (N, D) to logits (N, K); it masks the masked classes.
+        backbones: in the order of the features; left as they are.
+        preprocessing: input shape and constants.
+        class_names: K names.
+        masked: indices of classes that were forgotten.
+        path: file to write; its folder exists, the file does not.
+        method: name of the method.
+        version: version of the model.
+
+    Raises:
+        ValueError: if a library is missing, the file exists, its folder does not, the weights
+            exceed what one ONNX file holds (2 GiB), or a part cannot be exported.
+    """
+    _check_libraries()
+    _check_place(path)
+    assert all(0 <= index < len(class_names) for index in masked)
+    graph = _Graph(score, backbones, preprocessing).eval()
+    device = next((tensor.device for tensor in graph.backbones.parameters()), torch.device("cpu"))
+    proto = _converted(graph.to(device), torch.zeros(2, *preprocessing.shape, device=device))
+    (output,) = proto.graph.output
+    num_outputs = output.type.tensor_type.shape.dim[1].dim_value
+    assert num_outputs == len(class_names), f"{num_outputs} logits, {len(class_names)} names"
+    _remove_traces(proto)
+    metadata = {
+        "class_names": json.dumps(list(class_names)),
+        "masked_classes": json.dumps(sorted(masked)),
+        "input_size": json.dumps(preprocessing.shape),
+        "input_range": json.dumps([0, 1]),
+        "mean": json.dumps(preprocessing.mean),
+        "std": json.dumps(preprocessing.std),
+        "resize": preprocessing.resizing(),
+        "grace_version": grace.__version__,
+        "model_version": str(version),
+        "method": method,
+    }
+    for key, value in metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    proto.producer_name, proto.producer_version = "grace", grace.__version__
+    write_bytes(path, proto.SerializeToString())
+
+
+def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+    """Open an exported file with onnxruntime, on the CPU with torch's number of threads.
+
+    Args:
+        path: what ``export_onnx`` wrote.
+
+    Returns:
+        A function from images (N, C, H, W) uint8 to logits (N, K) float32.
+
+    Raises:
+        ValueError: if a library is missing.
+    """
+    _check_libraries()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        pixels = (images.cpu().float() / 255).numpy()
+        return torch.from_numpy(session.run(["logits"], {"images": pixels})[0])
+
+    return run
+
+
+def check_onnx(path: Path, images: Tensor, logits: Tensor) -> OnnxCheck:
+    """Compare an exported file, run by onnxruntime in batches of 1, 2, 4, … 64, with its learner.
+
+    Args:
+        path: what ``export_onnx`` wrote; left as it is.
+        images: (N, C, H, W) uint8, N at least 1.
+        logits: (N, K) float32, the learner's for these images, in full float32 precision (a GPU's
+            may be shortened to TF32).
+
+    Raises:
+        ValueError: if a logit differs by more than 1e-4 and than 1e-5 of the image's largest logit
+            (float32 rounds relative to it), or a predicted class differs.
+    """
+    assert len(images) == len(logits) > 0
+    run = load_onnx(path)
+    found = torch.cat([run(batch) for batch in _growing_batches(images)])
+    logits = logits.cpu()
+    assert found.shape == logits.shape
+    differences = (found - logits).abs()
+    largest = logits.masked_fill(logits <= MASKED, 0).abs().amax(dim=1, keepdim=True)
+    # A logit that is not a number is not close.
+    is_close = bool((differences <= (1e-5 * largest).clamp(min=1e-4)).all())
+    check = OnnxCheck(
+        num_images=len(images),
+        max_difference=float(differences.max()),
+        same_argmax=int((found.argmax(dim=1) == logits.argmax(dim=1)).sum()),
+    )
+    if not is_close or check.same_argmax < len(images):
+        raise ValueError(
+            f"the exported file '{path}' does not predict what its learner predicts: its logits "
+            f"differ by up to {check.max_difference:.2g} (0.0001 is rounding), and "
+            f"{len(images) - check.same_argmax} of {len(images)} images get another class: "
+            "do not use it, and please report this"
+        )
+    return check
+
+
+def latency(run: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> float:
+    """Measure how long one call takes.
+
+    Args:
+        run: predicts one image.
+        repeats: number of timed calls, at least 1.
+        warm_up: number of calls before them.
+
+    Returns:
+        Median in milliseconds.
+    """
+    for _ in range(warm_up):
+        run()
+    seconds = []
+    for _ in range(repeats):
+        start = perf_counter()
+        run()
+        seconds.append(perf_counter() - start)
+    return 1000 * median(seconds)
+
+
+def _check_libraries() -> None:
+    try:
+        # Late, because they belong to an extra and take a second.
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            "exporting needs onnx, onnxscript and onnxruntime: pip install 'grace-cil[onnx]'"
+        ) from error
+
+
+def _check_place(path: Path) -> None:
+    if path.exists():
+        raise ValueError(f"'{path}' exists already: choose another name or remove it")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder '{path.parent}' to export into: create it")
+
+
+def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx.ModelProto
+    """Trace the graph with a free number of images; return a checked ONNX model."""
+    import onnx
+
+    num_bytes = sum(tensor.nbytes for tensor in graph.state_dict().values())
+    # The graph beside the weights takes well below 16 MiB.
+    if num_bytes > 2**31 - 2**24:
+        raise ValueError(
+            f"one ONNX file holds 2 GiB, these weights take {num_bytes / 2**30:.1f} GiB: "
+            "compress the model or use a smaller backbone"
+        )
+    try:
+        with torch.no_grad():
+            program = torch.onnx.export(
+                graph,
+                (example,),
+                dynamo=True,
+                input_names=["images"],
+                output_names=["logits"],
+                # Keyed by the name of forward's argument, not by that of the input.
+                dynamic_shapes={"images": {0: torch.export.Dim("N", min=1)}},
+                external_data=False,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().split("\n")[0]
+        raise ValueError(
+            f"this model cannot be exported to ONNX ({reason}): use one of grace's own backbones"
+        ) from error
+    assert program is not None
+    proto = program.model_proto
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def _remove_traces(proto: Any) -> None:  # noqa: ANN401 - an onnx.ModelProto
+    """Take out the exporter's notes: among them source paths of the machine that exported."""
+    graph = proto.graph
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+        del part.metadata_props[:]
+    for tensor in graph.initializer:
+        del tensor.metadata_props[:]
+
+
+def _growing_batches(images: Tensor) -> Iterator[Tensor]:
+    """Cut images into batches of 1, 2, 4, … 64 and then 64 images."""
+    start, size = 0, 1
+    while start < len(images):
+        yield images[start : start + size]
+        start, size = start + size, min(2 * size, 64)
