@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import final
 from xml.etree import ElementTree as ET
 
-from grace.record import RunRecord, TaskRecord, read_record, write_atomically
+from grace.record import RunRecord, TaskRecord, read_record
+from grace.storage.atomic import write_text
 
 Points = Sequence[tuple[int, float]]
 
@@ -160,7 +161,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--out", type=Path, default=Path("docs/figures/dynamics.svg"))
     arguments = parser.parse_args()
-    write_atomically(arguments.out, draw(read_record(arguments.run)))
+    write_text(arguments.out, draw(read_record(arguments.run)))
     print(arguments.out)
 
 

@@ -1,6 +1,6 @@
 """Image files → pixels: every mode, orientation and size that cameras and people produce."""
 
-import struct
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +13,9 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+"""The decoders that files of any name may reach."""
+
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -23,14 +26,15 @@ def open_image(path: Path, channels: Literal[1, 3]) -> Image.Image:
     laid on white, as browsers show them; of an animation the first frame is taken.
 
     Args:
-        path: file in any format PIL reads.
+        path: JPEG, PNG, WebP, BMP, GIF or TIFF, whatever its name says. PIL knows more formats,
+            some of which start other programs.
         channels: 1 for grey (ITU-R 601 luma), 3 for RGB.
 
     Raises:
         ValueError: if the file is missing, empty, truncated, damaged, or larger than PIL's limit
             against decompression bombs; the file is named.
     """
-    with _naming(path), Image.open(path) as image:
+    with _naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
         image.load()
         return _flattened(ImageOps.exif_transpose(image), channels)
@@ -42,7 +46,7 @@ def upright_size(path: Path) -> tuple[int, int]:
     Raises:
         ValueError: as ``open_image``, as far as the header shows it.
     """
-    with _naming(path), Image.open(path) as image:
+    with _naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
         # Orientations 5 to 8 lie on their side.
         is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
@@ -58,7 +62,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise ValueError(
             f"image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels: make it smaller"
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error) as error:
+    except Exception as error:  # Decoders of damaged files raise whatever they run into.
         is_empty = path.is_file() and path.stat().st_size == 0
         reason = "the file is empty" if is_empty else str(error).partition("\n")[0]
         raise ValueError(
@@ -97,15 +101,22 @@ def read_pixels(
     """
     image = open_image(path, channels)
     if image_size is not None:
-        image = centre_square(image, image_size, shorter or image_size)
+        with _naming(path):
+            image = centre_square(image, image_size, shorter or image_size)
     return np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
 
 
 def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
-    """Resize the shorter side to ``shorter`` pixels and cut the centred square of side ``size``."""
+    """Resize the shorter side to ``shorter`` pixels and cut the centred square of side ``size``.
+
+    Raises:
+        ValueError: if the resized image would be as large as a decompression bomb.
+    """
     width, height = image.size
     if min(width, height) != shorter:
         longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
+        if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
+            raise ValueError(f"{width}×{height} pixels are too long and thin to be resized")
         width, height = (shorter, longer) if width <= height else (longer, shorter)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)

@@ -1,6 +1,7 @@
 """Find the classes and image files of a folder of images; nothing is decoded."""
 
 import os
+import stat
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ def scan(root: Path) -> FolderTree:
     """
     if not root.is_dir():
         raise ValueError(f"'{root}' is not a folder: set data.root to the folder of the images")
-    train_root, test_root = _splits(root)
+    train_root, test_root = splits(root)
     names = class_folders(train_root)
     train, ignored = _files(train_root, names)
     if test_root is None:
@@ -57,45 +58,115 @@ def class_folders(root: Path) -> list[str]:
     Raises:
         ValueError: if there are none, or two names are the same to a person.
     """
-    names = sorted(
-        entry.name for entry in root.iterdir() if entry.is_dir() and not _is_hidden(entry.name)
-    )
+    names = folders_in(root)
     if not names:
-        raise ValueError(f"'{root}' holds no class folders: put images into '{root}/<class>/'")
-    spelled: dict[str, str] = {}
-    for name in names:
-        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-        if key in spelled:
-            raise ValueError(
-                f"'{root}' has two folders for one class, '{spelled[key]}' and '{name}': "
-                "merge or rename them"
-            )
-        spelled[key] = name
+        loose = len(loose_images(root))
+        what = f", only {loose} images: put them" if loose else ": put images"
+        raise ValueError(f"'{root}' holds no class folders{what} into '{root}/<class>/'")
+    for first, second in twins(names):
+        raise ValueError(
+            f"'{root}' has two folders for one class, '{first}' and '{second}': merge or rename "
+            "them"
+        )
     return names
 
 
-def image_files(folder: Path) -> tuple[list[Path], int]:
-    """Return the image files below a folder, sorted, and the number of other files."""
-    found: list[Path] = []
-    ignored = 0
-    for parent, folders, names in os.walk(folder):
+def folders_in(root: Path) -> list[str]:
+    """Return the names of the folders in ``root`` that are not hidden, sorted.
+
+    Raises:
+        ValueError: if ``root`` cannot be listed.
+    """
+    return [entry.name for entry in _entries(root) if _is_folder(entry)]
+
+
+def loose_images(root: Path) -> list[Path]:
+    """Return the image files directly in ``root``, sorted; errors as in ``folders_in``."""
+    return [entry for entry in _entries(root) if is_image(entry.name) and not _is_folder(entry)]
+
+
+def twins(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of names that differ only in case or in how Unicode spells them."""
+    spelled: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for name in names:
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+        if key in spelled:
+            found.append((spelled[key], name))
+        spelled.setdefault(key, name)
+    return found
+
+
+def class_name(folder: str) -> str:
+    """Return the name of a class from that of its folder, in Unicode's composed form (NFC).
+
+    Raises:
+        ValueError: if it is blank, has a character that is no text (controls, line breaks, bytes
+            that are not Unicode), or is longer than 255 bytes, as file systems have it.
+    """
+    name = unicodedata.normalize("NFC", folder)
+    if not name.strip():
+        reason = "is blank"
+    elif printable(name) != name:
+        reason = "has a control character, a line break or bytes that are not UTF-8"
+    elif len(name.encode()) > 255:
+        reason = f"has {len(name.encode())} bytes, more than 255"
+    else:
+        return name
+    raise ValueError(f"the class name '{printable(name)}' {reason}: rename its folder")
+
+
+def printable(text: str) -> str:
+    """Return text on one line, with escapes for what is no text (controls, stray bytes)."""
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+        else character
+        for character in text
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FoundFiles:
+    """What lies below a folder: images by their extension, and all that is not looked into."""
+
+    images: Sequence[Path]
+    others: Sequence[Path]
+    """Files that are no images by their extension, or no regular files (pipes, devices)."""
+    links: Sequence[Path]
+    """Links to folders: not followed, for they may lead round in a circle."""
+    closed: Sequence[Path]
+    """Folders that cannot be listed."""
+
+
+def files_below(folder: Path) -> FoundFiles:
+    """Find the files below a folder, hidden ones left out, each folder's own in order of name.
+
+    A link to a file counts as the file. The folder itself may be a link; links to folders below
+    it are not followed.
+    """
+    images: list[Path] = []
+    others: list[Path] = []
+    links: list[Path] = []
+    closed: list[Path] = []
+    walk = os.walk(folder, onerror=lambda error: closed.append(Path(error.filename or folder)))
+    for parent, folders, names in walk:
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        for name in sorted(names):
-            if _is_hidden(name):
-                continue
-            if _is_image(name):
-                found.append(Path(parent) / name)
-            else:
-                ignored += 1
-    return found, ignored
+        links.extend(path for name in folders if _is_link(path := Path(parent) / name))
+        for name in sorted(name for name in names if not _is_hidden(name)):
+            path = Path(parent) / name
+            is_candidate = is_image(name) and not _is_special(path)
+            (images if is_candidate else others).append(path)
+    return FoundFiles(images=images, others=others, links=links, closed=closed)
 
 
-def _splits(root: Path) -> tuple[Path, Path | None]:
+def splits(root: Path) -> tuple[Path, Path | None]:
     """Return the folders of training and test classes."""
     train = root / "train"
     tests = [root / name for name in ("test", "val", "validation") if (root / name).is_dir()]
     # A folder named "train" that holds images directly is a class: trains, perhaps.
-    if not train.is_dir() or any(_is_image(entry.name) for entry in train.iterdir()):
+    if not train.is_dir() or loose_images(train):
         return root, None
     return train, tests[0] if tests else None
 
@@ -104,12 +175,17 @@ def _files(root: Path, names: Sequence[str]) -> tuple[list[tuple[Path, int]], in
     files: list[tuple[Path, int]] = []
     num_ignored = 0
     for label, name in enumerate(names):
-        own, ignored = image_files(root / name)
-        if not own:
-            raise ValueError(f"class folder '{root / name}' has no images: add some or remove it")
-        files.extend((path, label) for path in own)
-        num_ignored += ignored
+        found = files_below(root / name)
+        check_has_images(root / name, found)
+        files.extend((path, label) for path in found.images)
+        num_ignored += len(found.others)
     return files, num_ignored
+
+
+def check_has_images(folder: Path, found: FoundFiles) -> None:
+    """Refuse a class folder without images."""
+    if not found.images:
+        raise ValueError(f"class folder '{folder}' has no images: add some or remove it")
 
 
 def _check_same_classes(names: Sequence[str], train: Path, test: Path) -> None:
@@ -122,9 +198,42 @@ def _check_same_classes(names: Sequence[str], train: Path, test: Path) -> None:
         )
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Tell whether a file is an image by its extension."""
     return Path(name).suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+def _entries(root: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in root.iterdir() if not _is_hidden(entry.name))
+    except OSError as error:
+        raise ValueError(
+            f"cannot list folder '{root}' ({error.strerror}): allow it to be read"
+        ) from None
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".")
+
+
+def _is_folder(path: Path) -> bool:
+    # Path.is_dir raises for what may not be looked at; so does is_symlink for overlong paths.
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError:
+        return False
+
+
+def _is_special(path: Path) -> bool:
+    """Tell pipes and devices, which would be waited for, from files and from broken links."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

@@ -11,7 +11,6 @@ from grace.record._model import (
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.record._read import find_runs, find_same_run, read_record, read_records
 from grace.record._write import RecordWriter, describe_run, refuse_occupied, run_directory
-from grace.storage.atomic import write_text as write_atomically
 
 __all__ = [
     "ClassifierRecord",
@@ -32,5 +31,4 @@ __all__ = [
     "read_records",
     "refuse_occupied",
     "run_directory",
-    "write_atomically",
 ]

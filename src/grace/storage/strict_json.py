@@ -5,7 +5,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 from grace.storage.errors import DamagedError
@@ -14,9 +13,9 @@ MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_DIGITS = 20
 
-# A string, or the start of one that never ends. Possessive, so that time stays linear.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_NO_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
+# A bracket, or a whole string (or the start of one that never ends), so that brackets in it do not
+# count. Possessive: no way back is remembered.
+_TOKEN = re.compile(rb'[\[\]{}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
@@ -64,8 +63,7 @@ def _parse(data: bytes, max_bytes: int) -> object:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is no UTF-8") from None
-    if _depth(data) > MAX_DEPTH:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    _refuse_deep_nesting(data)
     value: object = json.loads(
         text,
         object_pairs_hook=_object,
@@ -78,10 +76,13 @@ def _parse(data: bytes, max_bytes: int) -> object:
     return value
 
 
-def _depth(data: bytes) -> int:
-    """Count how deep brackets outside strings nest, without recursion."""
-    brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKET)
-    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+def _refuse_deep_nesting(data: bytes) -> None:
+    """Follow the brackets without recursion, before a parser follows them with it."""
+    depth = 0
+    for token in _TOKEN.finditer(data):
+        depth += _STEPS.get(data[token.start()], 0)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

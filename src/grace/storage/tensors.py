@@ -43,7 +43,7 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
     Raises:
         ValueError: a tensor has a type or name that such files cannot hold.
     """
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in plain.items()}
     parts = (plain[name].reshape(-1).view(torch.uint8).numpy() for name in _order(shapes))
     return b"".join((_header(shapes, metadata or {}), *(part.data for part in parts)))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import grace
-from grace.record import RunRecord, write_atomically
+from grace.record import RunRecord
+from grace.storage.atomic import write_text
 from grace.studies import figures
 from grace.studies._html import element, escape, join
 from grace.studies._run_panel import run_panel
@@ -47,7 +48,7 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
     target = Path(path)
     _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, render_report(records))
+    write_text(target, render_report(records))
     return target
 
 
