@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar, final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grace.configs.experiment import ExperimentSettings
-from grace.learner.document import FORMAT, Document, ObjectRef, check_format, parse_document
+from grace.learner.document import (
+    FORMAT,
+    Document,
+    ObjectRef,
+    check_format,
+    first_problem,
+    parse_document,
+)
 from grace.storage import atomic, strict_json
 from grace.storage.errors import DamagedError
 from grace.storage.lock import exclusive
@@ -67,12 +74,13 @@ class _Pointer(BaseModel):
 
 @final
 class _Pending(BaseModel):
-    """Which update is unfinished: of which version, with which images."""
+    """Which update is unfinished: of which version, with which images, to become which version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     parent: int | None
     digest: str
+    number: int
 
 
 @final
@@ -92,8 +100,12 @@ class Home:
             ValueError: if something is there already.
         """
         # What an interrupted creation leaves behind may be taken over, anything else not.
-        if path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - {"versions"}):
-            raise ValueError(f"'{path}' exists already and is no learner: choose another name")
+        if path.exists() and (
+            not path.is_dir()
+            or any(p.name != "versions" and not atomic.is_leftover(p) for p in path.iterdir())
+        ):
+            what = "is another learner" if (path / "model.json").exists() else "is no learner"
+            raise ValueError(f"'{path}' exists already and {what}: choose another name")
         (path / "versions").mkdir(parents=True, exist_ok=True)
         text = creation.model_dump(mode="json")
         atomic.write_bytes(path / "model.json", strict_json.dump(text))
@@ -162,6 +174,10 @@ class Home:
         """Read the documents of all versions, in order."""
         return [self.document(number) for number in self.numbers()]
 
+    def live_class_names(self) -> set[str]:
+        """Return the classes that some version knows and has not forgotten."""
+        return {name for document in self.documents() for name in document.live_class_names}
+
     def read(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
         """Read one object's tensors.
 
@@ -219,6 +235,7 @@ class Home:
                 f"an update of '{self.path}' was interrupted: run it again to finish it, or drop "
                 "it with --discard, then forget the class"
             )
+        self.discard()
         atomic.write_bytes(self.path / "purge.json", strict_json.dump({"class": name}))
         self._finish_purge()
 
@@ -249,8 +266,24 @@ class Home:
             yield
 
     def pending(self) -> bool:
-        """Whether an update was interrupted."""
-        return (self.path / "pending" / "update.json").exists()
+        """Whether an update was interrupted that is not over: its version is not in use yet."""
+        if not (self.path / "pending" / "update.json").exists():
+            return False
+        try:
+            update = self._pending_update()
+            if update.number not in self.numbers():
+                return True
+            saved = self.document(update.number)
+            return saved.status == "accepted" and self.current() == update.parent
+        except DamagedError:
+            return True
+
+    def has_saved(self, digest: str) -> bool:
+        """Whether the update of these images that was interrupted had become a version before."""
+        if not (self.path / "pending" / "update.json").exists():
+            return False
+        update = self._pending_update()
+        return update.digest == digest and update.number in self.numbers()
 
     def begin(self, parent: int | None, digest: str) -> "Journal":
         """Begin an update, or go on with the interrupted one of the same images.
@@ -261,7 +294,7 @@ class Home:
         from grace.learner.journal import Journal
 
         folder = self.path / "pending"
-        wanted = _Pending(parent=parent, digest=digest)
+        wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
         if self.pending():
             if self._pending_update() != wanted:
                 raise ValueError(
@@ -286,7 +319,7 @@ class Home:
             atomic.remove(folder / "update.json")
             shutil.rmtree(folder)
 
-    def _pending_update(self) -> _Pending | None:
+    def _pending_update(self) -> _Pending:
         path = self.path / "pending" / "update.json"
         what = f"'{path}'"
         return _checked(_Pending, strict_json.parse(read_small(path, what, 1 << 16), what), what)
@@ -299,8 +332,4 @@ def _checked(model: type[ModelT], raw: object, what: str) -> ModelT:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])[:200]
-        raise DamagedError(
-            f"{what} is damaged: {f'{where}: ' if where else ''}{detail['msg']}"
-        ) from error
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error

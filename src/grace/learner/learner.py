@@ -22,17 +22,20 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.engine.progress import Progress
-from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.engine.trainer import Trainer
 from grace.learner import saving
 from grace.learner.ceiling import Ceiling, set_aside
 from grace.learner.document import Accuracies, Document, Update
 from grace.learner.evaluation import accuracy, scores
+from grace.learner.export import Preprocessing
+from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
 from grace.learner.home import Creation, Home
 from grace.learner.intake import AnyImages, Intake, as_images, class_indices, divide, take_in
 from grace.learner.journal import Journal
 from grace.learner.unknown import cutoff, familiarity
 from grace.methods.base import Classifier, Method, Outcome, Workshop
+from grace.storage import strict_json
 
 
 @final
@@ -212,9 +215,10 @@ class Learner:
             raise ValueError(
                 f"this learner lives in '{self.home.path}': copy that directory to have it twice"
             )
-        self.home = Home.create(path, self._creation())
-        with self.home.changing():
-            self._write(self.home, accepted=True, digest=None)
+        home = Home.create(path, self._creation())
+        with home.changing():
+            self._write(home, accepted=True, digest=None)
+        self.home = home
         assert self.version is not None
         return self.version
 
@@ -224,7 +228,8 @@ class Learner:
         Raises:
             DamagedError: if the home's files cannot be trusted.
         """
-        assert not self.history and self.home is None
+        assert not self.history
+        assert self.home is None
         path = Path(directory)
         if not (path / "model.json").exists():
             self.home = Home.create(path, self._creation())
@@ -247,9 +252,8 @@ class Learner:
             ValueError: without a home, or if there is no such version.
         """
         home = self._home()
-        document = home.document(version)
         with home.changing():
-            self._become(document, home)
+            self._become(home.document(version), home)
             home.make_current(version)
 
     def update(
@@ -300,16 +304,14 @@ class Learner:
         if self.home is None:
             return self._learn(intake, None)
         with self.home.changing():
-            if self.home.current() != self.version:
-                raise ValueError(
-                    f"'{self.home.path}' has changed since this learner was loaded: load it again"
-                )
-            done = None if again else self._done_already(intake.digest, self.home)
+            self._refuse_stale(self.home)
+            repeats = again and not self.home.has_saved(intake.digest)
+            done = None if repeats else self._done_already(intake, self.home)
             if done is None:
                 journal = self.home.begin(self.version, intake.digest)
                 try:
                     done = self._learn(intake, journal)
-                except NonFiniteLossError:
+                except ValueError:
                     self.home.discard()  # The same would happen again.
                     raise
             self.home.discard()
@@ -320,21 +322,24 @@ class Learner:
         """Forget a class: drop its images from every version of the home, mask it in all of them.
 
         Its index stays, and the weights are not unlearnt: what they know of it is hidden, not
-        gone. Later images of that name revive it.
+        gone. Later images of that name revive it. A version that has no class left can no longer
+        be loaded.
 
         Raises:
-            ValueError: if there is no such class, it is the last one left, or an update of the
-                home was interrupted.
+            ValueError: if no version has such a class, it is this learner's last one, or an update
+                of the home was interrupted.
         """
         live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
-        if name not in live:
+        elsewhere = self.home.live_class_names() if self.home else set()
+        if name not in {*live, *elsewhere}:
             raise ValueError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
-        if len(live) == 1:
+        if live == [name]:
             raise ValueError(f"'{name}' is the last class left: a learner without classes is none")
         if self.home is not None:
             with self.home.changing():
                 self.home.purge(name)
-        self._forget({self.class_names.index(name)})
+        if name in live:
+            self._forget({self.class_names.index(name)})
 
     def check_memory(self, num_classes: int) -> None:
         """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
@@ -399,13 +404,41 @@ class Learner:
         right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
         return right / len(labels)
 
+    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
+        """Write the primary predictor as an ONNX file, and check it on images that are held.
+
+        Args:
+            path: file to write; its folder exists.
+            replace: whether a file that is there may be replaced.
+
+        Raises:
+            ValueError: before the first update, if the file is there, or if it cannot be exported.
+        """
+        self._refuse_ignorance()
+        if Path(path).exists() and not replace:
+            raise ValueError(f"'{path}' exists already: choose another name or remove it")
+        return export_checked(
+            self.method,
+            self.trainer,
+            self.held_out,
+            Preprocessing(self.shape, self.mean, self.std),
+            self.class_names,
+            sorted(self.forgotten),
+            Path(path),
+            version=self.version or 0,
+        )
+
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
-        """Give a loaded learner that keeps every image those it learnt from: none are saved."""
+        """Give a loaded learner that keeps every image those it learnt from: none are saved.
+
+        Those that are held out, or of forgotten classes, are left out.
+        """
         intake = take_in(images, labels, None, self.shape)
         index = class_indices(self.class_names, intake.labels)
         assert len(index) == len(self.class_names), "these classes were never learnt"
-        indices = torch.tensor([index[name] for name in intake.labels], dtype=torch.int64)
-        self.method.keep(LabelledImages(intake.images, indices))
+        data, _ = divide(intake, index, self.held_out, self.method.memory, 0, 0, 0)
+        hidden = torch.isin(data.labels, torch.tensor(sorted(self.forgotten)))
+        self.method.keep(data.subset((~hidden).nonzero().flatten()) if bool(hidden.any()) else data)
 
     def _learn(self, intake: Intake, journal: Journal | None) -> Update:
         """Carry an update out, save it where there is a home, and undo it if it is not wanted."""
@@ -414,7 +447,9 @@ class Learner:
             update = self._carry_out(intake, journal)
             self.history.append(update)
             if self._ceiling or self.home:
-                update = update.model_copy(update={"num_bytes": saving.describe(self).num_bytes})
+                update = update.model_copy(
+                    update={"num_bytes": saving.describe(self._contents()).num_bytes}
+                )
                 self.history[-1] = update
             assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
             if self.home is not None:
@@ -433,7 +468,8 @@ class Learner:
         if number == 1 and len(index) < 2:
             raise ValueError("the first update needs images of at least two classes")
         seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
-        data, held_out = divide(intake, index, self.held_out, wanted, seed, number)
+        memory = self.method.memory
+        data, held_out = divide(intake, index, self.held_out, memory, wanted, seed, number)
         present = set(data.labels.tolist())
         revived = sorted(self.forgotten & present)
         task = Task(
@@ -445,7 +481,8 @@ class Learner:
             is_last=intake.is_last,
             forgotten=frozenset(self.forgotten - present),
         )
-        self._refuse_unfit(task, list(index)[num_old:], held_out)
+        spelt = [*list(index)[num_old:], *(self.class_names[i] for i in revived)]
+        self._refuse_unfit(task, spelt, held_out)
 
         old = set(range(num_old)) - self.forgotten
         size = self.size()
@@ -505,8 +542,11 @@ class Learner:
             result = journal.perform(number, item, self.trainer) if journal else run(item)
         raise AssertionError
 
-    def _refuse_unfit(self, task: Task, new_names: Sequence[str], held_out: HeldOut) -> None:
-        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take."""
+    def _refuse_unfit(self, task: Task, names: Sequence[str], held_out: HeldOut) -> None:
+        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take.
+
+        ``names`` are those that the history will tell of it.
+        """
         memory, wants = self.method.memory, self.method.uses_memory
         if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
             raise ValueError(
@@ -514,13 +554,14 @@ class Learner:
                 "from and cannot go on: create a new one with all images"
             )
         if self._ceiling is not None:
-            document_bytes = len(saving.describe(self).dump()) if self.history else 0
-            name_bytes = sum(len(name.encode()) for name in new_names)
+            document_bytes = len(saving.describe(self._contents()).dump()) if self.history else 0
+            name_bytes = len(strict_json.dump(list(names)))
             num_present = len(set(task.data.labels.tolist()))
             aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
             aside += 4 * len(held_out)
             grows = self.method.adds_backbones and task.number > 1
-            keeps_any = wants and self.settings.memory.size != 0
+            kept = self.settings.memory
+            keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
             self._ceiling.check(
                 self.method.bytes_after(task, grows=grows),
                 task.num_live if keeps_any else 0,
@@ -548,13 +589,25 @@ class Learner:
         for index in classes:
             self.held_out.forget(index)
         self.method.forget(self.forgotten)
+        self.familiarities = self._calibrated()
 
-    def _done_already(self, digest: str, home: Home) -> Update | None:
+    def _refuse_stale(self, home: Home) -> None:
+        """Refuse to go on from what the home no longer has in use as this learner knows it."""
+        number = home.current()
+        forgotten = set() if number is None else set(home.document(number).forgotten)
+        if (number, forgotten) != (self.version, self.forgotten):
+            raise ValueError(
+                f"'{home.path}' has changed since this learner was loaded: load it again"
+            )
+
+    def _done_already(self, intake: Intake, home: Home) -> Update | None:
         """Find this very update among the versions: it was saved, then the process was killed."""
         numbers = home.numbers()
         newest = home.document(numbers[-1]) if numbers else None
-        if newest is None or newest.digest != digest:
+        if newest is None or newest.digest != intake.digest:
             return None
+        if not set(intake.labels) <= set(newest.live_class_names):
+            return None  # It was learnt, and forgotten since.
         update = newest.history[-1]
         if newest.number == self.version:
             return update
@@ -569,13 +622,22 @@ class Learner:
         """Add this learner to its home; an accepted one is put in use."""
         number = home.next_number()
         status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
-        home.write(saving.to_document(self, home.put, number=number, status=status, digest=digest))
+        home.write(
+            saving.to_document(
+                self._contents(), home.put, number=number, status=status, digest=digest
+            )
+        )
         if accepted:
             home.make_current(number)
         self.version = number
 
     def _become(self, document: Document, home: Home) -> None:
         """Take over everything that a version holds; on failure this learner is as it was."""
+        if not document.live_class_names:
+            raise ValueError(
+                f"all classes of version {document.number} of '{home.path}' were forgotten: choose "
+                "another version"
+            )
         saving.refuse_too_large(document, home)
         state = saving.read_state(document, home)
         exemplars, held_out = saving.read_images(document, home)
@@ -590,6 +652,8 @@ class Learner:
             self.familiarities = familiarities
             self.forgotten = set(document.forgotten)
             self.method.forget(self.forgotten)
+            if document.calibration is None:
+                self.familiarities = self._calibrated()
         except BaseException:
             self._restore(before)
             raise
@@ -617,6 +681,21 @@ class Learner:
         self.held_out = before["held_out"]
         self.familiarities = before["familiarities"]
         self.version = before["version"]
+
+    def _contents(self) -> saving.Contents:
+        return saving.Contents(
+            settings=self.settings,
+            shape=self.shape,
+            mean=self.mean,
+            std=self.std,
+            class_names=self.class_names,
+            forgotten=self.forgotten,
+            history=self.history,
+            method=self.method,
+            held_out=self.held_out,
+            familiarities=self.familiarities,
+            parent=self.version,
+        )
 
     def _creation(self) -> Creation:
         return Creation(

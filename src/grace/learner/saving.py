@@ -1,9 +1,10 @@
 """From a learner to its document and objects, and back."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -11,19 +12,36 @@ from torch import Tensor
 import grace
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.data.images import TensorImages
-from grace.learner.document import Document, ObjectRef
+from grace.engine.work import Seconds
+from grace.learner.document import Document, ObjectRef, Update
 from grace.learner.held_out import HeldOut
 from grace.learner.home import Home, Put
-from grace.methods.base import MethodState
+from grace.methods.base import Method, MethodState
 from grace.storage.errors import DamagedError
 from grace.storage.tensors import encoded_size
 
-if TYPE_CHECKING:
-    from grace.learner.learner import Learner
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a learner consists of."""
+
+    settings: ExperimentSettings
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_names: Sequence[str]
+    forgotten: Collection[int]
+    history: Sequence[Update]
+    method: Method[Any]
+    held_out: HeldOut
+    familiarities: Tensor
+    parent: int | None
+    """The version that it was before its last update."""
 
 
 def to_document(
-    learner: "Learner",
+    contents: Contents,
     put: Put,
     *,
     number: int,
@@ -33,13 +51,13 @@ def to_document(
     """Describe a learner as one version of its home.
 
     Args:
-        learner: has learnt something.
+        contents: of a learner that has learnt something.
         put: stores tensors and says where.
         number: of the version.
         status: whether it passed the acceptance gate.
         digest: of the images of its last update.
     """
-    state, memory, held_out = learner.method.state(), learner.method.memory, learner.held_out
+    state, memory, held_out = contents.method.state(), contents.method.memory, contents.held_out
     exemplars: dict[int, ObjectRef] = {}
     # What keeps every image leaves them where they came from.
     if not memory.keep_all:
@@ -47,21 +65,21 @@ def to_document(
             images = memory.of_class(index)
             assert isinstance(images, TensorImages)
             exemplars[index] = put({"images": images.pixels})
-    familiarities = learner.familiarities
-    earlier = [update.model_copy(update={"work": ()}) for update in learner.history[:-1]]
+    familiarities = contents.familiarities
+    earlier = [update.model_copy(update={"work": ()}) for update in contents.history[:-1]]
     return Document(
         number=number,
-        parent=learner.version,
+        parent=contents.parent,
         status=status,
         digest=digest,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         grace_version=grace.__version__,
-        settings=portable(learner.settings),
-        shape=learner.shape,
-        mean=learner.mean,
-        std=learner.std,
-        class_names=tuple(learner.class_names),
-        forgotten=tuple(sorted(learner.forgotten)),
+        settings=portable(contents.settings),
+        shape=contents.shape,
+        mean=contents.mean,
+        std=contents.std,
+        class_names=tuple(contents.class_names),
+        forgotten=tuple(sorted(contents.forgotten)),
         values=dict(state.values),
         parts={name: put(part) for name, part in state.parts.items()},
         original_counts=dict(memory.original_counts),
@@ -70,12 +88,16 @@ def to_document(
             index: put({"images": held_out.of_class(index).pixels}) for index in held_out.classes
         },
         calibration=put({"familiarities": familiarities}) if len(familiarities) else None,
-        history=(*earlier, *learner.history[-1:]),
+        history=(*earlier, *contents.history[-1:]),
     )
 
 
-def describe(learner: "Learner") -> Document:
-    """Describe a learner as a version would, without writing or hashing anything."""
+def describe(contents: Contents) -> Document:
+    """Describe a learner as a version would, without writing or hashing anything.
+
+    Its times are made up: no size depends on how many digits the clock gave, so that what fits
+    below a ceiling is the same whenever it is learnt.
+    """
     refs: list[ObjectRef] = []
 
     def put(tensors: Mapping[str, Tensor]) -> ObjectRef:
@@ -84,7 +106,16 @@ def describe(learner: "Learner") -> Document:
         return refs[-1]
 
     digest = "0" * 64
-    return to_document(learner, put, number=10**8, digest=digest)
+    timeless = replace(contents, history=[_timeless(update) for update in contents.history])
+    return to_document(timeless, put, number=10**8, digest=digest)
+
+
+def _timeless(update: Update) -> Update:
+    """Replace all times that were taken by one of the usual number of digits."""
+    usual = 0.01234567890123456
+    phase, sweep = Seconds(usual, usual, usual, usual), Seconds(total=usual)
+    work = [replace(done, seconds=phase if done.epochs else sweep) for done in update.work]
+    return update.model_copy(update={"seconds": usual, "work": tuple(work)})
 
 
 def portable(settings: ExperimentSettings) -> ExperimentSettings:

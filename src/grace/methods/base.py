@@ -74,7 +74,7 @@ def read_values(model: type[ModelT], values: Mapping[str, Any], method: str) -> 
         return model.model_validate(dict(values))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])
+        where = ascii(".".join(str(part) for part in detail["loc"])[:200])[1:-1]
         raise DamagedError(f"the saved {method} is damaged: {where}: {detail['msg']}") from error
 
 
