@@ -122,6 +122,8 @@ def _carry_out(
         if not (checkpoint / "model.json").exists():
             _drop(checkpoint)  # A process was killed while it did.
         learner.live_in(checkpoint)
+        if learner.history:
+            learner.keep_versions(1)
         # Lines without the learner that they tell of are written anew: it is lost.
         record.keep_tasks(len(learner.history))
         for task in scenario:

@@ -69,9 +69,11 @@ def test_a_page_tells_what_there_is(saved: Path) -> None:
     assert facts["images"] == "8×8 pixels, colour"
     assert facts["saturation"].endswith(": compress (update 4)")
     assert ", threshold 0.600" in facts["saturation"]
-    assert "% of the ceiling of 2 MB" in facts["size"]
+    total = json.loads(call("info", saved, "--json").stdout)["in_use"]["num_bytes"]["total"]
+    share = 100 * total / 2_000_000
+    assert facts["size"] == f"{total / 1000:.0f} kB, {share:.1f} % of the ceiling of 2 MB"
     assert "5 classes, 1 of them forgotten" in lines
-    table = [line.split(maxsplit=3) for line in lines[lines.index(lines[-5]) :]]
+    table = [line.split(maxsplit=3) for line in lines[-5:]]
     learner = Learner.load(saved)
     assert table == [
         [

@@ -207,9 +207,9 @@ def put(*path: Any) -> Change:
 
 CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "no history": (put("history", []), "nothing has been learnt in it"),
-    "two channels": (put("shape", [2, 8, 8]), "mean and std need one number for each of 1 or 3"),
-    "mean": (put("mean", [0.5]), "mean and std need one number for each of 1 or 3"),
-    "std": (put("std", [0.5, 0.5, 0.0]), "std.2: Input should be greater than 0"),
+    "two channels": (put("shape", [2, 8, 8]), "channels"),
+    "mean": (put("mean", [0.5]), "mean and std need one number for each"),
+    "std": (put("std", [0.5, 0.5, 0.0]), "std.2: Input should be greater than"),
     "twins": (put("class_names", 1, "CLASS 0"), "two classes have one name"),
     "another class": (put("class_names", 1, "cat"), "classes of its history are not its classes"),
     "no name": (put("class_names", 1, " "), "a class has a name that none may have"),

@@ -101,15 +101,19 @@ def test_what_two_classes_share_is_counted_once(tmp_path: Path) -> None:
     assert in_use.num_bytes.total == size(path / "objects") + size(path / "versions")
 
 
-def test_before_anything_was_assessed(tmp_path: Path) -> None:
+def test_before_anything_was_assessed_and_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "young"
     method = ReplaySettings(base=recipe(), update=recipe())
-    made = Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=path)
-    data = labelled({0: 4, 1: 4})
+    chosen = settings(method, memory=MemorySettings(size=6, validation=1))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=path)
+    data = labelled({0: 6, 1: 6})
     made.update(data.images, class_names(data))
     in_use = take_inventory(Home.open(path)).in_use
     assert in_use is not None
     assert in_use.assessed is None
+    assert [entry.num_held_out for entry in in_use.classes] == [1, 1]
+    # The scores of the held-out images are among what is kept.
+    assert in_use.num_bytes.total == size(path / "objects") + size(path / "versions")
 
 
 @given(

@@ -18,10 +18,16 @@ from grace.storage.objects import Ref
 
 FORMAT = 1
 """The format of documents that this grace writes."""
+MAX_BYTES = 1 << 25
+"""The largest document that is read: some 100,000 classes."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=1024)]
+Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
+Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
+Spread = Annotated[float, Field(gt=1e-6, le=1e6)]
+"""A standard deviation that can be divided by."""
 Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
 """Plain text that a terminal only shows."""
 
@@ -127,9 +133,9 @@ class Document(_Strict):
     created: Line
     grace_version: Line
     settings: ExperimentSettings
-    shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
-    mean: tuple[float, ...]
-    std: tuple[Annotated[float, Field(gt=0)], ...]
+    shape: Shape
+    mean: tuple[Mean, ...]
+    std: tuple[Spread, ...]
     class_names: tuple[str, ...]
     forgotten: tuple[int, ...] = ()
     """Indices of forgotten classes, ascending."""
@@ -146,11 +152,10 @@ class Document(_Strict):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        num_classes, num_channels = len(self.class_names), self.shape[0]
+        num_classes = len(self.class_names)
         if not self.history or num_classes < 2:
             raise ValueError("nothing has been learnt in it")
-        if num_channels == 2 or {len(self.mean), len(self.std)} != {num_channels}:
-            raise ValueError("mean and std need one number for each of 1 or 3 channels")
+        refuse_other_channels(self.shape, self.mean, self.std)
         if not all(fits(name) for name in self.class_names):
             raise ValueError("a class has a name that none may have")
         if len({spelling(name) for name in self.class_names}) < num_classes:
@@ -164,6 +169,10 @@ class Document(_Strict):
             raise ValueError("its history has gaps")
         if list(self.forgotten) != sorted(set(self.forgotten)):
             raise ValueError("its forgotten classes are not in order")
+        if len({ref.sha256 for ref in self.parts.values()}) < len(self.parts):
+            raise ValueError("two of its parts are one object")
+        if not set(self.parts).isdisjoint(self._others):
+            raise ValueError("a part has the name of something else")
         groups = (self.original_counts, self.exemplars, self.validation)
         indices = {index for group in groups for index in group} | set(self.forgotten)
         if not indices <= set(range(num_classes)):
@@ -175,8 +184,12 @@ class Document(_Strict):
     @property
     def objects(self) -> Mapping[str, ObjectRef]:
         """All objects of this version by what they are."""
+        return {**self.parts, **self._others}
+
+    @property
+    def _others(self) -> Mapping[str, ObjectRef]:
+        """Its objects that are not the method's."""
         return {
-            **self.parts,
             **{f"exemplars of class {index}": ref for index, ref in self.exemplars.items()},
             **{f"held-out images of class {i}": ref for i, ref in self.validation.items()},
             **({"calibration": self.calibration} if self.calibration else {}),
@@ -212,6 +225,12 @@ class Document(_Strict):
         """Bytes of this version on disk: the document and all its objects, each counted once."""
         objects = {ref.sha256: ref.bytes for ref in self.objects.values()}
         return len(self.dump()) + sum(objects.values())
+
+
+def refuse_other_channels(shape: Shape, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuse images that are neither grey nor colour, or other constants than theirs."""
+    if shape[0] == 2 or {len(mean), len(std)} != {shape[0]}:
+        raise ValueError("mean and std need one number for each of 1 or 3 channels")
 
 
 def fits(name: str) -> bool:

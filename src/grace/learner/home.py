@@ -15,18 +15,20 @@ Objects are written first, then the document, then the pointer; each file beside
 reader meets the old version or the new one, never half of either.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, final
+from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from grace.configs.experiment import ExperimentSettings
+from grace.learner.creation import Creation as Creation
 from grace.learner.document import (
     FORMAT,
+    MAX_BYTES,
     Document,
     ObjectRef,
     check_format,
@@ -49,20 +51,6 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
 """Stores tensors by content and says where."""
-
-
-@final
-class Creation(BaseModel):
-    """``model.json``: what every version of a learner has in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    format: Literal[1] = 1
-    kind: Literal["grace learner"] = "grace learner"
-    settings: ExperimentSettings
-    shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @final
@@ -126,6 +114,9 @@ class Home:
                 f"'{path}' is no learner (it has no model.json): give the directory that "
                 "'grace learn' made"
             )
+        for name in ("versions", "objects", "pending"):
+            if (path / name).is_symlink():
+                raise DamagedError(f"'{path / name}' is a link, and links are not followed")
         what = f"'{path / 'model.json'}'"
         raw = strict_json.parse(read_small(path / "model.json", what, 1 << 22), what)
         if not isinstance(raw, dict):
@@ -151,8 +142,10 @@ class Home:
         folder = self.path / "versions"
         if not folder.is_dir():
             return []
-        found = (re.fullmatch(r"(\d{4,9})\.json", entry.name) for entry in folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        # As they are written, digits of other scripts and further zeros are no numbers.
+        found = (re.fullmatch(r"([0-9]{4,20})\.json", entry.name) for entry in folder.iterdir())
+        numbers = {match[1]: int(match[1]) for match in found if match}
+        return sorted(number for text, number in numbers.items() if text == f"{number:04d}")
 
     def document(self, number: int) -> Document:
         """Read the document of one version.
@@ -162,10 +155,12 @@ class Home:
             DamagedError: if it cannot be trusted.
         """
         path = self._document_path(number)
-        if number not in self.numbers():
-            known = ", ".join(map(str, self.numbers())) or "none"
-            raise ValueError(f"'{self.path}' has no version {number} (it has {known})")
-        document = parse_document(read_small(path, f"'{path}'", 1 << 26), f"'{path}'")
+        if not os.path.lexists(path):
+            numbers = self.numbers()
+            known = ", ".join(map(str, numbers[-20:])) or "none"
+            more = "…, " if len(numbers) > 20 else ""
+            raise ValueError(f"'{self.path}' has no version {number} (it has {more}{known})")
+        document = parse_document(read_small(path, f"'{path}'", MAX_BYTES), f"'{path}'")
         if document.number != number:
             raise DamagedError(f"'{path}' is damaged: it says that it is version {document.number}")
         return document
@@ -203,6 +198,16 @@ class Home:
         """Put a version in use."""
         text = _Pointer(version=number).model_dump()
         atomic.write_bytes(self.path / "current.json", strict_json.dump(text))
+
+    def put_newest_in_use(self) -> None:
+        """Put the newest version in use if it follows the one that is, and was accepted.
+
+        Where nobody ever rolls back, its process was killed before it could.
+        """
+        numbers = self.numbers()
+        newest = self.document(numbers[-1]) if numbers else None
+        if newest and newest.status == "accepted" and newest.parent == self.current():
+            self.make_current(newest.number)
 
     def next_number(self) -> int:
         """Return the number of the version to come."""
@@ -317,7 +322,10 @@ class Home:
         if folder.is_dir():
             # Without this file what is left is no update, whenever the removal stops.
             atomic.remove(folder / "update.json")
-            shutil.rmtree(folder)
+            try:
+                shutil.rmtree(folder)
+            except RecursionError:
+                raise DamagedError(f"'{folder}' holds folders too deep to remove") from None
 
     def _pending_update(self) -> _Pending:
         path = self.path / "pending" / "update.json"

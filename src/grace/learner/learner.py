@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -68,6 +69,7 @@ class Learner:
         mean: normalisation constants per channel, of pixels in [0, 1].
         std: likewise.
         progress: told what happens.
+        is_saved: whether it is about to become what was saved: its backbone is not tried before.
 
     Example:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
@@ -84,7 +86,10 @@ class Learner:
         mean: Sequence[float],
         std: Sequence[float],
         progress: Progress | None = None,
+        *,
+        is_saved: bool = False,
     ) -> None:
+        self._created_as = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
         self.shape = shape
         self.mean = tuple(mean)
@@ -108,7 +113,8 @@ class Learner:
         build: type[Method[Any]] = resolve("method", settings.method.name)
         memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
         workshop = Workshop(settings, shape[0], self.trainer.device)
-        workshop.refuse_unfit_backbone(shape)
+        if not is_saved:
+            workshop.refuse_unfit_backbone(shape)
         self.method: Method[Any] = build(settings.method, workshop, memory)
         self._ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
@@ -158,7 +164,7 @@ class Learner:
             progress,
         )
         if directory is not None:
-            learner.home = Home.create(Path(directory), learner._creation())
+            learner.home = Home.create(Path(directory), learner._created_as)
         return learner
 
     @classmethod
@@ -185,15 +191,12 @@ class Learner:
         """
         home = Home.open(Path(directory))
         number = home.current() if version is None else version
-        if number is None:
-            creation = home.creation
-            settings = saving.carried_out_here(creation.settings, engine)
-            learner = cls(settings, creation.shape, creation.mean, creation.std, progress)
-        else:
-            document = home.document(number)
-            settings = saving.carried_out_here(document.settings, engine)
-            learner = cls(settings, document.shape, document.mean, document.std, progress)
-            learner._become(document, home)
+        saved = home.creation if number is None else home.document(number)
+        settings = saving.carried_out_here(saved.settings, engine)
+        with saving.told_of(saved, home):
+            learner = cls(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
+        if isinstance(saved, Document):
+            learner._become(saved, home)
         learner.home = home
         return learner
 
@@ -215,7 +218,7 @@ class Learner:
             raise ValueError(
                 f"this learner lives in '{self.home.path}': copy that directory to have it twice"
             )
-        home = Home.create(path, self._creation())
+        home = Home.create(path, self._created_as)
         with home.changing():
             self._write(home, accepted=True, digest=None)
         self.home = home
@@ -232,12 +235,14 @@ class Learner:
         assert self.home is None
         path = Path(directory)
         if not (path / "model.json").exists():
-            self.home = Home.create(path, self._creation())
+            self.home = Home.create(path, self._created_as)
             return
         self.home = Home.open(path)
-        current = self.home.current()
-        if current is not None:
-            self._become(self.home.document(current), self.home)
+        with self.home.changing():
+            self.home.put_newest_in_use()
+            current = self.home.current()
+            if current is not None:
+                self._become(self.home.document(current), self.home)
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the newest versions from the home; the one in use stays."""
@@ -358,7 +363,12 @@ class Learner:
         """Score images with every predictor: (N, K) by name, the primary predictor first."""
         data = as_images(images, self.shape)
         unknown = torch.zeros(len(data), dtype=torch.int64)
-        return scores(self.trainer, dict(self.method.classifiers()), LabelledImages(data, unknown))
+        classifiers = dict(self.method.classifiers())
+        found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
+        if not all(bool(own.isfinite().all()) for own in found.values()):
+            where = f"of '{self.home.path}' " if self.home else ""
+            raise ValueError(f"the scores {where}are not finite: its weights are damaged")
+        return found
 
     def decision_function(self, images: AnyImages) -> Tensor:
         """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
@@ -492,7 +502,8 @@ class Learner:
         self.class_names = list(index)
         self.method.forget(self.forgotten)
         self.method.memory.record_originals(data.labels)
-        outcome, teacher = self._perform(task, journal)
+        with journal.blamed() if journal else nullcontext():
+            outcome, teacher = self._perform(task, journal)
         self.familiarities = self._calibrated()
         live = set(range(task.num_classes)) - self.forgotten
         compressed = outcome.verdict in ("compress", "compress (budget)")
@@ -638,13 +649,20 @@ class Learner:
                 f"all classes of version {document.number} of '{home.path}' were forgotten: choose "
                 "another version"
             )
+        if document.shape != self.shape:
+            raise ValueError(
+                f"version {document.number} of '{home.path}' takes images of shape "
+                f"{document.shape}, this learner those of {self.shape}"
+            )
         saving.refuse_too_large(document, home)
         state = saving.read_state(document, home)
         exemplars, held_out = saving.read_images(document, home)
         familiarities = saving.read_familiarities(document, home)
         before = self._remember()
         try:
-            self.method.restore(state, len(document.class_names))
+            with saving.told_of(document, home):
+                self.method.restore(state, len(document.class_names))
+                self.method.refuse_unfit(document.shape)
             self.method.memory.restore(exemplars, document.original_counts)
             self.class_names = list(document.class_names)
             self.history = list(document.history)
@@ -697,14 +715,6 @@ class Learner:
             parent=self.version,
         )
 
-    def _creation(self) -> Creation:
-        return Creation(
-            settings=saving.portable(self.settings),
-            shape=self.shape,
-            mean=self.mean,
-            std=self.std,
-        )
-
     def _home(self) -> Home:
         if self.home is None:
             raise ValueError("this learner has no home: save it into a directory first")
@@ -712,4 +722,5 @@ class Learner:
 
     def _refuse_ignorance(self) -> None:
         if not self.method.classifiers():
-            raise ValueError("nothing has been learnt yet: call update first")
+            where = f" in '{self.home.path}'" if self.home else ""
+            raise ValueError(f"nothing has been learnt yet{where}: call update first")

@@ -1,7 +1,9 @@
 """From a learner to its document and objects, and back."""
 
+import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, final
@@ -15,9 +17,10 @@ from grace.data.images import TensorImages
 from grace.engine.work import Seconds
 from grace.learner.document import Document, ObjectRef, Update
 from grace.learner.held_out import HeldOut
-from grace.learner.home import Home, Put
+from grace.learner.home import Creation, Home, Put
 from grace.methods.base import Method, MethodState
-from grace.storage.errors import DamagedError
+from grace.storage.errors import DamagedError, one_line
+from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 
 
@@ -158,16 +161,43 @@ def refuse_too_large(document: Document, home: Home) -> None:
     Raises:
         DamagedError: naming its size.
     """
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return
-    needed = sum(ref.bytes for ref in document.objects.values())
-    if needed > memory // 2:
+    sizes = [ref.bytes for ref in document.objects.values()]
+    weights = sum(ref.bytes for ref in document.parts.values())
+    # The weights are there twice, as they were read and in their modules, the file that is being
+    # decoded as well.
+    needed = sum(sizes) + weights + max(sizes, default=0)
+    memory = memory_bytes()
+    if memory is not None and needed > 3 * memory // 4:
         raise DamagedError(
-            f"version {document.number} of '{home.path}' says that it has {needed} bytes, too many "
-            "for the memory of this machine: it is damaged, or needs a larger one"
+            f"version {document.number} of '{home.path}' says that it has {sum(sizes)} bytes, too "
+            "many for the memory of this machine: it is damaged, or needs a larger one"
         )
+    image_bytes = math.prod(document.shape)
+    for index, ref in document.exemplars.items():
+        # A header has 200 bytes at most.
+        if ref.bytes > 200 + image_bytes * document.original_counts.get(index, 0):
+            raise DamagedError(
+                f"version {document.number} of '{home.path}' is damaged: it keeps more images of "
+                f"class {index} than there ever were"
+            )
+
+
+@contextmanager
+def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
+    """Say of what was saved that it cannot be brought back, and why.
+
+    Raises:
+        DamagedError: for another one.
+        ValueError: for another one.
+    """
+    try:
+        yield
+    except ValueError as error:
+        which = f"version {saved.number} of " if isinstance(saved, Document) else ""
+        text = f"{which}'{home.path}' cannot be brought back: {error}"
+        if isinstance(error, DamagedError):
+            raise DamagedError(text) from error
+        raise ValueError(one_line(text)) from error
 
 
 def carried_out_here(
@@ -177,9 +207,13 @@ def carried_out_here(
     if engine is None:
         saved, cores = settings.engine, os.cpu_count() or 1
         no_cuda = saved.device == "cuda" and not torch.cuda.is_available()
+        # The CPU has no float16; training in it is all that a saved precision asks for.
+        halved = saved.precision == "float16" and not torch.cuda.is_available()
+        precision = "float32" if halved else saved.precision
         engine = saved.model_copy(
             update={
                 "device": "auto" if no_cuda else saved.device,
+                "precision": precision,
                 "threads": min(saved.threads, cores) if saved.threads else None,
                 "eval_batch_size": min(saved.eval_batch_size, 512),
             }

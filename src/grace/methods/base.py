@@ -27,10 +27,11 @@ from grace.networks.backbone import Backbone
 from grace.networks.build import build_backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, LinearHead, grown
-from grace.networks.loading import load_exactly, load_tensors
+from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
 from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
 from grace.storage.errors import DamagedError
+from grace.storage.memory import refuse_too_large
 from grace.storage.tensors import encoded_size
 
 T = TypeVar("T")
@@ -95,13 +96,29 @@ class Workshop:
         )
         return self.device.place(backbone).eval().requires_grad_(False)
 
-    def refuse_unfit_backbone(self, shape: tuple[int, int, int]) -> None:
-        """Try the backbone on one image of shape (C, H, W).
+    def sketch(self) -> Backbone:
+        """Build a backbone of the meta device, in eval mode: shapes without memory or numbers."""
+        with torch.device("meta"):
+            backbone = build_backbone(self.settings.backbone, self.num_channels, 0, "sketch")
+            return backbone.to("meta").eval().requires_grad_(False)
+
+    def refuse_unfit_backbone(
+        self, shape: tuple[int, int, int], backbone: Backbone | None = None
+    ) -> None:
+        """Try a backbone on one image of shape (C, H, W).
+
+        Args:
+            shape: of the images.
+            backbone: one that is there; none makes a fresh one, unless it is too large.
 
         Raises:
-            ValueError: when there is no such backbone, or it cannot take such images.
+            ValueError: when there is no such backbone, it takes more than half of the machine's
+                memory, or it cannot take such images.
         """
-        backbone = self.backbone("probe")
+        if backbone is None:
+            num_bytes = sum(tensor.nbytes for tensor in self.sketch().state_dict().values())
+            refuse_too_large(num_bytes, f"backbone {self.settings.backbone.name}")
+            backbone = self.backbone("probe")
         try:
             with torch.no_grad():
                 backbone(torch.zeros(1, *shape, device=self.device.torch_device))
@@ -218,7 +235,9 @@ class Method(ABC, Generic[SettingsT]):
         parts = dict(state.parts)
         count = sum(name.startswith("backbone.") for name in parts)
         means = parts.pop("class_means", None)
+        self._network = self._class_means = None
         if count:
+            self._refuse_unlike(parts, count, num_classes)
             backbones = []
             for i in range(count):
                 backbone = self.workshop.backbone("restored")
@@ -235,6 +254,26 @@ class Method(ABC, Generic[SettingsT]):
         if parts or (means is not None and not count):
             raise DamagedError(f"the saved {self.name} has parts that it never writes")
         self.restore_values(state.values)
+
+    def refuse_unfit(self, shape: tuple[int, int, int]) -> None:
+        """Try what was restored on one image of shape (C, H, W).
+
+        Raises:
+            ValueError: when its backbone cannot take such images.
+        """
+        if self._network is not None:
+            self.workshop.refuse_unfit_backbone(shape, self._network.backbones[0])
+
+    def _refuse_unlike(
+        self, parts: Mapping[str, Mapping[str, Tensor]], count: int, num_classes: int
+    ) -> None:
+        """Compare a state's tensors with what they should be before anything large is made."""
+        sketch = self.workshop.sketch()
+        own = sketch.state_dict()
+        for i in range(count):
+            refuse_unlike(own, parts.get(f"backbone.{i}", {}), f"backbone {i}")
+        weight = torch.empty(num_classes, count * sketch.feature_dim, device="meta")
+        refuse_unlike({"weight": weight, "bias": weight[:, 0]}, parts.get("head", {}), "head")
 
     def own_values(self) -> Mapping[str, Any]:
         """Give what ``restore_values`` needs, as JSON can hold it; nothing by default."""
