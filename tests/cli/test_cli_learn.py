@@ -1,6 +1,7 @@
 """``grace learn``: creation, updates, and what it says of them."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from grace.configs.methods import GraceSettings
 from grace.learner.home import Home
 from grace.learner.learner import Learner
 from learn_calls import GRACE, TINY, call, files, learn, refused
@@ -240,3 +242,18 @@ def test_it_recognises_what_it_was_taught(tmp_path: Path) -> None:
     learner = Learner.load(model)
     for name in ("ant", "bee", "cat"):
         assert learner.predict(pixels(name, 5, seed=9)).count(name) >= 4
+
+
+def test_recipes_may_change_between_updates(made: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    model = Path(shutil.copytree(made[1], tmp_path / "model"))
+    images = folder(tmp_path / "second", "cat")
+    # What every call must agree on still counts.
+    assert "--method der" in refused(images, "--model", model, "--method", "der")
+    learn(images, "--model", model, "method.grow.epochs=2", "method.compress.lr=0.02")
+    settings = Home.open(model).document(2).settings
+    assert isinstance(settings.method, GraceSettings)
+    assert (settings.method.grow.epochs, settings.method.compress.lr) == (2, 0.02)
+    assert (settings.method.compress.epochs, settings.method.base.batch_size) == (1, 8)
+    # An update without them keeps to them.
+    learn(folder(tmp_path / "third", "dog"), "--model", model)
+    assert Home.open(model).document(3).settings.method == settings.method

@@ -96,7 +96,8 @@ def test_at_whatever_write_the_disk_is_full_the_update_goes_on_later(
         try:
             learner = update(copy)
         except OSError as error:
-            assert error.errno == errno.ENOSPC
+            if error.errno != errno.ENOSPC:
+                raise
             failed += 1
             after = in_use(copy)
             named = "current.json"

@@ -13,6 +13,8 @@ from grace.cli._errors import one_line_warnings
 from grace.configs._merge import leaf_paths, parse_overrides
 from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.configs.load import load_experiment
+from grace.configs.methods import MethodSettings
+from grace.configs.recipe import Recipe, completed
 
 OPTIONS = {
     "--method": "method",
@@ -95,13 +97,26 @@ class Wish:
         asked = {name: getattr(wanted.engine, name) for name in names}
         return saved.model_copy(update=asked) if asked else None
 
+    def method(self, wanted: ExperimentSettings, saved: MethodSettings) -> MethodSettings | None:
+        """Lay the recipes that are asked for over a saved method's; none are asked for."""
+        asked = [path.split(".")[1:] for path in self.given if _is_recipe(path)]
+        if not asked:
+            return None
+        values, whole = saved.model_dump(), wanted.method.model_dump()
+        given: dict[str, dict[str, Any]] = {}
+        for phase, name in asked:
+            given.setdefault(phase, {})[name] = whole[phase][name]
+        for phase, fields in given.items():
+            values[phase] = completed(fields, Recipe(**values[phase]))
+        return type(saved).model_validate(values)
+
     def refuse_another(
         self, made: ExperimentSettings, model: Path, *, begun: bool
     ) -> ExperimentSettings:
         """Refuse what contradicts how a learner was made; return what is asked for.
 
         Without an experiment only what is given counts, with one all that it says. The engine's
-        settings may change at any time.
+        settings may change at any time, recipes once the first update is over.
 
         Args:
             made: how it was made.
@@ -119,6 +134,8 @@ class Wish:
         for path, text in {"name": "", "method.name": "", **paths, **self.given}.items():
             if not text or _is_idle(path) or path.startswith(("engine.", "description")):
                 continue
+            if path in self.given and _is_recipe(path) and not begun:
+                continue
             if mine.get(path) != theirs.get(path):
                 raise ValueError(
                     f"'{model}' was made with {path} {_shown(theirs.get(path))}, but '{text}' asks "
@@ -132,6 +149,12 @@ class Wish:
 
 def _override(option: str, value: object) -> str:
     return f"{OPTIONS[option]}={json.dumps(value)}"
+
+
+def _is_recipe(path: str) -> bool:
+    """Whether a setting says how a phase is optimised."""
+    parts = path.split(".")
+    return len(parts) == 3 and parts[0] == "method" and parts[2] in Recipe.model_fields
 
 
 def _is_idle(path: str) -> bool:

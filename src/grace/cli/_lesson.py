@@ -11,7 +11,7 @@ import typer
 
 from grace.cli._creation import Wish
 from grace.cli._homes import find, is_unborn, tidied
-from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.configs.experiment import ExperimentSettings
 from grace.learner.document import Document
 from grace.learner.home import Home
 from grace.storage import atomic
@@ -67,10 +67,10 @@ def teach(model: Path, wish: Wish, teaching: Teaching, progress: "RichProgress")
     home = find(model, discard=teaching.discard)
     if home is None:
         _refuse_taken(model)
-        settings, engine = wish.settings(), None
+        settings, changes = wish.settings(), {}
     else:
         wanted = wish.refuse_another(home.creation.settings, model, begun=is_unborn(home))
-        settings, engine = home.creation.settings, _engine(home, wish, wanted)
+        settings, changes = home.creation.settings, _changes(home, wish, wanted)
     _refuse_inside(model, teaching.images)
     progress.waiting("reading")
     folder = _read(home, settings, teaching)
@@ -85,7 +85,7 @@ def teach(model: Path, wish: Wish, teaching: Teaching, progress: "RichProgress")
         return _lesson(home, found, home.current(), folder)
     from grace.learner.learner import Learner
 
-    learner = Learner.load(model, engine=engine, progress=progress)
+    learner = Learner.load(model, **changes, progress=progress)
     return _taught(learner, home, folder, teaching, progress)
 
 
@@ -110,12 +110,16 @@ def _refuse_inside(model: Path, images: Path) -> None:
             )
 
 
-def _engine(home: Home, wish: Wish, wanted: ExperimentSettings) -> EngineSettings | None:
+def _changes(home: Home, wish: Wish, wanted: ExperimentSettings) -> dict[str, Any]:
+    """What a call changes of how a learner goes on: how the work is carried out, and recipes."""
     from grace.learner.saving import carried_out_here
 
     number = home.current()
     saved = home.creation.settings if number is None else home.document(number).settings
-    return wish.engine(wanted, carried_out_here(saved, None).engine)
+    return {
+        "engine": wish.engine(wanted, carried_out_here(saved, None).engine),
+        "method": wish.method(wanted, saved.method),
+    }
 
 
 def _read(home: Home | None, settings: ExperimentSettings, teaching: Teaching) -> "UpdateFolder":

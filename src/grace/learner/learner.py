@@ -15,6 +15,7 @@ from torch import Tensor
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import load_experiment
+from grace.configs.methods import MethodSettings
 from grace.configs.registry import resolve
 from grace.data.arrays import for_channels
 from grace.data.augmentation import build_augmentation
@@ -174,6 +175,7 @@ class Learner:
         version: int | None = None,
         *,
         engine: EngineSettings | None = None,
+        method: MethodSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Bring a saved learner back; it goes on as if it had never stopped.
@@ -183,16 +185,21 @@ class Learner:
             version: number of a version; none takes the one in use.
             engine: how the work is carried out here; none takes the saved way as far as this
                 machine can.
+            method: the saved method's settings with other recipes, for updates to come; none
+                leaves them.
             progress: told what happens.
 
         Raises:
-            ValueError: if there is no such learner or version, or it was made by a newer grace.
+            ValueError: if there is no such learner or version, it was made by a newer grace, or
+                ``method`` is another method.
             DamagedError: if its files cannot be trusted.
         """
         home = Home.open(Path(directory))
         number = home.current() if version is None else version
         saved = home.creation if number is None else home.document(number)
         settings = saving.carried_out_here(saved.settings, engine)
+        if method is not None:
+            settings = saving.with_recipes(settings, method)
         with saving.told_of(saved, home):
             learner = cls(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
         if isinstance(saved, Document):

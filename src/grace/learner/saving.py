@@ -13,6 +13,8 @@ from torch import Tensor
 
 import grace
 from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.configs.methods import MethodSettings
+from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
 from grace.engine.work import Seconds
 from grace.learner.document import Document, ObjectRef, Update
@@ -198,6 +200,22 @@ def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
         if isinstance(error, DamagedError):
             raise DamagedError(text) from error
         raise ValueError(one_line(text)) from error
+
+
+def with_recipes(settings: ExperimentSettings, method: MethodSettings) -> ExperimentSettings:
+    """Replace a method's recipes, and nothing else.
+
+    Raises:
+        ValueError: if anything but a recipe would change.
+    """
+    saved, given = dict(settings.method), dict(method)
+    for name in sorted(saved.keys() | given.keys()):
+        if saved.get(name) != given.get(name) and not isinstance(saved.get(name), Recipe):
+            raise ValueError(
+                f"method.{name} of a saved learner is {saved.get(name)!r} and cannot become "
+                f"{given.get(name)!r}: only recipes can change"
+            )
+    return settings.model_copy(update={"method": method})
 
 
 def carried_out_here(
