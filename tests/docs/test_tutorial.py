@@ -1,6 +1,5 @@
 """The tutorial's commands work, one after the other, on a smaller set of images."""
 
-import glob
 import io
 import os
 import re
@@ -59,12 +58,12 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     archive(tmp_path / "tiny-imagenet-20-64px.tar")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    found = commands()
-    verbs = {shlex.split(command)[1] for command in found if command.startswith("grace ")}
+    lines = commands()
+    verbs = {shlex.split(command)[1] for command in lines if command.startswith("grace ")}
     assert verbs >= {
         "doctor", "learn", "info", "history", "predict", "rollback", "forget", "export"
     }  # fmt: skip
-    for command in found:
+    for command in lines:
         words = shlex.split(smaller(command))
         if words[0] == "grace":
             result = CliRunner().invoke(app, words[1:])
@@ -72,7 +71,8 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert result.output.strip(), command
         else:
             assert words[0] == "python", command
-            words = [path for word in words for path in sorted(glob.glob(word)) or [word]]
+            found = {word: sorted(map(str, Path().glob(word))) for word in words}
+            words = [path for word in words for path in found[word] or [word]]
             environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
             subprocess.run(
                 [sys.executable, *words[1:]], check=True, env=environment, capture_output=True
