@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from grace.learner.journal import Journal
 
+_REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
@@ -191,8 +193,18 @@ class Home:
         return ObjectRef.of(self._objects.put(tensors.encode(kept)))
 
     def write(self, document: Document) -> None:
-        """Add a version whose objects are stored, or write one anew."""
-        atomic.write_bytes(self._document_path(document.number), document.dump())
+        """Add a version whose objects are stored, or write one anew.
+
+        Raises:
+            ValueError: if it is larger than what is read.
+        """
+        data = document.dump()
+        if len(data) > MAX_BYTES:
+            raise ValueError(
+                f"version {document.number} of '{self.path}' would describe itself in {len(data)} "
+                f"bytes, more than the {MAX_BYTES} that are read: learn fewer classes"
+            )
+        atomic.write_bytes(self._document_path(document.number), data)
 
     def make_current(self, number: int) -> None:
         """Put a version in use."""
@@ -223,7 +235,13 @@ class Home:
 
     def remove_unused(self) -> None:
         """Remove objects that no version refers to."""
-        used = {ref.sha256 for document in self.documents() for ref in document.objects.values()}
+        used: set[str] = set()
+        # Whatever looks like a reference counts: nothing is lost that way, and a hundred documents
+        # need not be understood at every update.
+        for number in self.numbers():
+            path = self._document_path(number)
+            data = read_small(path, f"'{path}'", MAX_BYTES)
+            used.update(match.decode() for match in _REFERENCE.findall(data))
         self._objects.keep_only(used)
 
     def purge(self, name: str) -> None:
