@@ -83,6 +83,8 @@ def _parse(data: bytes, max_bytes: int) -> object:
 
 def _refuse_deep_nesting(data: bytes) -> None:
     """Follow the brackets without recursion, before a parser follows them with it."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
     depth = 0
     for token in _TOKEN.finditer(data):
         depth += _STEPS.get(data[token.start()], 0)
