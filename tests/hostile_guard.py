@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -133,6 +134,8 @@ class Guard:
         elif event == "open":
             path, _, flags = arguments
             changes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            if not changes and _is_removing(path):
+                return
             yield from self._touched(event, path, None, changes=bool(changes))
         elif event in CHANGES:
             for path in arguments[: CHANGES[event]]:
@@ -148,6 +151,10 @@ class Guard:
         name = os.fsdecode(path)
         if isinstance(folder, int) and folder >= 0:
             name = str(Path(f"/proc/self/fd/{folder}").readlink() / name)
+        elif event == "open" and not changes and "/" not in name and not os.path.lexists(name):
+            # Relative to a folder's handle, which the event does not tell; where this process
+            # works there is no such file that could be read.
+            return
         # Where the file really is; a link itself is what is removed or renamed.
         path = Path(name).absolute()
         real = str(path.parent.resolve() / path.name)
@@ -189,6 +196,19 @@ class Guard:
 
 def _is_below(path: str, roots: tuple[str, ...]) -> bool:
     return any(path == root or path.startswith(f"{root}/") for root in roots)
+
+
+def _is_removing(path: Any) -> bool:
+    """Whether a folder's tree is being removed, which opens folders in it by their bare names.
+
+    The event does not tell in which folder; what is then removed is judged with its folder.
+    """
+    if isinstance(path, int) or os.sep in os.fsdecode(path):
+        return False
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename != shutil.__file__:
+        frame = frame.f_back
+    return frame is not None and "rmtree" in frame.f_code.co_name
 
 
 def peak_bytes() -> int:
