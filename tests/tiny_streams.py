@@ -19,7 +19,8 @@ from grace.configs.experiment import (
 from grace.configs.recipe import Recipe
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.scenario import Task
-from grace.engine.phase import Phase, Sweep
+from grace.engine.checkpoint import Keeper
+from grace.engine.phase import Work
 from grace.learner.learner import Learner
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
@@ -105,15 +106,15 @@ def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
 
 def watch(
     learner: Learner,
-    before: Callable[[Phase | Sweep], None] = lambda item: None,
-    after: Callable[[Phase | Sweep, Any], None] = lambda item, result: None,
+    before: Callable[[Work], None] = lambda item: None,
+    after: Callable[[Work, Any], None] = lambda item, result: None,
 ) -> None:
     """Hear of every phase and sweep of a learner's updates, before and after it is done."""
     run = type(learner.trainer).run
 
-    def watched(item: Phase | Sweep) -> Any:
+    def watched(item: Work, keeper: Keeper | None = None) -> Any:
         before(item)
-        result = run(learner.trainer, item)
+        result = run(learner.trainer, item, keeper)
         after(item, result)
         return result
 
@@ -139,4 +140,12 @@ def tiny_backbones() -> Iterator[None]:
     """ResNet-8 instead of the registered depths: the same code, a third of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grace.methods.base.build_backbone", _resnet8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_disk() -> Iterator[None]:
+    """Nothing is flushed to the disk: no test cuts the power, and flushing takes half its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
         yield
