@@ -137,6 +137,7 @@ def run_theirs(settings: ExperimentSettings, dataset: Dataset, scenario: str) ->
         mean=(dataset.mean[0], dataset.mean[1], dataset.mean[2]),
         std=(dataset.std[0], dataset.std[1], dataset.std[2]),
     )
+    assert settings.memory.size is not None
     result = run_plain(
         np.concatenate([pixels for pixels, _ in parts]),
         np.concatenate([labels for _, labels in parts]),

@@ -1,6 +1,7 @@
 """Whole tiny experiments: the record is complete, and its numbers follow from the confusion."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,43 @@ class TestFailures:
             run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
         assert (tmp_path / "run" / "run.json").read_text() == "precious"
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+class TestResumingWithoutItsCheckpoint:
+    """tests/test_nothing_lost.py has the runs that go on from it."""
+
+    def test_a_run_that_failed_fails_again_and_says_why(self, tmp_path: Path) -> None:
+        wild = settings(ReplaySettings(base=recipe(2), update=recipe(8, lr=1e30)))
+        for resume in (False, True):
+            with pytest.raises(NonFiniteLossError, match="phase 'update'"):
+                run_experiment(wild, tmp_path / "run", resume=resume)
+            record = read_record(tmp_path / "run")
+            assert (record.info.status, len(record.tasks)) == ("failed", 1)
+
+    @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/model.json"])
+    def test_a_run_begins_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+    ) -> None:
+        method = ReplaySettings(base=recipe(2), update=recipe(2))
+        straight = run(method, tmp_path / "straight")
+
+        def interrupted(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("grace.record.RecordWriter.finish", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run(method, tmp_path / "run")
+        lost = tmp_path / "run" / missing
+        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+        sections = {"scenario": ScenarioSettings(base=3, increment=2)}
+        record = run_experiment(settings(method, **sections), tmp_path / "run", resume=True)
+        assert record.complete
+        assert [timeless(line) for line in lines(tmp_path / "run")] == [
+            timeless(line) for line in lines(straight.directory)
+        ]
+        names = sorted(path.name for path in (tmp_path / "run").iterdir())
+        assert names == ["run.json", "tasks.jsonl"]
 
 
 def test_progress_hears_tasks(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from grace.record import (
     refuse_occupied,
     run_directory,
 )
+from grace.storage.atomic import remove, remove_leftovers
 from grace.storage.lock import exclusive
 
 # torch is imported where the work starts, so that what only plans or reads records is quick.
@@ -82,12 +83,13 @@ def run_experiment(
             refuse_occupied(place)
             place.mkdir(parents=True, exist_ok=True)
         with exclusive(place / "lock", f"the run '{place}'"):
+            remove_leftovers(place)
             # Read again: another process may have gone on with it meanwhile.
             done = _same_run(place, info) if resume else None
             if done is None or done.info.status != "finished":
                 record = RecordWriter(place, info, done)
                 done = _carry_out(learner, scenario, record, told)
-            shutil.rmtree(place / "checkpoint", ignore_errors=True)
+            _drop(place / "checkpoint")
             (place / "lock").unlink()
             return done
     finally:
@@ -117,7 +119,13 @@ def _carry_out(
 
     checkpoint = record.directory / "checkpoint"
     try:
+        if not (checkpoint / "model.json").exists():
+            _drop(checkpoint)  # A process was killed while it did.
         learner.live_in(checkpoint)
+        if learner.history:
+            learner.keep_versions(1)
+        # Lines without the learner that they tell of are written anew: it is lost.
+        record.keep_tasks(len(learner.history))
         for task in scenario:
             names = scenario.class_names[task.num_old_classes : task.num_classes]
             told.task_started(task.number, len(scenario), names)
@@ -132,9 +140,15 @@ def _carry_out(
     except BaseException as error:
         record.fail(error)
         if isinstance(error, NonFiniteLossError):
-            shutil.rmtree(checkpoint)  # The same would happen again.
+            _drop(checkpoint)  # The same would happen again.
         raise
     return record.finish()
+
+
+def _drop(checkpoint: Path) -> None:
+    # Without this file what is left is no learner, whenever the removal stops.
+    remove(checkpoint / "model.json")
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def _names(scenario: "Scenario", task: "Task") -> list[str]:
@@ -145,17 +159,14 @@ def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") 
     """Update the learner with one task and test it; return the record's line."""
     clock = time.perf_counter
     started = clock()
-    if task.number <= len(learner.history):
-        # Learnt and saved by a process that was killed before it could write the line.
-        update = learner.history[task.number - 1]
-    else:
-        # The checkpoint is this run's alone: its tasks need no hashing to be told apart.
-        update = learner.update(
-            task.data.images,
-            _names(scenario, task),
-            is_last=task.is_last,
-            identity=f"task {task.number}",
-        )
+    # One that was learnt and saved by a process that was killed before it could write the line is
+    # recognised. The checkpoint is this run's alone: its tasks need no hashing to be told apart.
+    update = learner.update(
+        task.data.images,
+        _names(scenario, task),
+        is_last=task.is_last,
+        identity=f"task {task.number}",
+    )
     learnt = clock()
     sizes = scenario.task_sizes[: task.number]
     tested = _test(learner, scenario.test_images(task.number), sizes)

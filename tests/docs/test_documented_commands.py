@@ -12,6 +12,7 @@ from grace.cli._arguments import settings_from
 from grace.cli.app import app
 
 ROOT = Path(__file__).parents[2]
+VERBS = "run|report|list|show|learn|doctor|predict|info|history|rollback|forget|export"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -24,7 +25,7 @@ def commands() -> list[tuple[str, str]]:
         (page.relative_to(ROOT).as_posix(), match[0].strip())
         for page in PAGES
         for block in blocks(page, "bash")
-        for match in re.finditer(r"(?<![\w/])grace (run|report|list|show)\b[^;&\n]*", block)
+        for match in re.finditer(rf"(?<![\w/])grace ({VERBS})\b[^;&\n]*", block)
     ]
     assert len(found) > 20
     return list(dict.fromkeys(found))

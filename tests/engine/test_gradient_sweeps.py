@@ -22,6 +22,8 @@ from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
+from grace.storage import tensors
+from grace.storage.errors import DamagedError
 from tiny_streams import labelled, same, state
 
 ALL_WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
@@ -289,6 +291,26 @@ class TestJournal:
         found = Journal(tmp_path).perform(1, resnet_sweep(fresh, **fields), trainer())
         assert same(found, trainer().run(resnet_sweep(straight, **fields)))
         assert same(state(fresh), state(straight))
+
+    @pytest.mark.parametrize("which", ["0", "moved.backbone.0.stem.1.running_mean"])
+    def test_an_altered_one_is_done_anew(self, tmp_path: Path, which: str) -> None:
+        squares = Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
+        path = tmp_path / "0001.safetensors"
+        kept, metadata = tensors.decode(path.read_bytes(), "journal")
+        path.write_bytes(tensors.encode({**kept, which: kept[which] + 1}, metadata))
+        fresh, straight = resnet(), resnet()
+        trainer().run(resnet_sweep(straight))
+        journal = Journal(tmp_path)
+        assert same(journal.perform(1, resnet_sweep(fresh), trainer()), squares)
+        assert same(state(fresh), state(straight))
+        assert not journal.was_read
+
+    def test_one_that_was_read_is_blamed(self, tmp_path: Path) -> None:
+        Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
+        journal = Journal(tmp_path)
+        journal.perform(1, resnet_sweep(resnet()), trainer())
+        with pytest.raises(DamagedError, match="drop it with --discard"), journal.blamed():
+            raise KeyError("backbone.0.stem.0.weight")
 
     def test_a_pass_over_another_network_is_done_anew(self, tmp_path: Path) -> None:
         Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())

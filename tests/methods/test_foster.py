@@ -16,7 +16,9 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase, Sweep
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
+from grace.methods.base import Workshop
 from grace.methods.foster import Foster
+from grace.networks.backbone import Backbone
 from grace.networks.heads import MASKED
 from grace.storage.errors import DamagedError
 from tiny_streams import (
@@ -295,11 +297,31 @@ class TestTeacher:
         made = taught()
         saved = made.method.state()
         parts = {n: part for n, part in saved.parts.items() if n != "teacher.backbone.1"}
-        with pytest.raises(DamagedError):
+        with pytest.raises(DamagedError, match=r"the saved teacher\.head is torch"):
             method().restore(type(saved)(saved.values, parts), 3)
         stray = {name: part for name, part in saved.parts.items() if name.startswith("teacher.")}
         with pytest.raises(DamagedError, match="parts that it never writes"):
             method().restore(type(saved)(saved.values, stray), 3)
+
+    @pytest.mark.parametrize("name", ["teacher.backbone.0", "teacher.head"])
+    def test_a_teacher_is_refused_before_it_is_built(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        saved = taught().method.state()
+        first = next(iter(saved.parts[name]))
+        part = {**saved.parts[name], first: torch.full_like(saved.parts[name][first], math.nan)}
+        fresh, built = method(), []
+        build = type(fresh.workshop).backbone
+
+        def counted(workshop: Workshop, *purpose: str | int) -> Backbone:
+            built.append(purpose)
+            return build(workshop, *purpose)
+
+        monkeypatch.setattr(type(fresh.workshop), "backbone", counted)
+        with pytest.raises(DamagedError, match=f"of the saved {name} holds numbers not finite"):
+            fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+        # The student's alone.
+        assert len(built) == 1
 
     def test_what_distilling_cost_is_measured(self) -> None:
         made = taught(validation=2)

@@ -179,7 +179,7 @@ def test_bytes_are_known_beforehand() -> None:
         work = task(len(made.history) + 1, dict.fromkeys(indices, 9), num_old)
         announced = made.method.bytes_after(work, grows=num_old > 0)
         teach(made, *indices)
-        parts = saving.describe(made).parts
+        parts = saving.describe(made._contents()).parts
         assert announced == sum(ref.bytes for ref in parts.values())
     # A third branch takes its own weights, not a trunk's again.
     branch = {
@@ -223,6 +223,26 @@ def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
     kept = {name: part for name, part in saved.parts.items() if name != missing}
     with pytest.raises(DamagedError, match="the saved"):
         method().restore(type(saved)(saved.values, kept), 3)
+
+
+@pytest.mark.parametrize("name", ["trunk", "backbone.1", "head"])
+def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = taught().method.state()
+    first = next(iter(saved.parts[name]))
+    part = {**saved.parts[name], first: torch.zeros(2, 2)}
+    fresh = method()
+    monkeypatch.setattr(type(fresh.workshop), "backbone", None)
+    with pytest.raises(DamagedError, match=f"of the saved {name} is torch.float32"):
+        fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+
+
+def test_trunk_and_branch_are_tried_on_an_image() -> None:
+    made = taught(tasks=1).method
+    made.refuse_unfit((3, SIZE, SIZE))
+    with pytest.raises(ValueError, match=r"cannot take images of shape \(1, 8, 8\)"):
+        made.refuse_unfit((1, SIZE, SIZE))
 
 
 def test_a_trunk_of_another_method_is_damage() -> None:

@@ -6,8 +6,16 @@ import typer
 
 import grace
 from grace.cli._errors import show_tracebacks
+from grace.cli.doctor import doctor
+from grace.cli.export import export
+from grace.cli.forget import forget
+from grace.cli.history import history
+from grace.cli.info import info
+from grace.cli.learn import learn
 from grace.cli.list import list_names
+from grace.cli.predict import predict
 from grace.cli.report import report
+from grace.cli.rollback import rollback
 from grace.cli.run import run
 from grace.cli.show import show
 
@@ -22,6 +30,14 @@ app.command("run")(run)
 app.command("report")(report)
 app.command("list")(list_names)
 app.command("show")(show)
+app.command("learn")(learn)
+app.command("doctor")(doctor)
+app.command("rollback")(rollback)
+app.command("forget")(forget)
+app.command("predict")(predict)
+app.command("info")(info)
+app.command("history")(history)
+app.command("export")(export)
 
 
 def _print_version(wanted: bool) -> None:

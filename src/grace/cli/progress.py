@@ -42,6 +42,7 @@ class RichProgress:
         self._clock = RunClock()
         self._header_shown = False
         self._task = ""
+        self._before_phase = ""
         # What may not fit stands last, where a narrow terminal cuts it off.
         self._run_bar = Progress(
             TextColumn("{task.description:<12}"),
@@ -85,12 +86,23 @@ class RichProgress:
     def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
         """Name the task and its new classes."""
         self._clock.task_started(total)
-        names = ", ".join(class_names[:6]) + (", …" if len(class_names) > 6 else "")
         self._task = f"task {number}/{total}"
         self._run_bar.update(
             self._run, total=total, completed=number - 1, visible=True, left=self._left()
         )
-        self._note(f"{self._task}: {len(class_names)} new classes ({names})")
+        self._note(f"{self._task}: {_new_classes(class_names)}")
+
+    def waiting(self, what: str) -> None:
+        """Show that something of unknown length goes on."""
+        self._phase_bar.reset(
+            self._phase, total=None, visible=True, description=what, epoch="", state=""
+        )
+
+    def update_started(self, number: int, class_names: Sequence[str]) -> None:
+        """Name the update of a learner and its new classes; how many will follow is unknown."""
+        self._task = f"update {number}"
+        self._before_phase = f"{self._task}  "
+        self._note(f"{self._task}: {_new_classes(class_names)}")
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """Start the phase's bar."""
@@ -98,7 +110,7 @@ class RichProgress:
             self._phase,
             total=epochs,
             visible=True,
-            description=name,
+            description=self._before_phase + name,
             epoch=f"epoch 0/{epochs}",
             state=f"{images} images",
         )
@@ -110,16 +122,14 @@ class RichProgress:
         """Advance it and show the losses."""
         shown = "  ".join(f"{key} {value:.3f}" for key, value in losses.items())
         place, state = f"epoch {epoch}/{epochs}", f"{shown}  lr {lr:.2g}"
-        self._phase_bar.update(
-            self._phase, completed=epoch, description=name, epoch=place, state=state
-        )
+        self._phase_bar.update(self._phase, completed=epoch, epoch=place, state=state)
         self._run_bar.update(self._run, left=self._left())
         if time.monotonic() - self._noted >= self._between:
             self._note(f"{self._task}: {name} {place}  {state}  {self._left()}")
 
     def phase_finished(self, name: str, seconds: float) -> None:
         """Fill the phase's bar."""
-        self._phase_bar.update(self._phase, state=f"done in {seconds:.1f} s", description=name)
+        self._phase_bar.update(self._phase, state=f"done in {seconds:.1f} s")
 
     def sweep_started(self, name: str, images: int) -> None:
         """Show that data is only looked at."""
@@ -127,7 +137,7 @@ class RichProgress:
             self._phase,
             total=None,
             visible=True,
-            description=name,
+            description=self._before_phase + name,
             epoch="looking",
             state=f"{images} images",
         )
@@ -153,6 +163,13 @@ class RichProgress:
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style), soft_wrap=True)
+
+
+def _new_classes(names: Sequence[str]) -> str:
+    if not names:
+        return "no new class"
+    shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
+    return f"{len(names)} new class{'es' if len(names) != 1 else ''} ({shown})"
 
 
 def _one_line(text: str) -> TextColumn:

@@ -32,6 +32,8 @@ def settings_without_effect(settings: ExperimentSettings, paths: Collection[str]
 
 
 def _memory(settings: ExperimentSettings, path: str) -> str | None:
+    if path not in ("memory.size", "memory.per_class"):
+        return None
     match settings.method.name:
         case "finetune" | "ewc" as name:
             return f"{name} keeps no exemplars"

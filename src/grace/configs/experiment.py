@@ -90,6 +90,7 @@ class MemorySettings(Settings):
     max_mb: float | None = Field(
         None,
         gt=0,
+        le=1e9,
         description="ceiling on the saved learner in megabytes (10⁶ bytes): weights, method state "
         "and all kept images; none sets no ceiling",
     )

@@ -15,7 +15,7 @@ class Recipe(Settings):
     run at the first rate. ``cosine`` falls from ``lr`` to 0 over ``epochs``.
     """
 
-    epochs: int = Field(ge=1, description="passes over the phase's data")
+    epochs: int = Field(ge=1, le=1_000_000, description="passes over the phase's data")
     batch_size: int = Field(128, ge=1, description="images per step; the last batch may be smaller")
     lr: float = Field(0.1, gt=0, description="learning rate at the start")
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, not Nesterov")
@@ -74,4 +74,4 @@ def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
 def scaled(milestones: Sequence[int], epochs: int, new_epochs: int) -> tuple[int, ...]:
     """Move milestones to the same shares of another number of epochs."""
     places = {round(milestone / epochs * new_epochs) for milestone in milestones}
-    return tuple(sorted(places & set(range(1, new_epochs))))
+    return tuple(sorted(place for place in places if 0 < place < new_epochs))

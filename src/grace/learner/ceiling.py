@@ -39,11 +39,13 @@ class Ceiling:
         """
         needed = weights + num_exemplars * self._image_bytes + held_out_bytes + aside
         if needed > self.num_bytes:
+            # Times and sizes in the document may be longer when it is learnt again.
+            enough = in_mb(needed + 1_000 + 4 * num_exemplars)
             raise ValueError(
-                f"this update needs at least {in_mb(needed)} MB ({in_mb(weights)} MB of weights and "
-                f"method state, {num_exemplars} exemplars, held-out images), the ceiling is "
-                f"{in_mb(self.num_bytes)} MB: set memory.max_mb (--max-mb) to at least "
-                f"{in_mb(needed)}, hold out fewer images, or choose a smaller backbone"
+                f"this update needs at least {enough} MB: {in_mb(weights)} MB of weights and state "
+                f"of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
+                f"{in_mb(self.num_bytes)} MB: raise memory.max_mb (--max-mb) to {enough}, hold out "
+                "fewer images, or choose a smaller backbone"
             )
 
 
@@ -57,12 +59,12 @@ def set_aside(document_bytes: int, name_bytes: int, num_classes: int, num_presen
 
     Args:
         document_bytes: of the present document, 0 before the first.
-        name_bytes: of the new class names in UTF-8.
+        name_bytes: of the class names that the history will tell, as JSON.
         num_classes: classes seen after the update.
         num_present: classes that have images in the update.
 
     Returns:
         Bytes: headers of 130 for each of a class's two files; two entries of 110 in the document
-        and a count for each class of the update; new names twice, escaped; and 8,000 for the rest.
+        and a count for each class of the update; those names twice; and 8,000 for the rest.
     """
-    return 8_000 + document_bytes + 12 * name_bytes + 260 * num_classes + 250 * num_present
+    return 8_000 + document_bytes + 2 * name_bytes + 260 * num_classes + 250 * num_present

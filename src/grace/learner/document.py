@@ -18,10 +18,18 @@ from grace.storage.objects import Ref
 
 FORMAT = 1
 """The format of documents that this grace writes."""
+MAX_BYTES = 1 << 25
+"""The largest document that is read: some 100,000 classes."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=1024)]
+Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
+Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
+Spread = Annotated[float, Field(gt=1e-6, le=1e6)]
+"""A standard deviation that can be divided by."""
+Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
+"""Plain text that a terminal only shows."""
 
 
 class _Strict(BaseModel):
@@ -84,13 +92,14 @@ class Update(_Strict):
     max_drop: float | None = None
     """Points of percent that old classes were allowed to lose."""
     seconds: float = 0.0
-    date: str = ""
+    date: Line = ""
 
     @property
     def accepted(self) -> bool:
         """Whether old classes kept what the gate demands."""
         drop = self.accuracy.drop
-        return self.max_drop is None or drop is None or drop <= self.max_drop
+        # A hair's breadth, so that 80 % to 70 % is a drop of 10 points.
+        return self.max_drop is None or drop is None or drop <= self.max_drop + 1e-9
 
 
 @final
@@ -121,12 +130,12 @@ class Document(_Strict):
     status: Literal["accepted", "rejected"]
     digest: Sha256 | None = None
     """Of the images of its last update; none where it was not learnt in its home."""
-    created: str
-    grace_version: str
+    created: Line
+    grace_version: Line
     settings: ExperimentSettings
-    shape: tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
-    mean: tuple[float, ...]
-    std: tuple[Annotated[float, Field(gt=0)], ...]
+    shape: Shape
+    mean: tuple[Mean, ...]
+    std: tuple[Spread, ...]
     class_names: tuple[str, ...]
     forgotten: tuple[int, ...] = ()
     """Indices of forgotten classes, ascending."""
@@ -134,7 +143,7 @@ class Document(_Strict):
     """The method's own."""
     parts: dict[str, ObjectRef]
     """The method's tensors."""
-    original_counts: dict[int, int] = {}
+    original_counts: dict[int, Annotated[int, Field(ge=1)]] = {}
     exemplars: dict[int, ObjectRef] = {}
     validation: dict[int, ObjectRef] = {}
     calibration: ObjectRef | None = None
@@ -143,20 +152,27 @@ class Document(_Strict):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        num_classes, num_channels = len(self.class_names), self.shape[0]
+        num_classes = len(self.class_names)
         if not self.history or num_classes < 2:
             raise ValueError("nothing has been learnt in it")
-        if num_channels == 2 or {len(self.mean), len(self.std)} != {num_channels}:
-            raise ValueError("mean and std need one number for each of 1 or 3 channels")
+        refuse_other_channels(self.shape, self.mean, self.std)
+        if not all(fits(name) for name in self.class_names):
+            raise ValueError("a class has a name that none may have")
         if len({spelling(name) for name in self.class_names}) < num_classes:
             raise ValueError("two classes have one name")
         learnt = [name for update in self.history for name in update.new_class_names]
         if tuple(learnt) != self.class_names:
             raise ValueError("the classes of its history are not its classes")
+        if not {n for u in self.history for n in u.revived_class_names} <= set(learnt):
+            raise ValueError("its history revives a class that was never learnt")
         if [update.task for update in self.history] != list(range(1, len(self.history) + 1)):
             raise ValueError("its history has gaps")
         if list(self.forgotten) != sorted(set(self.forgotten)):
             raise ValueError("its forgotten classes are not in order")
+        if len({ref.sha256 for ref in self.parts.values()}) < len(self.parts):
+            raise ValueError("two of its parts are one object")
+        if not set(self.parts).isdisjoint(self._others):
+            raise ValueError("a part has the name of something else")
         groups = (self.original_counts, self.exemplars, self.validation)
         indices = {index for group in groups for index in group} | set(self.forgotten)
         if not indices <= set(range(num_classes)):
@@ -168,8 +184,12 @@ class Document(_Strict):
     @property
     def objects(self) -> Mapping[str, ObjectRef]:
         """All objects of this version by what they are."""
+        return {**self.parts, **self._others}
+
+    @property
+    def _others(self) -> Mapping[str, ObjectRef]:
+        """Its objects that are not the method's."""
         return {
-            **self.parts,
             **{f"exemplars of class {index}": ref for index, ref in self.exemplars.items()},
             **{f"held-out images of class {i}": ref for i, ref in self.validation.items()},
             **({"calibration": self.calibration} if self.calibration else {}),
@@ -182,7 +202,11 @@ class Document(_Strict):
         return [name for index, name in enumerate(self.class_names) if index not in hidden]
 
     def without(self, name: str) -> "Document":
-        """Return this version with one class forgotten: masked, and none of its images kept."""
+        """Return this version with one class forgotten: masked, and none of its images kept.
+
+        The scores of held-out images are no longer what they were: they are left out, and taken
+        anew when the version is loaded.
+        """
         index = self.class_names.index(name)
         groups = ("original_counts", "exemplars", "validation")
         kept = {
@@ -190,7 +214,7 @@ class Document(_Strict):
             for group in groups
         }
         forgotten = tuple(sorted({*self.forgotten, index}))
-        return self.model_copy(update={**kept, "forgotten": forgotten})
+        return self.model_copy(update={**kept, "forgotten": forgotten, "calibration": None})
 
     def dump(self) -> bytes:
         """Write it as JSON."""
@@ -201,6 +225,17 @@ class Document(_Strict):
         """Bytes of this version on disk: the document and all its objects, each counted once."""
         objects = {ref.sha256: ref.bytes for ref in self.objects.values()}
         return len(self.dump()) + sum(objects.values())
+
+
+def refuse_other_channels(shape: Shape, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuse images that are neither grey nor colour, or other constants than theirs."""
+    if shape[0] == 2 or {len(mean), len(std)} != {shape[0]}:
+        raise ValueError("mean and std need one number for each of 1 or 3 channels")
+
+
+def fits(name: str) -> bool:
+    """Whether a class may have a name: printable, not blank, at most 255 bytes of UTF-8."""
+    return bool(name.strip()) and name.isprintable() and len(name.encode()) <= 255
 
 
 def spelling(name: str) -> str:
@@ -226,12 +261,16 @@ def parse_document(data: bytes, what: str) -> Document:
     try:
         return Document.model_validate(raw)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])[:200]
-        message = detail["msg"].removeprefix("Value error, ")
-        raise DamagedError(
-            f"{what} is damaged: {f'{where}: ' if where else ''}{message}"
-        ) from error
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """Say in one line what is wrong; of what the file holds only what a terminal just shows."""
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in detail["loc"])[:200]
+    text = f"{where}: " if where else ""
+    text += detail["msg"].removeprefix("Value error, ")
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def check_format(found: object, known: int, what: str) -> None:

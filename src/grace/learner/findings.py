@@ -13,6 +13,7 @@ from typing import Literal, final
 from grace.data.folder_tree import twins
 from grace.data.inspection import ImageFacts
 from grace.data.survey import ClassFolder, Survey
+from grace.learner.document import spelling
 from grace.learner.similar_names import similar_names
 
 Severity = Literal["error", "warning", "note"]
@@ -51,6 +52,7 @@ def find(survey: Survey, expected: Expected) -> list[Finding]:
         *_duplicates(survey),
         *_sizes(survey, expected),
         *_amounts(survey),
+        *_clashes(survey, expected),
         *_similar(survey, expected),
         *_known_images(survey, expected),
         *_kinds(survey, expected),
@@ -223,7 +225,7 @@ def _similar(survey: Survey, expected: Expected) -> Iterator[Finding]:
     pairs = [
         (name, other) if other in known else (other, name)
         for name, other in similar_names(names, expected.class_names)
-        if name not in known or other not in known
+        if (name not in known or other not in known) and spelling(name) != spelling(other)
     ]
     # What may be a known class comes first.
     pairs.sort(key=lambda pair: known.isdisjoint(pair))
@@ -242,6 +244,18 @@ def _similar(survey: Survey, expected: Expected) -> Iterator[Finding]:
             text=f"{len(pairs) - 5} more pairs of class names look alike",
             remedy="settle the first five, then examine again",
         )
+
+
+def _clashes(survey: Survey, expected: Expected) -> Iterator[Finding]:
+    """Find new classes whose name a known one has in another spelling: an update refuses them."""
+    known = {spelling(name): name for name in expected.class_names}
+    names = {folder.name for folder in survey.folders if not folder.is_test}
+    clashes = [
+        f"'{name}' is the known class '{known[spelling(name)]}'"
+        for name in sorted(names - set(expected.class_names))
+        if spelling(name) in known
+    ]
+    yield from _some("error", "class names in another spelling", clashes, "rename the folders")
 
 
 def _known_images(survey: Survey, expected: Expected) -> Iterator[Finding]:

@@ -40,6 +40,23 @@ def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number
     return sorted(chosen)
 
 
+def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:
+    """Return the positions of the first images of each class, as many as are wanted of it."""
+    left = dict(wanted)
+    chosen: list[int] = []
+    for position, name in enumerate(labels):
+        if left.get(name, 0) > 0:
+            left[name] -= 1
+            chosen.append(position)
+    return chosen
+
+
+def image_keys(images: Images) -> list[bytes]:
+    """Hash each image (N): equal images have equal keys."""
+    parts = torch.arange(len(images)).split(1000)
+    return [key for part in parts for key in pixel_keys(images.gather(part))]
+
+
 @final
 class HeldOut:
     """The held-out images of each class index, on the CPU."""
@@ -97,10 +114,6 @@ class HeldOut:
         ]
         return concatenate(parts) if parts else None
 
-    def copies_among(self, index: int, images: Images) -> list[int]:
-        """Find which of a class's images (N) are held out already: their positions, ascending."""
-        if index not in self._images or len(images) == 0:
-            return []
-        known = set(pixel_keys(self._images[index].pixels))
-        keys = pixel_keys(images.gather(torch.arange(len(images))))
-        return [position for position, key in enumerate(keys) if key in known]
+    def keys(self) -> set[bytes]:
+        """Return the keys of all images; see ``image_keys``."""
+        return {key for images in self._images.values() for key in pixel_keys(images.pixels)}

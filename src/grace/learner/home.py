@@ -15,17 +15,26 @@ Objects are written first, then the document, then the pointer; each file beside
 reader meets the old version or the new one, never half of either.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, final
+from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from grace.configs.experiment import ExperimentSettings
-from grace.learner.document import FORMAT, Document, ObjectRef, check_format, parse_document
+from grace.learner.creation import Creation as Creation
+from grace.learner.document import (
+    FORMAT,
+    MAX_BYTES,
+    Document,
+    ObjectRef,
+    check_format,
+    first_problem,
+    parse_document,
+)
 from grace.storage import atomic, strict_json
 from grace.storage.errors import DamagedError
 from grace.storage.lock import exclusive
@@ -38,24 +47,12 @@ if TYPE_CHECKING:
 
     from grace.learner.journal import Journal
 
+_REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
 """Stores tensors by content and says where."""
-
-
-@final
-class Creation(BaseModel):
-    """``model.json``: what every version of a learner has in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    format: Literal[1] = 1
-    kind: Literal["grace learner"] = "grace learner"
-    settings: ExperimentSettings
-    shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @final
@@ -67,12 +64,13 @@ class _Pointer(BaseModel):
 
 @final
 class _Pending(BaseModel):
-    """Which update is unfinished: of which version, with which images."""
+    """Which update is unfinished: of which version, with which images, to become which version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     parent: int | None
     digest: str
+    number: int
 
 
 @final
@@ -92,8 +90,12 @@ class Home:
             ValueError: if something is there already.
         """
         # What an interrupted creation leaves behind may be taken over, anything else not.
-        if path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - {"versions"}):
-            raise ValueError(f"'{path}' exists already and is no learner: choose another name")
+        if path.exists() and (
+            not path.is_dir()
+            or any(p.name != "versions" and not atomic.is_leftover(p) for p in path.iterdir())
+        ):
+            what = "is another learner" if (path / "model.json").exists() else "is no learner"
+            raise ValueError(f"'{path}' exists already and {what}: choose another name")
         (path / "versions").mkdir(parents=True, exist_ok=True)
         text = creation.model_dump(mode="json")
         atomic.write_bytes(path / "model.json", strict_json.dump(text))
@@ -114,6 +116,9 @@ class Home:
                 f"'{path}' is no learner (it has no model.json): give the directory that "
                 "'grace learn' made"
             )
+        for name in ("versions", "objects", "pending"):
+            if (path / name).is_symlink():
+                raise DamagedError(f"'{path / name}' is a link, and links are not followed")
         what = f"'{path / 'model.json'}'"
         raw = strict_json.parse(read_small(path / "model.json", what, 1 << 22), what)
         if not isinstance(raw, dict):
@@ -139,8 +144,10 @@ class Home:
         folder = self.path / "versions"
         if not folder.is_dir():
             return []
-        found = (re.fullmatch(r"(\d{4,9})\.json", entry.name) for entry in folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        # As they are written, digits of other scripts and further zeros are no numbers.
+        found = (re.fullmatch(r"([0-9]{4,20})\.json", entry.name) for entry in folder.iterdir())
+        numbers = {match[1]: int(match[1]) for match in found if match}
+        return sorted(number for text, number in numbers.items() if text == f"{number:04d}")
 
     def document(self, number: int) -> Document:
         """Read the document of one version.
@@ -150,10 +157,12 @@ class Home:
             DamagedError: if it cannot be trusted.
         """
         path = self._document_path(number)
-        if number not in self.numbers():
-            known = ", ".join(map(str, self.numbers())) or "none"
-            raise ValueError(f"'{self.path}' has no version {number} (it has {known})")
-        document = parse_document(read_small(path, f"'{path}'", 1 << 26), f"'{path}'")
+        if not os.path.lexists(path):
+            numbers = self.numbers()
+            known = ", ".join(map(str, numbers[-20:])) or "none"
+            more = "…, " if len(numbers) > 20 else ""
+            raise ValueError(f"'{self.path}' has no version {number} (it has {more}{known})")
+        document = parse_document(read_small(path, f"'{path}'", MAX_BYTES), f"'{path}'")
         if document.number != number:
             raise DamagedError(f"'{path}' is damaged: it says that it is version {document.number}")
         return document
@@ -161,6 +170,10 @@ class Home:
     def documents(self) -> list[Document]:
         """Read the documents of all versions, in order."""
         return [self.document(number) for number in self.numbers()]
+
+    def live_class_names(self) -> set[str]:
+        """Return the classes that some version knows and has not forgotten."""
+        return {name for document in self.documents() for name in document.live_class_names}
 
     def read(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
         """Read one object's tensors.
@@ -180,13 +193,33 @@ class Home:
         return ObjectRef.of(self._objects.put(tensors.encode(kept)))
 
     def write(self, document: Document) -> None:
-        """Add a version whose objects are stored, or write one anew."""
-        atomic.write_bytes(self._document_path(document.number), document.dump())
+        """Add a version whose objects are stored, or write one anew.
+
+        Raises:
+            ValueError: if it is larger than what is read.
+        """
+        data = document.dump()
+        if len(data) > MAX_BYTES:
+            raise ValueError(
+                f"version {document.number} of '{self.path}' would describe itself in {len(data)} "
+                f"bytes, more than the {MAX_BYTES} that are read: learn fewer classes"
+            )
+        atomic.write_bytes(self._document_path(document.number), data)
 
     def make_current(self, number: int) -> None:
         """Put a version in use."""
         text = _Pointer(version=number).model_dump()
         atomic.write_bytes(self.path / "current.json", strict_json.dump(text))
+
+    def put_newest_in_use(self) -> None:
+        """Put the newest version in use if it follows the one that is, and was accepted.
+
+        Where nobody ever rolls back, its process was killed before it could.
+        """
+        numbers = self.numbers()
+        newest = self.document(numbers[-1]) if numbers else None
+        if newest and newest.status == "accepted" and newest.parent == self.current():
+            self.make_current(newest.number)
 
     def next_number(self) -> int:
         """Return the number of the version to come."""
@@ -202,7 +235,13 @@ class Home:
 
     def remove_unused(self) -> None:
         """Remove objects that no version refers to."""
-        used = {ref.sha256 for document in self.documents() for ref in document.objects.values()}
+        used: set[str] = set()
+        # Whatever looks like a reference counts: nothing is lost that way, and a hundred documents
+        # need not be understood at every update.
+        for number in self.numbers():
+            path = self._document_path(number)
+            data = read_small(path, f"'{path}'", MAX_BYTES)
+            used.update(match.decode() for match in _REFERENCE.findall(data))
         self._objects.keep_only(used)
 
     def purge(self, name: str) -> None:
@@ -219,6 +258,7 @@ class Home:
                 f"an update of '{self.path}' was interrupted: run it again to finish it, or drop "
                 "it with --discard, then forget the class"
             )
+        self.discard()
         atomic.write_bytes(self.path / "purge.json", strict_json.dump({"class": name}))
         self._finish_purge()
 
@@ -249,8 +289,24 @@ class Home:
             yield
 
     def pending(self) -> bool:
-        """Whether an update was interrupted."""
-        return (self.path / "pending" / "update.json").exists()
+        """Whether an update was interrupted that is not over: its version is not in use yet."""
+        if not (self.path / "pending" / "update.json").exists():
+            return False
+        try:
+            update = self._pending_update()
+            if update.number not in self.numbers():
+                return True
+            saved = self.document(update.number)
+            return saved.status == "accepted" and self.current() == update.parent
+        except DamagedError:
+            return True
+
+    def has_saved(self, digest: str) -> bool:
+        """Whether the update of these images that was interrupted had become a version before."""
+        if not (self.path / "pending" / "update.json").exists():
+            return False
+        update = self._pending_update()
+        return update.digest == digest and update.number in self.numbers()
 
     def begin(self, parent: int | None, digest: str) -> "Journal":
         """Begin an update, or go on with the interrupted one of the same images.
@@ -261,7 +317,7 @@ class Home:
         from grace.learner.journal import Journal
 
         folder = self.path / "pending"
-        wanted = _Pending(parent=parent, digest=digest)
+        wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
         if self.pending():
             if self._pending_update() != wanted:
                 raise ValueError(
@@ -284,9 +340,12 @@ class Home:
         if folder.is_dir():
             # Without this file what is left is no update, whenever the removal stops.
             atomic.remove(folder / "update.json")
-            shutil.rmtree(folder)
+            try:
+                shutil.rmtree(folder)
+            except RecursionError:
+                raise DamagedError(f"'{folder}' holds folders too deep to remove") from None
 
-    def _pending_update(self) -> _Pending | None:
+    def _pending_update(self) -> _Pending:
         path = self.path / "pending" / "update.json"
         what = f"'{path}'"
         return _checked(_Pending, strict_json.parse(read_small(path, what, 1 << 16), what), what)
@@ -299,8 +358,4 @@ def _checked(model: type[ModelT], raw: object, what: str) -> ModelT:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])[:200]
-        raise DamagedError(
-            f"{what} is damaged: {f'{where}: ' if where else ''}{detail['msg']}"
-        ) from error
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error

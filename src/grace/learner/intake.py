@@ -5,7 +5,7 @@ Shapes: N images.
 
 import hashlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from grace.data.images import Images, LabelledImages, TensorImages
-from grace.learner.document import spelling
-from grace.learner.held_out import HeldOut, hold_out
+from grace.data.memory import ExemplarMemory
+from grace.learner.document import fits, spelling
+from grace.learner.held_out import HeldOut, first_wanted, hold_out, image_keys
 
 AnyImages = Images | Tensor | np.ndarray[Any, Any]
 """uint8, (N, C, H, W)."""
@@ -115,16 +116,25 @@ def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]
 
 
 def divide(
-    intake: Intake, index: dict[str, int], held_out: HeldOut, wanted: int, seed: int, number: int
+    intake: Intake,
+    index: Mapping[str, int],
+    held_out: HeldOut,
+    memory: ExemplarMemory,
+    wanted: int,
+    seed: int,
+    number: int,
 ) -> tuple[LabelledImages, HeldOut]:
     """Divide an update's images into those to learn from and those to hold out.
 
-    Images of known classes that are held out already are not learnt from.
+    What is held out, now or before, is not learnt from, nor is any copy of it. What was learnt from
+    is not held out: a class that is known gives more only while the memory still has every image
+    it was learnt from, by which copies are told.
 
     Args:
         intake: the update.
         index: class index by name.
         held_out: images held out so far; left as they are.
+        memory: exemplars, and how many images of each class were learnt from.
         wanted: images to hold out of each class.
         seed: seed of the choice.
         number: the update's number.
@@ -136,34 +146,43 @@ def divide(
         ValueError: if nothing is left to learn from a class.
     """
     labels = torch.tensor([index[name] for name in intake.labels], dtype=torch.int64)
-    held, used = held_out.copy(), torch.ones(len(labels), dtype=torch.bool)
-    for own in sorted(set(labels.tolist()) & set(held.classes)):
-        places = (labels == own).nonzero().flatten()
-        copies = held.copies_among(own, intake.images.subset(places))
-        used[places[copies]] = False
+    held = held_out.copy()
+    if wanted == 0 and not held.classes:
+        return LabelledImages(intake.images, labels), held
+    keys = image_keys(intake.images)
     missing = {name: max(0, wanted - held.count(own)) for name, own in index.items()}
+    seen = held.keys() | _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
     if intake.validation is not None:
         images, names = intake.validation
-        for name in sorted(set(names)):
-            places = [place for place, other in enumerate(names) if other == name]
-            chosen = torch.tensor(places[: missing[name]], dtype=torch.int64)
-            held.add(index[name], images.subset(chosen))
+        fresh = _first_copies(image_keys(images), seen)
+        chosen = [fresh[i] for i in first_wanted([names[i] for i in fresh], missing)]
     else:
-        free = used.nonzero().flatten()
-        names = [intake.labels[int(place)] for place in free]
-        chosen = free[hold_out(names, missing, seed, number)]
-        used[chosen] = False
-        for own in sorted(set(labels[chosen].tolist())):
-            held.add(own, intake.images.subset(chosen[labels[chosen] == own]))
-    for own in sorted(set(labels.tolist())):
-        if not bool(used[labels == own].any()):
-            name = next(name for name, i in index.items() if i == own)
-            raise ValueError(
-                f"all images of class '{name}' are held out already: give others or leave it out"
-            )
-    places = used.nonzero().flatten()
-    images = intake.images if bool(used.all()) else intake.images.subset(places)
-    return LabelledImages(images, labels[places]), held
+        images, names = intake.images, intake.labels
+        counts = memory.original_counts
+        closed = {own for own in counts if len(memory.of_class(own)) < counts[own]}
+        fresh = [i for i in _first_copies(keys, seen) if index[names[i]] not in closed]
+        chosen = [fresh[i] for i in hold_out([names[i] for i in fresh], missing, seed, number)]
+    for name in sorted({names[i] for i in chosen}):
+        own = torch.tensor([i for i in chosen if names[i] == name])
+        held.add(index[name], images.subset(own))
+    hidden = held.keys()
+    places = [i for i, key in enumerate(keys) if key not in hidden]
+    for name in sorted(set(intake.labels) - {intake.labels[i] for i in places}):
+        raise ValueError(
+            f"all images of class '{name}' are held out already: give others or leave it out"
+        )
+    data = LabelledImages(intake.images, labels)
+    return data if len(places) == len(data) else data.subset(torch.tensor(places)), held
+
+
+def _exemplar_keys(memory: ExemplarMemory, classes: Sequence[int]) -> set[bytes]:
+    return {key for own in classes for key in image_keys(memory.of_class(own))}
+
+
+def _first_copies(keys: Sequence[bytes], seen: Collection[bytes]) -> list[int]:
+    """Return the positions of keys that are not seen yet, the first of those that are equal."""
+    places = {key: place for place, key in reversed(list(enumerate(keys))) if key not in seen}
+    return sorted(places.values())
 
 
 def _labelled(
@@ -174,7 +193,7 @@ def _labelled(
     data = as_images(images, shape)
     names = [unicodedata.normalize("NFC", str(name)) for name in labels]
     for name in sorted(set(names)):
-        if not name.strip() or not name.isprintable() or len(name.encode()) > 255:
+        if not fits(name):
             raise ValueError(
                 f"class name {name[:60]!r} is empty, longer than 255 bytes or not printable: "
                 "rename it"

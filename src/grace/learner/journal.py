@@ -3,17 +3,19 @@
 Entry *n* belongs to the n-th thing that ``learn`` yields. A sweep's entry holds its value, and for
 a gradient sweep the buffers that it moved; a phase's entry holds its last snapshot. ``learn`` is
 entered again and meets its own past: finished work is read, not repeated, and what was under way
-goes on from its last snapshot. An entry that cannot be read, or that belongs to other work, counts
-as absent: doing the work again gives the same result.
+goes on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work
+counts as absent: doing the work again gives the same result.
 """
 
+import hashlib
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from grace.engine.checkpoint import Snapshot
@@ -22,8 +24,11 @@ from grace.engine.trainer import Trainer
 from grace.engine.work import Seconds, WorkDone
 from grace.storage import atomic, strict_json, tensors
 from grace.storage.errors import DamagedError
+from grace.storage.memory import memory_bytes
 from grace.storage.reading import read_small
 
+# What reading a forged entry may meet.
+_UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 _MOVED = "moved."
 """Before the names of buffers in a gradient sweep's entry; those of its value are numbers."""
 
@@ -46,6 +51,8 @@ class Journal:
         self._between = seconds_between
         self._share = seconds_per_second
         self._next = time.monotonic() + seconds_between
+        self.was_read = False
+        """Whether some of its work was found and not done anew."""
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out the ``number``-th item of an update, or find its result."""
@@ -54,7 +61,7 @@ class Journal:
         wanted = _sweep_key(item)
         found = self._read(number, wanted)
         if found is not None:
-            with suppress(KeyError, TypeError, ValueError):
+            with suppress(*_UNFIT):
                 value = _unpacked(found[0]["value"], found[1])
                 seconds = Seconds(total=float(found[0]["seconds"]))
                 if isinstance(item, GradientSweep):
@@ -79,9 +86,12 @@ class Journal:
         if found is None:
             return None
         entry, kept = found
-        with suppress(KeyError, TypeError, ValueError):
+        with suppress(*_UNFIT):
+            epochs = int(entry["snapshot"]["epochs"])
+            if not 0 < epochs <= phase.recipe.epochs:
+                return None
             return Snapshot(
-                epochs=int(entry["snapshot"]["epochs"]),
+                epochs=epochs,
                 tensors=kept,
                 losses={name: float(loss) for name, loss in entry["snapshot"]["losses"].items()},
                 seconds=float(entry["snapshot"]["seconds"]),
@@ -103,6 +113,25 @@ class Journal:
         ended = time.monotonic()
         self._next = ended + max(self._between, self._share * (ended - started))
 
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Blame the journal when what it said was done leads to what an update never meets.
+
+        Raises:
+            DamagedError: in place of an error of the program.
+        """
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, AttributeError, LookupError, TypeError, RuntimeError) as error:
+            if not self.was_read:
+                raise
+            raise DamagedError(
+                f"the unfinished update in '{self._folder}' does not go on: {error!r}: drop it "
+                "with --discard and learn again"
+            ) from error
+
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:04d}.safetensors"
 
@@ -113,14 +142,22 @@ class Journal:
         if not path.exists():
             return None
         with suppress(DamagedError):
-            kept, metadata = tensors.decode(read_small(path, "journal", 1 << 36), "journal")
-            entry = strict_json.parse(metadata.get("entry", "null").encode(), "journal")
-            if isinstance(entry, dict) and wanted.items() <= entry.items():
+            data = read_small(path, f"'{path}'", (memory_bytes() or 1 << 36) // 4)
+            kept, metadata = tensors.decode(data, "journal")
+            text = metadata.get("entry", "null")
+            if metadata.get("sha256") != _digest(text, kept):
+                return None
+            entry = strict_json.parse(text.encode(), "journal")
+            if not isinstance(entry, dict) or not wanted.items() <= entry.items():
+                return None
+            if all(bool(tensor.isfinite().all()) for tensor in kept.values()):
+                self.was_read = True
                 return entry, kept
         return None
 
     def _write(self, number: int, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
-        metadata = {"entry": strict_json.dump(entry).decode()}
+        text = strict_json.dump(entry).decode()
+        metadata = {"entry": text, "sha256": _digest(text, kept)}
         atomic.write_bytes(self._path(number), tensors.encode(kept, metadata))
 
 
@@ -138,6 +175,13 @@ class _PhaseEntry:
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
         self._journal.offer_phase(self._number, self._phase, take, is_last=is_last)
+
+
+def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
+    """Hash what an entry says and holds."""
+    digest = hashlib.sha256(text.encode())
+    digest.update(tensors.encode(kept))
+    return digest.hexdigest()
 
 
 def _phase_key(phase: Phase) -> dict[str, Any]:

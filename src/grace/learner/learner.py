@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import load_experiment
+from grace.configs.methods import MethodSettings
 from grace.configs.registry import resolve
 from grace.data.arrays import for_channels
 from grace.data.augmentation import build_augmentation
@@ -22,17 +24,20 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.engine.progress import Progress
-from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.engine.trainer import Trainer
 from grace.learner import saving
 from grace.learner.ceiling import Ceiling, set_aside
 from grace.learner.document import Accuracies, Document, Update
 from grace.learner.evaluation import accuracy, scores
+from grace.learner.export import Preprocessing
+from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
 from grace.learner.home import Creation, Home
 from grace.learner.intake import AnyImages, Intake, as_images, class_indices, divide, take_in
 from grace.learner.journal import Journal
 from grace.learner.unknown import cutoff, familiarity
 from grace.methods.base import Classifier, Method, Outcome, Workshop
+from grace.storage import strict_json
 
 
 @final
@@ -65,6 +70,7 @@ class Learner:
         mean: normalisation constants per channel, of pixels in [0, 1].
         std: likewise.
         progress: told what happens.
+        is_saved: whether it is about to become what was saved: its backbone is not tried before.
 
     Example:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
@@ -81,7 +87,10 @@ class Learner:
         mean: Sequence[float],
         std: Sequence[float],
         progress: Progress | None = None,
+        *,
+        is_saved: bool = False,
     ) -> None:
+        self._created_as = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
         self.shape = shape
         self.mean = tuple(mean)
@@ -105,7 +114,8 @@ class Learner:
         build: type[Method[Any]] = resolve("method", settings.method.name)
         memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
         workshop = Workshop(settings, shape[0], self.trainer.device)
-        workshop.refuse_unfit_backbone(shape, shares_trunk=build.shares_trunk)
+        if not is_saved:
+            workshop.refuse_unfit_backbone(shape, shares_trunk=build.shares_trunk)
         self.method: Method[Any] = build(settings.method, workshop, memory)
         self._ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
@@ -155,7 +165,7 @@ class Learner:
             progress,
         )
         if directory is not None:
-            learner.home = Home.create(Path(directory), learner._creation())
+            learner.home = Home.create(Path(directory), learner._created_as)
         return learner
 
     @classmethod
@@ -165,6 +175,7 @@ class Learner:
         version: int | None = None,
         *,
         engine: EngineSettings | None = None,
+        method: MethodSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Bring a saved learner back; it goes on as if it had never stopped.
@@ -174,23 +185,25 @@ class Learner:
             version: number of a version; none takes the one in use.
             engine: how the work is carried out here; none takes the saved way as far as this
                 machine can.
+            method: the saved method's settings with other recipes, for updates to come; none
+                leaves them.
             progress: told what happens.
 
         Raises:
-            ValueError: if there is no such learner or version, or it was made by a newer grace.
+            ValueError: if there is no such learner or version, it was made by a newer grace, or
+                ``method`` is another method.
             DamagedError: if its files cannot be trusted.
         """
         home = Home.open(Path(directory))
         number = home.current() if version is None else version
-        if number is None:
-            creation = home.creation
-            settings = saving.carried_out_here(creation.settings, engine)
-            learner = cls(settings, creation.shape, creation.mean, creation.std, progress)
-        else:
-            document = home.document(number)
-            settings = saving.carried_out_here(document.settings, engine)
-            learner = cls(settings, document.shape, document.mean, document.std, progress)
-            learner._become(document, home)
+        saved = home.creation if number is None else home.document(number)
+        settings = saving.carried_out_here(saved.settings, engine)
+        if method is not None:
+            settings = saving.with_recipes(settings, method)
+        with saving.told_of(saved, home):
+            learner = cls(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
+        if isinstance(saved, Document):
+            learner._become(saved, home)
         learner.home = home
         return learner
 
@@ -212,9 +225,10 @@ class Learner:
             raise ValueError(
                 f"this learner lives in '{self.home.path}': copy that directory to have it twice"
             )
-        self.home = Home.create(path, self._creation())
-        with self.home.changing():
-            self._write(self.home, accepted=True, digest=None)
+        home = Home.create(path, self._created_as)
+        with home.changing():
+            self._write(home, accepted=True, digest=None)
+        self.home = home
         assert self.version is not None
         return self.version
 
@@ -224,15 +238,18 @@ class Learner:
         Raises:
             DamagedError: if the home's files cannot be trusted.
         """
-        assert not self.history and self.home is None
+        assert not self.history
+        assert self.home is None
         path = Path(directory)
         if not (path / "model.json").exists():
-            self.home = Home.create(path, self._creation())
+            self.home = Home.create(path, self._created_as)
             return
         self.home = Home.open(path)
-        current = self.home.current()
-        if current is not None:
-            self._become(self.home.document(current), self.home)
+        with self.home.changing():
+            self.home.put_newest_in_use()
+            current = self.home.current()
+            if current is not None:
+                self._become(self.home.document(current), self.home)
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the newest versions from the home; the one in use stays."""
@@ -247,9 +264,8 @@ class Learner:
             ValueError: without a home, or if there is no such version.
         """
         home = self._home()
-        document = home.document(version)
         with home.changing():
-            self._become(document, home)
+            self._become(home.document(version), home)
             home.make_current(version)
 
     def update(
@@ -300,16 +316,14 @@ class Learner:
         if self.home is None:
             return self._learn(intake, None)
         with self.home.changing():
-            if self.home.current() != self.version:
-                raise ValueError(
-                    f"'{self.home.path}' has changed since this learner was loaded: load it again"
-                )
-            done = None if again else self._done_already(intake.digest, self.home)
+            self._refuse_stale(self.home)
+            repeats = again and not self.home.has_saved(intake.digest)
+            done = None if repeats else self._done_already(intake, self.home)
             if done is None:
                 journal = self.home.begin(self.version, intake.digest)
                 try:
                     done = self._learn(intake, journal)
-                except NonFiniteLossError:
+                except ValueError:
                     self.home.discard()  # The same would happen again.
                     raise
             self.home.discard()
@@ -320,21 +334,24 @@ class Learner:
         """Forget a class: drop its images from every version of the home, mask it in all of them.
 
         Its index stays, and the weights are not unlearnt: what they know of it is hidden, not
-        gone. Later images of that name revive it.
+        gone. Later images of that name revive it. A version that has no class left can no longer
+        be loaded.
 
         Raises:
-            ValueError: if there is no such class, it is the last one left, or an update of the
-                home was interrupted.
+            ValueError: if no version has such a class, it is this learner's last one, or an update
+                of the home was interrupted.
         """
         live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
-        if name not in live:
+        elsewhere = self.home.live_class_names() if self.home else set()
+        if name not in {*live, *elsewhere}:
             raise ValueError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
-        if len(live) == 1:
+        if live == [name]:
             raise ValueError(f"'{name}' is the last class left: a learner without classes is none")
         if self.home is not None:
             with self.home.changing():
                 self.home.purge(name)
-        self._forget({self.class_names.index(name)})
+        if name in live:
+            self._forget({self.class_names.index(name)})
 
     def check_memory(self, num_classes: int) -> None:
         """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
@@ -353,7 +370,12 @@ class Learner:
         """Score images with every predictor: (N, K) by name, the primary predictor first."""
         data = as_images(images, self.shape)
         unknown = torch.zeros(len(data), dtype=torch.int64)
-        return scores(self.trainer, dict(self.method.classifiers()), LabelledImages(data, unknown))
+        classifiers = dict(self.method.classifiers())
+        found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
+        if not all(bool(own.isfinite().all()) for own in found.values()):
+            where = f"of '{self.home.path}' " if self.home else ""
+            raise ValueError(f"the scores {where}are not finite: its weights are damaged")
+        return found
 
     def decision_function(self, images: AnyImages) -> Tensor:
         """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
@@ -399,13 +421,41 @@ class Learner:
         right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
         return right / len(labels)
 
+    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
+        """Write the primary predictor as an ONNX file, and check it on images that are held.
+
+        Args:
+            path: file to write; its folder exists.
+            replace: whether a file that is there may be replaced.
+
+        Raises:
+            ValueError: before the first update, if the file is there, or if it cannot be exported.
+        """
+        self._refuse_ignorance()
+        if Path(path).exists() and not replace:
+            raise ValueError(f"'{path}' exists already: choose another name or remove it")
+        return export_checked(
+            self.method,
+            self.trainer,
+            self.held_out,
+            Preprocessing(self.shape, self.mean, self.std),
+            self.class_names,
+            sorted(self.forgotten),
+            Path(path),
+            version=self.version or 0,
+        )
+
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
-        """Give a loaded learner that keeps every image those it learnt from: none are saved."""
+        """Give a loaded learner that keeps every image those it learnt from: none are saved.
+
+        Those that are held out, or of forgotten classes, are left out.
+        """
         intake = take_in(images, labels, None, self.shape)
         index = class_indices(self.class_names, intake.labels)
         assert len(index) == len(self.class_names), "these classes were never learnt"
-        indices = torch.tensor([index[name] for name in intake.labels], dtype=torch.int64)
-        self.method.keep(LabelledImages(intake.images, indices))
+        data, _ = divide(intake, index, self.held_out, self.method.memory, 0, 0, 0)
+        hidden = torch.isin(data.labels, torch.tensor(sorted(self.forgotten)))
+        self.method.keep(data.subset((~hidden).nonzero().flatten()) if bool(hidden.any()) else data)
 
     def _learn(self, intake: Intake, journal: Journal | None) -> Update:
         """Carry an update out, save it where there is a home, and undo it if it is not wanted."""
@@ -414,7 +464,9 @@ class Learner:
             update = self._carry_out(intake, journal)
             self.history.append(update)
             if self._ceiling or self.home:
-                update = update.model_copy(update={"num_bytes": saving.describe(self).num_bytes})
+                update = update.model_copy(
+                    update={"num_bytes": saving.describe(self._contents()).num_bytes}
+                )
                 self.history[-1] = update
             assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
             if self.home is not None:
@@ -433,7 +485,8 @@ class Learner:
         if number == 1 and len(index) < 2:
             raise ValueError("the first update needs images of at least two classes")
         seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
-        data, held_out = divide(intake, index, self.held_out, wanted, seed, number)
+        memory = self.method.memory
+        data, held_out = divide(intake, index, self.held_out, memory, wanted, seed, number)
         present = set(data.labels.tolist())
         revived = sorted(self.forgotten & present)
         task = Task(
@@ -445,7 +498,8 @@ class Learner:
             is_last=intake.is_last,
             forgotten=frozenset(self.forgotten - present),
         )
-        self._refuse_unfit(task, list(index)[num_old:], held_out)
+        spelt = [*list(index)[num_old:], *(self.class_names[i] for i in revived)]
+        self._refuse_unfit(task, spelt, held_out)
 
         old = set(range(num_old)) - self.forgotten
         size = self.size()
@@ -455,7 +509,8 @@ class Learner:
         self.class_names = list(index)
         self.method.forget(self.forgotten)
         self.method.memory.record_originals(data.labels)
-        outcome, teacher = self._perform(task, journal)
+        with journal.blamed() if journal else nullcontext():
+            outcome, teacher = self._perform(task, journal)
         self.familiarities = self._calibrated()
         live = set(range(task.num_classes)) - self.forgotten
         compressed = outcome.verdict in ("compress", "compress (budget)")
@@ -505,8 +560,11 @@ class Learner:
             result = journal.perform(number, item, self.trainer) if journal else run(item)
         raise AssertionError
 
-    def _refuse_unfit(self, task: Task, new_names: Sequence[str], held_out: HeldOut) -> None:
-        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take."""
+    def _refuse_unfit(self, task: Task, names: Sequence[str], held_out: HeldOut) -> None:
+        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take.
+
+        ``names`` are those that the history will tell of it.
+        """
         memory, wants = self.method.memory, self.method.uses_memory
         if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
             raise ValueError(
@@ -514,13 +572,14 @@ class Learner:
                 "from and cannot go on: create a new one with all images"
             )
         if self._ceiling is not None:
-            document_bytes = len(saving.describe(self).dump()) if self.history else 0
-            name_bytes = sum(len(name.encode()) for name in new_names)
+            document_bytes = len(saving.describe(self._contents()).dump()) if self.history else 0
+            name_bytes = len(strict_json.dump(list(names)))
             num_present = len(set(task.data.labels.tolist()))
             aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
             aside += 4 * len(held_out)
             grows = self.method.adds_backbones and task.number > 1
-            keeps_any = wants and self.settings.memory.size != 0
+            kept = self.settings.memory
+            keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
             self._ceiling.check(
                 self.method.bytes_after(task, grows=grows),
                 task.num_live if keeps_any else 0,
@@ -548,13 +607,25 @@ class Learner:
         for index in classes:
             self.held_out.forget(index)
         self.method.forget(self.forgotten)
+        self.familiarities = self._calibrated()
 
-    def _done_already(self, digest: str, home: Home) -> Update | None:
+    def _refuse_stale(self, home: Home) -> None:
+        """Refuse to go on from what the home no longer has in use as this learner knows it."""
+        number = home.current()
+        forgotten = set() if number is None else set(home.document(number).forgotten)
+        if (number, forgotten) != (self.version, self.forgotten):
+            raise ValueError(
+                f"'{home.path}' has changed since this learner was loaded: load it again"
+            )
+
+    def _done_already(self, intake: Intake, home: Home) -> Update | None:
         """Find this very update among the versions: it was saved, then the process was killed."""
         numbers = home.numbers()
         newest = home.document(numbers[-1]) if numbers else None
-        if newest is None or newest.digest != digest:
+        if newest is None or newest.digest != intake.digest:
             return None
+        if not set(intake.labels) <= set(newest.live_class_names):
+            return None  # It was learnt, and forgotten since.
         update = newest.history[-1]
         if newest.number == self.version:
             return update
@@ -569,20 +640,36 @@ class Learner:
         """Add this learner to its home; an accepted one is put in use."""
         number = home.next_number()
         status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
-        home.write(saving.to_document(self, home.put, number=number, status=status, digest=digest))
+        home.write(
+            saving.to_document(
+                self._contents(), home.put, number=number, status=status, digest=digest
+            )
+        )
         if accepted:
             home.make_current(number)
         self.version = number
 
     def _become(self, document: Document, home: Home) -> None:
         """Take over everything that a version holds; on failure this learner is as it was."""
+        if not document.live_class_names:
+            raise ValueError(
+                f"all classes of version {document.number} of '{home.path}' were forgotten: choose "
+                "another version"
+            )
+        if document.shape != self.shape:
+            raise ValueError(
+                f"version {document.number} of '{home.path}' takes images of shape "
+                f"{document.shape}, this learner those of {self.shape}"
+            )
         saving.refuse_too_large(document, home)
         state = saving.read_state(document, home)
         exemplars, held_out = saving.read_images(document, home)
         familiarities = saving.read_familiarities(document, home)
         before = self._remember()
         try:
-            self.method.restore(state, len(document.class_names))
+            with saving.told_of(document, home):
+                self.method.restore(state, len(document.class_names))
+                self.method.refuse_unfit(document.shape)
             self.method.memory.restore(exemplars, document.original_counts)
             self.class_names = list(document.class_names)
             self.history = list(document.history)
@@ -590,6 +677,8 @@ class Learner:
             self.familiarities = familiarities
             self.forgotten = set(document.forgotten)
             self.method.forget(self.forgotten)
+            if document.calibration is None:
+                self.familiarities = self._calibrated()
         except BaseException:
             self._restore(before)
             raise
@@ -618,12 +707,19 @@ class Learner:
         self.familiarities = before["familiarities"]
         self.version = before["version"]
 
-    def _creation(self) -> Creation:
-        return Creation(
-            settings=saving.portable(self.settings),
+    def _contents(self) -> saving.Contents:
+        return saving.Contents(
+            settings=self.settings,
             shape=self.shape,
             mean=self.mean,
             std=self.std,
+            class_names=self.class_names,
+            forgotten=self.forgotten,
+            history=self.history,
+            method=self.method,
+            held_out=self.held_out,
+            familiarities=self.familiarities,
+            parent=self.version,
         )
 
     def _home(self) -> Home:
@@ -633,4 +729,5 @@ class Learner:
 
     def _refuse_ignorance(self) -> None:
         if not self.method.classifiers():
-            raise ValueError("nothing has been learnt yet: call update first")
+            where = f" in '{self.home.path}'" if self.home else ""
+            raise ValueError(f"nothing has been learnt yet{where}: call update first")

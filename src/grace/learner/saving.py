@@ -1,29 +1,52 @@
 """From a learner to its document and objects, and back."""
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
 import grace
 from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.configs.methods import MethodSettings
+from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
-from grace.learner.document import Document, ObjectRef
+from grace.engine.work import Seconds
+from grace.learner.document import Document, ObjectRef, Update
 from grace.learner.held_out import HeldOut
-from grace.learner.home import Home, Put
-from grace.methods.base import MethodState
-from grace.storage.errors import DamagedError
+from grace.learner.home import Creation, Home, Put
+from grace.methods.base import Method, MethodState
+from grace.storage.errors import DamagedError, one_line
+from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 
-if TYPE_CHECKING:
-    from grace.learner.learner import Learner
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a learner consists of."""
+
+    settings: ExperimentSettings
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_names: Sequence[str]
+    forgotten: Collection[int]
+    history: Sequence[Update]
+    method: Method[Any]
+    held_out: HeldOut
+    familiarities: Tensor
+    parent: int | None
+    """The version that it was before its last update."""
 
 
 def to_document(
-    learner: "Learner",
+    contents: Contents,
     put: Put,
     *,
     number: int,
@@ -33,13 +56,13 @@ def to_document(
     """Describe a learner as one version of its home.
 
     Args:
-        learner: has learnt something.
+        contents: of a learner that has learnt something.
         put: stores tensors and says where.
         number: of the version.
         status: whether it passed the acceptance gate.
         digest: of the images of its last update.
     """
-    state, memory, held_out = learner.method.state(), learner.method.memory, learner.held_out
+    state, memory, held_out = contents.method.state(), contents.method.memory, contents.held_out
     exemplars: dict[int, ObjectRef] = {}
     # What keeps every image leaves them where they came from.
     if not memory.keep_all:
@@ -47,21 +70,21 @@ def to_document(
             images = memory.of_class(index)
             assert isinstance(images, TensorImages)
             exemplars[index] = put({"images": images.pixels})
-    familiarities = learner.familiarities
-    earlier = [update.model_copy(update={"work": ()}) for update in learner.history[:-1]]
+    familiarities = contents.familiarities
+    earlier = [update.model_copy(update={"work": ()}) for update in contents.history[:-1]]
     return Document(
         number=number,
-        parent=learner.version,
+        parent=contents.parent,
         status=status,
         digest=digest,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         grace_version=grace.__version__,
-        settings=portable(learner.settings),
-        shape=learner.shape,
-        mean=learner.mean,
-        std=learner.std,
-        class_names=tuple(learner.class_names),
-        forgotten=tuple(sorted(learner.forgotten)),
+        settings=portable(contents.settings),
+        shape=contents.shape,
+        mean=contents.mean,
+        std=contents.std,
+        class_names=tuple(contents.class_names),
+        forgotten=tuple(sorted(contents.forgotten)),
         values=dict(state.values),
         parts={name: put(part) for name, part in state.parts.items()},
         original_counts=dict(memory.original_counts),
@@ -70,12 +93,16 @@ def to_document(
             index: put({"images": held_out.of_class(index).pixels}) for index in held_out.classes
         },
         calibration=put({"familiarities": familiarities}) if len(familiarities) else None,
-        history=(*earlier, *learner.history[-1:]),
+        history=(*earlier, *contents.history[-1:]),
     )
 
 
-def describe(learner: "Learner") -> Document:
-    """Describe a learner as a version would, without writing or hashing anything."""
+def describe(contents: Contents) -> Document:
+    """Describe a learner as a version would, without writing or hashing anything.
+
+    Its times are made up: no size depends on how many digits the clock gave, so that what fits
+    below a ceiling is the same whenever it is learnt.
+    """
     refs: list[ObjectRef] = []
 
     def put(tensors: Mapping[str, Tensor]) -> ObjectRef:
@@ -84,7 +111,16 @@ def describe(learner: "Learner") -> Document:
         return refs[-1]
 
     digest = "0" * 64
-    return to_document(learner, put, number=10**8, digest=digest)
+    timeless = replace(contents, history=[_timeless(update) for update in contents.history])
+    return to_document(timeless, put, number=10**8, digest=digest)
+
+
+def _timeless(update: Update) -> Update:
+    """Replace all times that were taken by one of the usual number of digits."""
+    usual = 0.01234567890123456
+    phase, sweep = Seconds(usual, usual, usual, usual), Seconds(total=usual)
+    work = [replace(done, seconds=phase if done.epochs else sweep) for done in update.work]
+    return update.model_copy(update={"seconds": usual, "work": tuple(work)})
 
 
 def portable(settings: ExperimentSettings) -> ExperimentSettings:
@@ -127,16 +163,59 @@ def refuse_too_large(document: Document, home: Home) -> None:
     Raises:
         DamagedError: naming its size.
     """
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return
-    needed = sum(ref.bytes for ref in document.objects.values())
-    if needed > memory // 2:
+    sizes = [ref.bytes for ref in document.objects.values()]
+    weights = sum(ref.bytes for ref in document.parts.values())
+    # The weights are there twice, as they were read and in their modules, the file that is being
+    # decoded as well.
+    needed = sum(sizes) + weights + max(sizes, default=0)
+    memory = memory_bytes()
+    if memory is not None and needed > 3 * memory // 4:
         raise DamagedError(
-            f"version {document.number} of '{home.path}' says that it has {needed} bytes, too many "
-            "for the memory of this machine: it is damaged, or needs a larger one"
+            f"version {document.number} of '{home.path}' says that it has {sum(sizes)} bytes, too "
+            "many for the memory of this machine: it is damaged, or needs a larger one"
         )
+    image_bytes = math.prod(document.shape)
+    for index, ref in document.exemplars.items():
+        # A header has 200 bytes at most.
+        if ref.bytes > 200 + image_bytes * document.original_counts.get(index, 0):
+            raise DamagedError(
+                f"version {document.number} of '{home.path}' is damaged: it keeps more images of "
+                f"class {index} than there ever were"
+            )
+
+
+@contextmanager
+def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
+    """Say of what was saved that it cannot be brought back, and why.
+
+    Raises:
+        DamagedError: for another one.
+        ValueError: for another one.
+    """
+    try:
+        yield
+    except ValueError as error:
+        which = f"version {saved.number} of " if isinstance(saved, Document) else ""
+        text = f"{which}'{home.path}' cannot be brought back: {error}"
+        if isinstance(error, DamagedError):
+            raise DamagedError(text) from error
+        raise ValueError(one_line(text)) from error
+
+
+def with_recipes(settings: ExperimentSettings, method: MethodSettings) -> ExperimentSettings:
+    """Replace a method's recipes, and nothing else.
+
+    Raises:
+        ValueError: if anything but a recipe would change.
+    """
+    saved, given = dict(settings.method), dict(method)
+    for name in sorted(saved.keys() | given.keys()):
+        if saved.get(name) != given.get(name) and not isinstance(saved.get(name), Recipe):
+            raise ValueError(
+                f"method.{name} of a saved learner is {saved.get(name)!r} and cannot become "
+                f"{given.get(name)!r}: only recipes can change"
+            )
+    return settings.model_copy(update={"method": method})
 
 
 def carried_out_here(
@@ -146,9 +225,13 @@ def carried_out_here(
     if engine is None:
         saved, cores = settings.engine, os.cpu_count() or 1
         no_cuda = saved.device == "cuda" and not torch.cuda.is_available()
+        # The CPU has no float16; training in it is all that a saved precision asks for.
+        halved = saved.precision == "float16" and not torch.cuda.is_available()
+        precision = "float32" if halved else saved.precision
         engine = saved.model_copy(
             update={
                 "device": "auto" if no_cuda else saved.device,
+                "precision": precision,
                 "threads": min(saved.threads, cores) if saved.threads else None,
                 "eval_batch_size": min(saved.eval_batch_size, 512),
             }

@@ -3,6 +3,8 @@
 Shapes: N images, K classes.
 """
 
+import math
+
 from torch import Tensor
 
 
@@ -31,12 +33,12 @@ def cutoff(held_out: Tensor, false_alarms: float) -> float:
     """
     if not 0 < false_alarms < 1:
         raise ValueError(f"false alarm rate {false_alarms} must lie between 0 and 1")
-    # A hair's breadth, so that 0.05 · 20 is 1.
+    # A hair's breadth, so that 0.05 · 20 is 1 and a third of 3 too.
     rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
     if rank == 0:
+        enough = math.ceil((1 - 1e-9) / max(false_alarms, 1e-12)) - 1
         raise ValueError(
-            f"a false-alarm rate of {false_alarms:g} needs at least "
-            f"{int(-(-1 // false_alarms)) - 1} held-out images, this learner has {len(held_out)}: "
-            "allow more false alarms or hold out more images"
+            f"a false-alarm rate of {false_alarms:g} needs at least {enough} held-out images, this "
+            f"learner has {len(held_out)}: allow more false alarms or hold out more images"
         )
     return float(held_out.sort().values[rank - 1])

@@ -28,10 +28,11 @@ from grace.networks.branching import split
 from grace.networks.build import build_backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, LinearHead, grown
-from grace.networks.loading import load_exactly, load_tensors
+from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
 from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
 from grace.storage.errors import DamagedError
+from grace.storage.memory import refuse_too_large
 from grace.storage.tensors import encoded_size
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def read_values(model: type[ModelT], values: Mapping[str, Any], method: str) -> 
         return model.model_validate(dict(values))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])
+        where = ascii(".".join(str(part) for part in detail["loc"])[:200])[1:-1]
         raise DamagedError(f"the saved {method} is damaged: {where}: {detail['msg']}") from error
 
 
@@ -110,17 +111,36 @@ class Workshop:
         )
         return self.device.place(backbone).eval().requires_grad_(False)
 
+    def sketch(self) -> Backbone:
+        """Build a backbone of the meta device, in eval mode: shapes without memory or numbers."""
+        with torch.device("meta"):
+            backbone = build_backbone(self.settings.backbone, self.num_channels, 0, "sketch")
+            return backbone.to("meta").eval().requires_grad_(False)
+
     def refuse_unfit_backbone(
-        self, shape: tuple[int, int, int], *, shares_trunk: bool = False
+        self,
+        shape: tuple[int, int, int],
+        probe: nn.Module | None = None,
+        *,
+        shares_trunk: bool = False,
     ) -> None:
-        """Try the backbone, cut before its last stage or whole, on one image of shape (C, H, W).
+        """Try a backbone on one image of shape (C, H, W).
+
+        Args:
+            shape: of the images.
+            probe: one that is there, images → features; none makes a fresh one, unless it is too
+                large.
+            shares_trunk: whether the fresh one is cut before its last stage.
 
         Raises:
-            ValueError: when there is no such backbone, it cannot be cut, or it cannot take such
-                images.
+            ValueError: when there is no such backbone, it takes more than half of the machine's
+                memory, it cannot be cut, or it cannot take such images.
         """
-        backbone = self.backbone("probe")
-        probe = nn.Sequential(*split(backbone)) if shares_trunk else backbone
+        if probe is None:
+            num_bytes = sum(tensor.nbytes for tensor in self.sketch().state_dict().values())
+            refuse_too_large(num_bytes, f"backbone {self.settings.backbone.name}")
+            backbone = self.backbone("probe")
+            probe = nn.Sequential(*split(backbone)) if shares_trunk else backbone
         try:
             with torch.no_grad():
                 probe(torch.zeros(1, *shape, device=self.device.torch_device))
@@ -160,6 +180,8 @@ class Method(ABC, Generic[SettingsT]):
     """Whether every later task adds a backbone, with no way back."""
     shares_trunk: ClassVar[bool] = False
     """Whether its backbones share all but their last stage."""
+    distils_old_self: ClassVar[bool] = False
+    """Whether later tasks train beside a frozen copy of the network as it was."""
 
     def __init__(self, settings: SettingsT, workshop: Workshop, memory: ExemplarMemory) -> None:
         self.settings = settings
@@ -237,6 +259,7 @@ class Method(ABC, Generic[SettingsT]):
         """
         parts = dict(state.parts)
         means = parts.pop("class_means", None)
+        self._network = self._class_means = None
         network = self.restored_network(parts, num_classes)
         if network is not None:
             self._network = network
@@ -251,29 +274,68 @@ class Method(ABC, Generic[SettingsT]):
         self.restore_values(state.values)
 
     def restored_network(
-        self, parts: dict[str, Mapping[str, Tensor]], num_classes: int
+        self, parts: dict[str, Mapping[str, Tensor]], num_classes: int, of: str = ""
     ) -> ExpandableNetwork | None:
         """Take a network's parts out of ``parts`` and put it together; none if there are none.
+
+        Args:
+            parts: of a state.
+            num_classes: outputs of its head.
+            of: what the names of its parts start with.
 
         Raises:
             DamagedError: if they are not the parts of such a network.
         """
+        count = sum(name.startswith(f"{of}backbone.") for name in parts)
+        if not count:
+            return None
+        names = [f"{of}backbone.{i}" for i in range(count)]
+        self._refuse_unlike(parts, names, num_classes, of)
         trunk: nn.Module | None = None
         backbones: list[Backbone] = []
-        for i in range(sum(name.startswith("backbone.") for name in parts)):
+        for name in names:
             backbone = self.workshop.backbone("restored")
             if self.shares_trunk:
                 trunk, backbone = split(backbone)
-            load_exactly(backbone, parts.pop(f"backbone.{i}", {}), f"backbone {i}")
+            load_exactly(backbone, parts.pop(name), name)
             backbones.append(backbone)
-        if not backbones:
-            return None
         if trunk is not None:
-            load_exactly(trunk, parts.pop("trunk", {}), "trunk")
+            load_exactly(trunk, parts.pop(f"{of}trunk"), f"{of}trunk")
         width = sum(backbone.feature_dim for backbone in backbones)
         head = self.workshop.head(width, num_classes, "restored").requires_grad_(False).eval()
-        load_exactly(head, parts.pop("head", {}), "head")
+        load_exactly(head, parts.pop(f"{of}head"), f"{of}head")
         return ExpandableNetwork(backbones, head, trunk).eval()
+
+    def refuse_unfit(self, shape: tuple[int, int, int]) -> None:
+        """Try what was restored on one image of shape (C, H, W).
+
+        Raises:
+            ValueError: when its backbone cannot take such images.
+        """
+        network = self._network
+        if network is not None:
+            backbone, trunk = network.backbones[0], network.trunk
+            probe = backbone if trunk is None else nn.Sequential(trunk, backbone)
+            self.workshop.refuse_unfit_backbone(shape, probe)
+
+    def _refuse_unlike(
+        self,
+        parts: Mapping[str, Mapping[str, Tensor]],
+        backbones: Sequence[str],
+        num_classes: int,
+        of: str,
+    ) -> None:
+        """Compare a network's tensors with what they should be before anything large is made."""
+        sketch = self.workshop.sketch()
+        if self.shares_trunk:
+            trunk, sketch = split(sketch)
+            refuse_unlike(trunk.state_dict(), parts.get(f"{of}trunk", {}), f"{of}trunk")
+        own = sketch.state_dict()
+        for name in backbones:
+            refuse_unlike(own, parts.get(name, {}), name)
+        weight = torch.empty(num_classes, len(backbones) * sketch.feature_dim, device="meta")
+        head = {"weight": weight, "bias": weight[:, 0]}
+        refuse_unlike(head, parts.get(f"{of}head", {}), f"{of}head")
 
     def own_values(self) -> Mapping[str, Any]:
         """Give what ``restore_values`` needs, as JSON can hold it; nothing by default."""

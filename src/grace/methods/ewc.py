@@ -113,6 +113,7 @@ class EWC(Method[EWCSettings]):
         learnt = bool(self.classifiers())
         if parts.keys() != ({"importance"} if learnt else set()):
             raise DamagedError("the saved ewc needs an importance for its network, and no more")
+        self.importance = {}
         if learnt:
             own = {name: torch.empty_like(value) for name, value in self._parameters().items()}
             load_tensors(own, parts["importance"], "importance")

@@ -169,8 +169,8 @@ class Foster(Method[FosterSettings]):
 
     @override
     def restore_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        own = {name.removeprefix(_TEACHER): part for name, part in parts.items()}
+        own = dict(parts)
         learnt = bool(super().classifiers())
         classes = self.network.head.num_classes if learnt else 0
-        self.teacher = self.restored_network(own, classes) if learnt else None
+        self.teacher = self.restored_network(own, classes, _TEACHER) if learnt else None
         super().restore_parts(own)

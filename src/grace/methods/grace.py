@@ -21,7 +21,7 @@ Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,7 +57,7 @@ class _Values(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     compressions: int = Field(ge=0)
-    class_counts: list[int]
+    class_counts: list[Annotated[int, Field(ge=1)]]
     previous_saturation: float | None = Field(ge=0, le=1)
 
 

@@ -11,7 +11,7 @@ Where this departs from the paper (Rebuffi et al., CVPR 2017):
 """
 
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 from typing_extensions import override
 
@@ -25,6 +25,8 @@ from grace.methods.distilling import distil_old_self
 @final
 class ICaRL(Method[ICaRLSettings]):
     """One backbone and one growing head, which is for training; exemplars classify."""
+
+    distils_old_self: ClassVar[bool] = True
 
     def __init__(self, settings: ICaRLSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)

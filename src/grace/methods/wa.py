@@ -8,7 +8,7 @@ Where this departs from the paper (Zhao et al., CVPR 2020):
    task without a new class is refused: λ would be 1, and its images would not be learnt.
 """
 
-from typing import final
+from typing import ClassVar, final
 
 from typing_extensions import override
 
@@ -26,6 +26,8 @@ class WA(Method[WASettings]):
 
     The aligned network is the next task's teacher.
     """
+
+    distils_old_self: ClassVar[bool] = True
 
     @override
     def learn(self, task: Task) -> Steps[Outcome]:

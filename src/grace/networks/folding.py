@@ -39,7 +39,8 @@ def _conv_norm_pairs(module: nn.Module) -> list[tuple[str, str]]:
     backbones of one architecture share one compiled program.
     """
     try:
-        nodes = fx.symbolic_trace(module).graph.nodes
+        # Only the graph: a traced module would leave its source text behind for good.
+        nodes = fx.Tracer().trace(module).nodes
     except Exception:
         return []
     parts = dict(module.named_modules())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from grace.storage.errors import DamagedError
+from grace.storage.errors import DamagedError, one_line
 
 
 def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
@@ -26,10 +26,26 @@ def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) ->
 @torch.no_grad()
 def load_tensors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
     """Copy saved tensors into those of the same names; see ``load_exactly``."""
+    refuse_unlike(own, saved, what)
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
+
+
+def refuse_unlike(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Refuse saved tensors that ``own`` could not hold.
+
+    Args:
+        own: tensors by name, also of the meta device: nothing large need be made to find out.
+        saved: those of a file.
+        what: names the module in errors.
+
+    Raises:
+        DamagedError: if a name, shape or type differs, or a number is not finite.
+    """
     for name in sorted(own.keys() ^ saved.keys()):
         raise DamagedError(
-            f"the saved {what} {'lacks' if name in own else 'has an unknown'} tensor '{name}': "
-            "it belongs to another network or was changed"
+            f"the saved {what} {'lacks' if name in own else 'has an unknown'} tensor "
+            f"'{one_line(name, 80)}': it belongs to another network or was changed"
         )
     for name, tensor in own.items():
         found = saved[name]
@@ -40,5 +56,3 @@ def load_tensors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: s
             )
         if found.is_floating_point() and not bool(found.isfinite().all()):
             raise DamagedError(f"tensor '{name}' of the saved {what} holds numbers not finite")
-    for name, tensor in own.items():
-        tensor.copy_(saved[name])

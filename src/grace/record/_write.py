@@ -9,7 +9,7 @@ from typing import Any, final
 from grace.configs.experiment import ExperimentSettings
 from grace.record._model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
-from grace.storage.atomic import write_text
+from grace.storage.atomic import is_leftover, write_text
 
 
 def describe_run(
@@ -55,13 +55,14 @@ def describe_run(
 
 
 def refuse_occupied(directory: Path) -> None:
-    """Refuse a directory for a new run that holds anything but the lock of the run to come.
+    """Refuse a directory for a new run that holds more than a run leaves that was just begun.
 
     Raises:
         ValueError: it does.
     """
     if directory.exists() and (
-        not directory.is_dir() or any(path.name != "lock" for path in directory.iterdir())
+        not directory.is_dir()
+        or any(path.name != "lock" and not is_leftover(path) for path in directory.iterdir())
     ):
         raise ValueError(f"{directory} exists already: choose another directory or remove it")
 
@@ -115,6 +116,10 @@ class RecordWriter:
         write_text(self.directory / "tasks.jsonl", "\n".join(lines) + "\n")
         self._tasks.append(task)
         return task
+
+    def keep_tasks(self, number: int) -> None:
+        """Let the next line be that of task ``number`` + 1 if there are more lines already."""
+        self._tasks = self._tasks[:number]
 
     @property
     def record(self) -> RunRecord:

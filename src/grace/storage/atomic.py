@@ -59,11 +59,16 @@ def remove_leftovers(folder: Path) -> None:
         OSError: the folder cannot be read, or a file in it cannot be removed.
     """
     with os.scandir(folder) as entries:
-        found = [entry.path for entry in entries if _is_leftover(entry)]
+        found = [entry.path for entry in entries if is_leftover(Path(entry))]
     for path in found:
         Path(path).unlink(missing_ok=True)
     if found:
         sync_folder(folder)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether something is what a killed process was writing, by its name."""
+    return bool(_LEFTOVER.fullmatch(path.name)) and (path.is_symlink() or not path.is_dir())
 
 
 def sync_folder(path: Path) -> None:
@@ -75,7 +80,3 @@ def sync_folder(path: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _is_leftover(entry: os.DirEntry[str]) -> bool:
-    return bool(_LEFTOVER.fullmatch(entry.name)) and not entry.is_dir(follow_symlinks=False)

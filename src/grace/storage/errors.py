@@ -5,7 +5,13 @@ from typing import final
 
 @final
 class DamagedError(ValueError):
-    """A file that cannot be trusted: missing, cut off, altered or forged."""
+    """A file that cannot be trusted: missing, cut off, altered or forged.
+
+    Its message is one short line, whatever of the file's content it quotes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @final
@@ -16,3 +22,16 @@ class BusyError(ValueError):
 @final
 class NewerFormatError(ValueError):
     """A file that a later version wrote in a format unknown here."""
+
+
+def one_line(text: str, length: int = 700) -> str:
+    """Return text as a terminal only shows it: escapes for what is not printable.
+
+    Args:
+        text: quotes what a stranger's file holds.
+        length: characters; of longer text the middle is left out.
+    """
+    if len(text) > length:
+        # Messages begin with the file and end with the remedy.
+        text = f"{text[: length * 2 // 3]}…{text[-length // 3 :]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -88,7 +88,10 @@ def _open(path: Path, what: str) -> int:
 
 
 def _note_pid(handle: int) -> None:
-    # Only a help to people: a full disk must not keep anybody from making room.
+    # Only a help to people: a full disk must not keep anybody from making room. A file of two names
+    # may be one from elsewhere, which is not written into.
+    if os.fstat(handle).st_nlink > 1:
+        return
     with contextlib.suppress(OSError):
         os.lseek(handle, 0, os.SEEK_SET)
         os.ftruncate(handle, 0)

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,7 @@ class ObjectStore:
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True)
             sync_folder(self._folder.parent)
-        if self._has(ref):
+        if self._has(ref, data):
             # Whoever renamed it into place may have been killed before the folder was flushed.
             sync_folder(self._folder)
         else:
@@ -125,12 +124,12 @@ class ObjectStore:
         remove_leftovers(self._folder)
         sync_folder(self._folder)
 
-    def _has(self, ref: Ref) -> bool:
+    def _has(self, ref: Ref, data: bytes) -> bool:
+        # Read, because one that was damaged meanwhile is written anew.
         try:
-            status = self._path(ref.sha256).lstat()
-        except FileNotFoundError:
+            return read_exactly(self._path(ref.sha256), "an object", ref.num_bytes) == data
+        except (DamagedError, OSError):
             return False
-        return stat.S_ISREG(status.st_mode) and status.st_size == ref.num_bytes
 
     def _path(self, sha256: str) -> Path:
         return self._folder / f"{sha256}{_SUFFIX}"

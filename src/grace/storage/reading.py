@@ -1,5 +1,6 @@
 """Reading files that a stranger may have made."""
 
+import errno
 import os
 import stat
 import sys
@@ -27,7 +28,7 @@ def read_small(path: Path, what: str, max_bytes: int) -> bytes:
 
     Raises:
         DamagedError: it is missing, a link, no regular file, larger, or changes meanwhile.
-        OSError: the system refuses to read it.
+        OSError: the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
         if size > max_bytes:
@@ -47,7 +48,7 @@ def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
 
     Raises:
         DamagedError: it is missing, a link, no regular file, of another size, or changes meanwhile.
-        OSError: the system refuses to read it.
+        OSError: the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
         if size != num_bytes:
@@ -79,7 +80,10 @@ def _refuse_other_kinds(mode: int, what: str) -> None:
 
 
 def _read(file: BinaryIO, size: int, what: str) -> bytes:
-    data = file.read(size + 1)
+    try:
+        data = file.read(size + 1)
+    except MemoryError:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), what) from None
     if len(data) != size:
         raise DamagedError(f"{what} is damaged: its size changed while it was read")
     return data

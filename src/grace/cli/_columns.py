@@ -1,0 +1,37 @@
+"""Aligned columns of text, for a terminal and a file alike."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+
+
+def widest(texts: Iterable[str]) -> int:
+    """Return the columns on the screen that the widest text takes."""
+    return max(map(cell_len, texts), default=0)
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """Fill a text up to a width on the screen."""
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
+
+
+def aligned(rows: Sequence[Sequence[str]], right: str = "", gap: int = 2) -> list[str]:
+    """Align rows of cells.
+
+    Args:
+        rows: cells of each row, equally many.
+        right: for each column ">" where it is flush right; others are flush left.
+        gap: spaces between columns.
+    """
+    widths = [widest(column) for column in zip(*rows, strict=True)]
+    sides = right.ljust(len(widths), "<")[: len(widths)]
+    return [
+        (" " * gap)
+        .join(
+            padded(cell, width, right=side == ">")
+            for cell, width, side in zip(row, widths, sides, strict=True)
+        )
+        .rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,122 @@
+"""What ``grace history`` prints: two lines per update within 80 columns, CSV or JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+from grace.capacity.threshold import Threshold
+from grace.cli._columns import aligned
+from grace.learner.ledger import Entry, as_row
+from grace.studies.units import in_bytes, in_count, in_percent, in_seconds
+
+
+def as_lines(entries: Sequence[Entry], initial: Threshold | None) -> list[str]:
+    """Write a ledger for people: two lines of headings, two of each entry, and what marks mean."""
+    above = ["ver.", "classes", "verdict", "satur.", "bones", "params", "old %", "new %", "date"]
+    below = ["from", "in all", "points", "thresh.", "size", "after", "after", "", "time"]
+    rows = [above, below]
+    for entry in entries:
+        rows += [_first_line(entry), _second_line(entry)]
+    if initial is not None:
+        would = [entry.would or "–" for entry in entries]
+        column = [f"at {initial.initial:g}", "", *(text for w in would for text in (w, ""))]
+        rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
+    marks = [
+        "old %, new % and the cost of compression: on held-out images",
+        *(["* in use"] if any(entry.is_current for entry in entries) else []),
+        *(["× rejected"] if any(entry.status == "rejected" for entry in entries) else []),
+        *(["– no version of its own is kept"] if any(e.version is None for e in entries) else []),
+    ]
+    verdicts = {entry.update.outcome.verdict for entry in entries}
+    if "compress (budget)" in verdicts:
+        marks.append("budget: compressed, since the ceiling left no room to grow")
+    return [*aligned(rows, right="<><>>>>><<", gap=1), "", *marks]
+
+
+def as_csv(entries: Sequence[Entry], initial: Threshold | None) -> str:
+    """Write a ledger as CSV: accuracies as shares, nothing rounded."""
+    rows = _rows(entries, initial)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows[0] if rows else [])
+    for row in rows:
+        # Truth is written as in JSON, what is not known as nothing.
+        writer.writerow(
+            str(value).lower() if isinstance(value, bool) else value for value in row.values()
+        )
+    return out.getvalue()
+
+
+def as_json(entries: Sequence[Entry], initial: Threshold | None) -> str:
+    """Write a ledger as a JSON list: the columns of the CSV, and the names of the classes."""
+    rows = [
+        {
+            **row,
+            "new_class_names": list(entry.update.new_class_names),
+            "revived_class_names": list(entry.update.revived_class_names),
+        }
+        for row, entry in zip(_rows(entries, initial), entries, strict=True)
+    ]
+    return json.dumps(rows, indent=2, ensure_ascii=False)
+
+
+def note_on(initial: Threshold) -> str:
+    """Say what another threshold's verdicts are worth."""
+    return fill(
+        f"at {initial.initial:g}: what this threshold, with decay {initial.decay:g}, would have "
+        "decided on the saturations as they were. From the first verdict that differs on, the "
+        "network and so the later saturations would have been others.",
+        80,
+    )
+
+
+def _rows(entries: Sequence[Entry], initial: Threshold | None) -> list[dict[str, Any]]:
+    rows = [as_row(entry) for entry in entries]
+    if initial is not None:
+        rows = [
+            row | {"what_if_verdict": entry.would} for row, entry in zip(rows, entries, strict=True)
+        ]
+    return rows
+
+
+def _first_line(entry: Entry) -> list[str]:
+    update, outcome = entry.update, entry.update.outcome
+    mark = " *" if entry.is_current else " ×" if entry.status == "rejected" else ""
+    before, after = update.num_backbones
+    return [
+        "–" if entry.version is None else f"{entry.version}{mark}",
+        f"+{len(update.new_class_names)}",
+        "budget" if outcome.verdict == "compress (budget)" else outcome.verdict,
+        _fraction(outcome.saturation),
+        f"{before} → {after}",
+        in_count(update.num_parameters[0]) if update.num_parameters[0] else "–",
+        _share(update.accuracy.old_before),
+        _share(update.accuracy.new_after),
+        update.date[:10],
+    ]
+
+
+def _second_line(entry: Entry) -> list[str]:
+    update, cost = entry.update, entry.update.accuracy.compression_cost
+    return [
+        "" if entry.parent is None else f"← {entry.parent}",
+        str(entry.num_classes),
+        "" if cost is None else f"cost {cost:.1f}",
+        _fraction(update.outcome.threshold),
+        "–" if entry.num_bytes is None else in_bytes(entry.num_bytes),
+        in_count(update.num_parameters[1]),
+        _share(update.accuracy.old_after),
+        "",
+        in_seconds(update.seconds),
+    ]
+
+
+def _fraction(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return in_percent(None if value is None else 100 * value, 1)

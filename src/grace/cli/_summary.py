@@ -1,0 +1,212 @@
+"""What ``grace learn`` tells at its end: one page, or the same facts as JSON. Torch-free."""
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grace.cli._columns import aligned
+from grace.cli._lesson import Lesson
+from grace.cli._why import why
+from grace.learner.document import Update
+from grace.studies.units import in_bytes, in_count, in_percent, in_seconds
+
+
+def page(lesson: Lesson, width: int | None) -> list[str]:
+    """Tell what a call came to: a page on an update, a line where there was none.
+
+    Args:
+        lesson: what it came to.
+        width: columns of the terminal; none breaks no line.
+    """
+    update = lesson.document.history[-1]
+    lines = [_headline(lesson)]
+    if not lesson.is_new and not lesson.is_rejected:
+        return lines
+    lines.append("")
+    for label, text in _facts(lesson, update):
+        lines += _folded(f"{label:<11}", text, width)
+    lines += ["", *_table(lesson, update), "", *_next_steps(lesson)]
+    return lines
+
+
+def as_dict(lesson: Lesson) -> dict[str, Any]:
+    """Give the same facts; shares lie in [0, 1], drops are points of percent."""
+    document = lesson.document
+    update = document.history[-1]
+    before = _before(lesson)
+    return {
+        "model": str(lesson.model),
+        "version": document.number,
+        "status": document.status,
+        "learnt_now": lesson.is_new,
+        "in_use": lesson.in_use,
+        "method": document.settings.method.name,
+        "new_classes": list(update.new_class_names),
+        "revived_classes": list(update.revived_class_names),
+        "refreshed_classes": _refreshed(lesson, update),
+        "num_classes": len(document.live_class_names),
+        "num_images": update.num_images,
+        "num_held_out": _num_held_out(update),
+        "num_exemplars": update.num_exemplars,
+        "verdict": update.outcome.verdict,
+        "why": why(update, document.settings),
+        "saturation": update.outcome.saturation,
+        "threshold": update.outcome.threshold,
+        "merge_weight": update.outcome.merge_weight,
+        "backbones": {"before": update.num_backbones[0], "after": update.num_backbones[1]},
+        "parameters": {"before": update.num_parameters[0], "after": update.num_parameters[1]},
+        "bytes": {"before": before.num_bytes if before else 0, "after": update.num_bytes},
+        "max_mb": document.settings.memory.max_mb,
+        "accuracy": update.accuracy.model_dump(mode="json"),
+        "drop": update.accuracy.drop,
+        "max_drop": update.max_drop,
+        "compression_cost": update.accuracy.compression_cost,
+        "seconds": update.seconds,
+    }
+
+
+def _headline(lesson: Lesson) -> str:
+    document, update, name = lesson.document, lesson.document.history[-1], f"'{lesson.model}'"
+    if lesson.is_rejected:
+        return (
+            f"{'Rejected' if lesson.is_new else 'Rejected already'}: {name} stays at version "
+            f"{lesson.in_use}, version {document.number} holds this update"
+        )
+    if lesson.is_new:
+        what = _what(lesson, update)
+        return (
+            f"Learnt {what} in {in_seconds(update.seconds)}: {name} is at version {lesson.in_use}"
+        )
+    if lesson.was_in_use != lesson.in_use:
+        return f"{name} has learnt these images already: version {document.number} is in use again"
+    return (
+        f"{name} has learnt these images already, as version {document.number}: nothing to do "
+        "(--again learns them once more)"
+    )
+
+
+def _what(lesson: Lesson, update: Update) -> str:
+    new, revived = len(update.new_class_names), len(update.revived_class_names)
+    parts = [_counted(new, "new class")] if new else []
+    parts += [_counted(revived, "forgotten class") + " again"] if revived else []
+    if not parts:
+        return f"fresh images of {_counted(len(lesson.class_names), 'known class')}"
+    return " and ".join(parts)
+
+
+def _facts(lesson: Lesson, update: Update) -> Iterator[tuple[str, str]]:
+    settings, accuracy = lesson.document.settings, update.accuracy
+    groups = {
+        "new": update.new_class_names,
+        "revived": update.revived_class_names,
+        "refreshed": _refreshed(lesson, update),
+    }
+    for label, names in groups.items():
+        if names:
+            yield label, _listed(names)
+    held = f"{_num_held_out(update)} of all classes are held out to judge updates"
+    yield (
+        "images",
+        f"{update.num_images} learnt from; {held if _num_held_out(update) else 'none held out'}",
+    )
+    yield "verdict", why(update, settings)
+    if accuracy.compression_cost is not None:
+        yield (
+            "cost",
+            f"compression {_change(accuracy.compression_cost, 'cost')} of accuracy on all classes: "
+            f"{_share(accuracy.teacher)} before it, {_share(accuracy.student)} after",
+        )
+    if update.max_drop is not None:
+        yield "gate", _gate(update)
+
+
+def _gate(update: Update) -> str:
+    drop, allowed = update.accuracy.drop, f"{update.max_drop:g} allowed (--max-drop)"
+    if update.task == 1:
+        return "nothing to judge: there were no classes before"
+    if drop is None:
+        return "could not judge: no images of the old classes are held out"
+    verdict = "passed" if update.accepted else "rejected"
+    return f"{verdict}: the old classes {_change(drop, 'lost')}, {allowed}"
+
+
+def _table(lesson: Lesson, update: Update) -> list[str]:
+    """What changed, before and after; the first update has no before."""
+    accuracy, before = update.accuracy, _before(lesson)
+    rows = [("", "before", "after", "")]
+    for label, first, second, count in (
+        ("accuracy, old", accuracy.old_before, accuracy.old_after, accuracy.num_old),
+        ("accuracy, new", None, accuracy.new_after, accuracy.num_new),
+    ):
+        if count:
+            rows.append((label, _share(first), _share(second), f"of {count} held-out images"))
+    for label, sizes, write in (
+        ("backbones", update.num_backbones, str),
+        ("parameters", update.num_parameters, in_count),
+        ("size", (before.num_bytes if before else 0, update.num_bytes), in_bytes),
+    ):
+        texts = [write(size) if size else "–" for size in sizes]
+        rows.append((label, texts[0], texts[1], _budget(lesson, update) * (label == "size")))
+    rows.append(
+        ("exemplars", str(before.num_exemplars) if before else "–", str(update.num_exemplars), "")
+    )
+    return aligned(rows, right="<>>")
+
+
+def _budget(lesson: Lesson, update: Update) -> str:
+    max_mb = lesson.document.settings.memory.max_mb
+    if max_mb is None:
+        return ""
+    return f"{100 * update.num_bytes / (max_mb * 1e6):.0f} % of the {max_mb:g} MB allowed"
+
+
+def _next_steps(lesson: Lesson) -> Sequence[str]:
+    model, document = shlex.quote(str(lesson.model)), lesson.document
+    if lesson.is_rejected:
+        return [f"use it anyway   grace rollback {model} {document.number}"]
+    lines = [f"ask it    grace predict {model} IMAGES"]
+    if document.parent is not None:
+        lines.append(f"go back   grace rollback {model} {document.parent}")
+    return lines
+
+
+def _before(lesson: Lesson) -> Update | None:
+    history = lesson.document.history
+    return history[-2] if len(history) > 1 else None
+
+
+def _refreshed(lesson: Lesson, update: Update) -> list[str]:
+    fresh = {*update.new_class_names, *update.revived_class_names}
+    return [name for name in lesson.class_names if name not in fresh]
+
+
+def _num_held_out(update: Update) -> int:
+    return update.accuracy.num_old + update.accuracy.num_new
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 'es'}"
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{in_percent(100 * value, 1)} %"
+
+
+def _change(drop: float, verb: str) -> str:
+    """Say what points of percent were lost or gained."""
+    return f"{verb if drop >= 0 else 'gained'} {abs(drop):.1f} points"
+
+
+def _folded(label: str, text: str, width: int | None) -> list[str]:
+    """Break a text after its label into lines that fit."""
+    if width is None:
+        return [label + text]
+    space = max(20, width - len(label))
+    first, *rest = textwrap.wrap(text, space, break_long_words=False, break_on_hyphens=False)
+    return [label + first, *(" " * len(label) + line for line in rest)]

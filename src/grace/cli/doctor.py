@@ -1,0 +1,143 @@
+"""``grace doctor``: what learning a folder of images would meet, without learning it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+if TYPE_CHECKING:
+    from grace.learner.doctor import Examination
+    from grace.learner.estimate import Estimate
+    from grace.learner.learner import Learner
+
+
+def doctor(
+    images: Annotated[
+        Path,
+        typer.Argument(metavar="IMAGES", help="Folder of images, as for 'grace learn'."),
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings that a new learner would get.", show_default=False
+        ),
+    ] = None,
+    *,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="The learner that would learn them.", show_default=False
+        ),
+    ] = None,
+    experiment: Annotated[
+        str, typer.Option(help="Settings of a new learner to start from.")
+    ] = "folder",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Examine images before learning them: nothing is learnt, nothing is changed.
+
+    Exits with 2 if 'grace learn' would refuse the images.
+    """
+    with one_line_errors():
+        from grace.cli._errors import one_line_warnings
+        from grace.configs.load import load_experiment
+        from grace.learner.doctor import examine
+        from grace.learner.estimate import estimate
+        from grace.learner.learner import Learner
+
+        if model is not None:
+            learner = Learner.load(model)
+        else:
+            with one_line_warnings():
+                settings = load_experiment(experiment, texts or ())
+            side = settings.data.image_size or 64
+            channels = settings.data.channels or 3
+            learner = Learner.create(settings, shape=(channels, side, side))
+        channels_of: Literal[1, 3] = 1 if learner.shape[0] == 1 else 3
+        found = examine(
+            images,
+            known_classes=learner.class_names if model else None,
+            known_images=_own_images(learner) if model else None,
+            channels=channels_of,
+            image_size=learner.shape[1] if learner.shape[1] == learner.shape[2] else None,
+        )
+        num_train = sum(count.train for count in found.classes.values())
+        num_new = sum(count.is_new is not False for count in found.classes.values())
+        cost = estimate(learner, num_new, num_train) if num_train else None
+        if as_json:
+            typer.echo(json.dumps(_as_dict(found, cost), indent=2, ensure_ascii=False))
+        else:
+            typer.echo("\n".join(_page(images, found, cost)))
+        if not found.is_ready:
+            raise typer.Exit(2)
+
+
+def _own_images(learner: "Learner") -> dict[bytes, str]:
+    """Class names of all images that a learner keeps, by their pixels."""
+    import torch
+
+    from grace.data.joined import concatenate
+    from grace.data.selection import pixel_keys
+
+    parts = [learner.method.memory.data(), learner.held_out.data()]
+    data = concatenate([part for part in parts if part is not None])
+    if not len(data):
+        return {}
+    keys = pixel_keys(data.images.gather(torch.arange(len(data))))
+    names = [learner.class_names[int(label)] for label in data.labels]
+    return dict(zip(keys, names, strict=True))
+
+
+def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
+    return {
+        "ready": found.is_ready,
+        "verdict": found.verdict,
+        **asdict(found),
+        "estimate": asdict(cost) if cost else None,
+    }
+
+
+def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[str]:
+    from grace.studies.units import in_bytes, in_seconds
+
+    lines = [f"{images}: {found.num_images} images in {len(found.classes)} classes", ""]
+    lines += _classes(found)
+    if found.smallest and found.largest:
+        sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]
+        kinds = ", ".join(f"{count} {mode}" for mode, count in found.modes.items())
+        lines += ["", f"sizes   {' to '.join(dict.fromkeys(sizes))} pixels   kinds   {kinds}"]
+    if cost is not None:
+        lines += [
+            f"time    about {in_seconds(cost.seconds)} on this machine "
+            f"({cost.images_per_second:.0f} images/s in training)",
+            f"memory  about {in_bytes(cost.memory_bytes)}",
+        ]
+    if found.findings:
+        lines.append("")
+    for finding in found.findings:
+        lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {finding.remedy}"]
+    return [*lines, "", found.verdict]
+
+
+def _classes(found: "Examination") -> Sequence[str]:
+    from grace.cli._columns import aligned
+
+    header = ("class", "train", "test", "unreadable", "duplicates", "")
+    news = {None: "", True: "new", False: "known"}
+    rows = [
+        (
+            name,
+            str(count.train),
+            str(count.test),
+            str(count.unreadable or "–"),
+            str(count.duplicates or "–"),
+            news[count.is_new],
+        )
+        for name, count in found.classes.items()
+    ]
+    return aligned([header, *rows], "<>>>>")

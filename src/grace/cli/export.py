@@ -1,0 +1,63 @@
+"""``grace export``: a learner as one file for other programs."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+class ExportForm(StrEnum):
+    """What can be exported to."""
+
+    ONNX = "onnx"
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    to: Annotated[ExportForm, typer.Option(help="Form of the file.")] = ExportForm.ONNX,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write. Default: MODEL.onnx.", show_default=False),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Version of the learner. Default: the one in use.", show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Export a learner to a file that needs no torch, and check that it predicts the same."""
+    with one_line_errors():
+        path = out or _beside(model, to)
+        if path.exists() and not force:
+            raise ValueError(f"'{path}' exists already: choose another --out, or use --force")
+        import torch
+
+        from grace.learner.export import latency, load_onnx
+        from grace.learner.learner import Learner
+        from grace.studies.units import in_bytes
+
+        learner = Learner.load(model, version)
+        exported = learner.export(path, replace=force)
+        image = torch.zeros(1, *learner.shape, dtype=torch.uint8)
+        run, device = load_onnx(path), learner.trainer.device.torch_device.type
+        milliseconds = [latency(lambda: learner.decision_function(image))]
+        milliseconds += [latency(lambda: run(image))]
+        check = exported.check
+        typer.echo(f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}")
+        typer.echo(
+            f"checked on {check.num_images} {exported.checked_on}: the same classes, logits within "
+            f"{check.max_difference:.1g}"
+        )
+        typer.echo(
+            f"one image takes {milliseconds[0]:.2g} ms by the learner ({device}), "
+            f"{milliseconds[1]:.2g} ms by onnxruntime (cpu)"
+        )
+
+
+def _beside(model: Path, to: ExportForm) -> Path:
+    if model.name in ("", ".."):
+        model = model.resolve()
+    return model.with_name(f"{model.name}.{to.value}")

@@ -1,0 +1,79 @@
+"""``grace forget``: remove what a learner keeps of a class."""
+
+import shlex
+import sys
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+if TYPE_CHECKING:
+    from grace.learner.home import Home
+
+
+def forget(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a class's images from every version of a learner, and never predict it again.
+
+    Its index stays, and the weights are not unlearnt.
+    """
+    with one_line_errors():
+        from grace.learner.home import Home
+
+        home, name = Home.open(model), unicodedata.normalize("NFC", name)
+        versions = _versions_with(home, name)
+        if not versions:
+            typer.echo(f"'{model}' has forgotten '{name}' already: nothing to do")
+            return
+        which = f"version{'s' * (len(versions) > 1)} {', '.join(map(str, versions))}"
+        if not yes:
+            _ask(f"'{model}'", name, which)
+        with home.changing():
+            home.purge(name)
+        typer.echo(f"forgot '{name}': removed its images from {which} of '{model}'")
+        typer.echo("the weights are not unlearnt: what they know of it is hidden, not gone")
+
+
+def _versions_with(home: "Home", name: str) -> list[int]:
+    """Return the numbers of the versions that have a class; none if all have forgotten it.
+
+    Raises:
+        ValueError: if no version ever had it, or it may not be forgotten now.
+    """
+    from grace.configs._nearest import did_you_mean
+
+    documents, current = home.documents(), home.current()
+    known = {name for document in documents for name in document.class_names}
+    if name not in known:
+        raise ValueError(f"'{home.path}' has no class '{name}'{did_you_mean(name, sorted(known))}")
+    if home.pending():
+        raise ValueError(
+            f"an update of '{home.path}' was interrupted and may still use the images: finish it, "
+            f"or drop it by 'grace learn --model {shlex.quote(str(home.path))} --discard'"
+        )
+    for document in documents:
+        if document.number == current and list(document.live_class_names) == [name]:
+            raise ValueError(f"'{name}' is the last class of '{home.path}': teach it another first")
+    return [document.number for document in documents if name in document.live_class_names]
+
+
+def _ask(model: str, name: str, which: str) -> None:
+    if not sys.stdin.isatty():
+        raise ValueError(f"'{name}' would be gone for good: add --yes to forget it without asking")
+    typer.echo(f"The images of '{name}' in {which} of {model} are removed for good.")
+    typer.echo("No version predicts it any more; its index stays, for new images to revive it.")
+    typer.echo("The weights are not unlearnt: what they know of it is hidden, not gone.")
+    try:
+        agreed = typer.confirm(f"Forget '{name}'?")
+    except typer.Abort:
+        typer.echo()
+        raise KeyboardInterrupt from None
+    if not agreed:
+        typer.echo("nothing was changed")
+        raise typer.Exit

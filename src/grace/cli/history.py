@@ -1,0 +1,54 @@
+"""``grace history``: what every update decided, cost and brought."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+def history(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Also tell what this threshold would have decided, given the saturations as they "
+            "were.",
+            show_default=False,
+        ),
+    ] = None,
+    decay: Annotated[
+        float | None,
+        typer.Option(
+            help="Factor on that threshold after each compression. Default of both: the learner's "
+            "own.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
+) -> None:
+    """Show the capacity ledger: one row per version, accepted or rejected."""
+    with one_line_errors():
+        if json and csv:
+            raise ValueError("--json and --csv are two forms: give one of them")
+        from grace.cli._ledger_table import as_csv, as_json, as_lines, note_on
+        from grace.learner.home import Home
+        from grace.learner.ledger import ledger, other_threshold
+
+        home = Home.open(model)
+        documents = home.documents()
+        initial = other_threshold(documents, threshold, decay)
+        entries = ledger(documents, home.current(), initial)
+        if json:
+            typer.echo(as_json(entries, initial))
+        elif csv:
+            typer.echo(as_csv(entries, initial), nl=False)
+        elif entries:
+            for number, line in enumerate(as_lines(entries, initial)):
+                typer.secho(line, bold=True if number < 2 else None)
+        else:
+            typer.echo("nothing has been learnt yet")
+        if initial is not None:
+            typer.echo(note_on(initial), err=json or csv)

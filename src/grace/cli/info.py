@@ -1,0 +1,23 @@
+"""``grace info``: what a learner is, knows and takes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+def info(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Tell what a learner knows, what it is made of, and what it takes."""
+    with one_line_errors():
+        from grace.cli._info_page import as_json, as_lines
+        from grace.learner.home import Home
+        from grace.learner.inventory import take_inventory
+
+        inventory = take_inventory(Home.open(model))
+        for line in [as_json(inventory)] if json else as_lines(inventory):
+            typer.echo(line)

@@ -1,0 +1,77 @@
+"""``grace predict``: what images show."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+class PredictionForm(StrEnum):
+    """How predictions are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE|FOLDER...", help="Image files, or folders of images."),
+    ],
+    form: Annotated[
+        PredictionForm,
+        typer.Option("--format", help="A table for people, or one row or object per image."),
+    ] = PredictionForm.TABLE,
+    top: Annotated[int, typer.Option(help="Classes to name for each image.")] = 1,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Mark images that are unlike anything learnt.")
+    ] = False,
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of images of learnt classes that --unknown may mark. Default: 0.05.",
+            show_default=False,
+        ),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Version of the learner. Default: the one in use.", show_default=False),
+    ] = None,
+) -> None:
+    """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
+    with one_line_errors():
+        from grace.cli._prediction_rows import FORMS
+        from grace.data.given_files import given_files
+
+        if false_alarms is not None and not unknown:
+            typer.echo("warning: --false-alarms has no effect without --unknown", err=True)
+        found = given_files(images)
+        for note in found.notes:
+            typer.echo(f"warning: {note}", err=True)
+        from grace.learner.learner import Learner
+        from grace.learner.prediction import FilePredictor
+
+        learner = Learner.load(model, version)
+        rate = (0.05 if false_alarms is None else false_alarms) if unknown else None
+        predictor = FilePredictor(learner, top=top, false_alarms=rate)
+        rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
+        num_problems = 0
+        typer.echo(rows.head(), nl=False)
+        for batch in predictor.predict(found.paths):
+            num_problems += sum(prediction.problem is not None for prediction in batch)
+            typer.echo(b"".join(rows.row(prediction) for prediction in batch), nl=False)
+        if rate is not None:
+            note = (
+                f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
+                f"calibrated on {predictor.num_held_out} held-out images"
+            )
+            typer.echo(note, err=form is not PredictionForm.TABLE)
+        if num_problems:
+            text = f"{num_problems} of {len(found.paths)} images could not be read"
+            typer.echo(text, err=True)
+            raise typer.Exit(1)

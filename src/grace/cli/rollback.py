@@ -1,0 +1,65 @@
+"""``grace rollback``: put another version of a learner in use."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli._errors import one_line_errors
+
+
+def rollback(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    version: Annotated[
+        int,
+        typer.Argument(
+            metavar="VERSION", help="Number of the version; 'grace history' lists them."
+        ),
+    ],
+) -> None:
+    """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
+    with one_line_errors():
+        from grace.learner.home import Home
+        from grace.storage.errors import DamagedError
+
+        home = Home.open(model)
+        wanted = home.document(version)
+        names: Sequence[str] = ()
+        number: int | None = None
+        try:
+            number = home.current()
+            names = home.document(number).live_class_names if number is not None else ()
+        except DamagedError as error:
+            # It is what people roll back from.
+            typer.echo(f"warning: {error}", err=True)
+        if number == version:
+            typer.echo(f"'{model}' is at version {version} already: nothing to do")
+            return
+        from grace.learner.learner import Learner
+
+        Learner.load(model, version).rollback(version)
+        was = "" if number is None else f", it was at {number}"
+        typer.echo(f"'{model}' is at version {version} now{was}")
+        live = wanted.live_class_names
+        for label, changed in {
+            "classes gone": [name for name in names if name not in live],
+            "classes back": [name for name in live if name not in names],
+        }.items():
+            if changed and names:
+                typer.echo(f"{label}  {', '.join(changed)}")
+        update = wanted.history[-1]
+        if wanted.status == "rejected" and update.accuracy.drop is not None:
+            typer.echo(
+                f"it was rejected: the classes before it lost {update.accuracy.drop:.1f} points, "
+                f"{update.max_drop:g} were allowed"
+            )
+        if home.pending():
+            typer.echo(
+                "warning: an interrupted update only goes on from the version it began with; drop "
+                f"it by 'grace learn --model {shlex.quote(str(model))} --discard'",
+                err=True,
+            )
+        if number is not None:
+            typer.echo(f"undo  grace rollback {shlex.quote(str(model))} {number}")

@@ -1,0 +1,42 @@
+"""Image files as people name them: files, and folders to search. Torch-free."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from grace.data.folder_tree import files_below
+
+
+@final
+@dataclass(frozen=True)
+class GivenFiles:
+    """Image files in the order they were named, a folder's own sorted; and what was left out."""
+
+    paths: Sequence[Path]
+    notes: Sequence[str]
+
+
+def given_files(names: Sequence[Path]) -> GivenFiles:
+    """Find the image files that are named or lie below a named folder.
+
+    A file that is named may be called anything; in a folder the extension tells images.
+
+    Raises:
+        ValueError: if a name is neither a file nor a folder, or a folder holds no images.
+    """
+    paths: list[Path] = []
+    notes: list[str] = []
+    for name in names:
+        if name.is_file():
+            paths.append(name)
+            continue
+        if not name.is_dir():
+            raise ValueError(f"there is no image or folder '{name}'")
+        found = files_below(name)
+        notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
+        notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
+        if not found.images:
+            raise ValueError(f"'{name}' holds no images (jpg, jpeg, png, webp, bmp)")
+        paths += found.images
+    return GivenFiles(paths, notes)

@@ -1,0 +1,163 @@
+"""Naming what image files show, a few hundred files at a time.
+
+Shapes: N images, K classes.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+import torch
+
+from grace.data.decoding import Pixels, read_pixels
+from grace.learner.learner import Learner
+from grace.learner.unknown import cutoff, familiarity
+
+
+@final
+@dataclass(frozen=True)
+class Guess:
+    """A class that an image may show."""
+
+    class_name: str
+    index: int
+    probability: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What is said about one image file."""
+
+    path: Path
+    guesses: Sequence[Guess] = ()
+    """The likeliest first; none where the file could not be read."""
+    is_unknown: bool | None = None
+    """Whether it is unlike anything learnt; none where that was not asked for."""
+    problem: str | None = None
+    """Why it could not be read."""
+
+
+@final
+class FilePredictor:
+    """Says what image files show, by a learner's primary predictor.
+
+    Args:
+        learner: has learnt something. Where its images are squares, files are brought to their
+            size as in training; other files must have the right size.
+        top: guesses wanted for each image; there are at most as many as classes not forgotten.
+        false_alarms: share of images of learnt classes that may be called unknown; none asks for
+            no such telling.
+        batch_size: files read and judged at once.
+        num_threads: files decoded at once.
+
+    Raises:
+        ValueError: if nothing was learnt, ``top`` is no number of guesses, or too few images are
+            held out to promise so few false alarms.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        *,
+        top: int = 1,
+        false_alarms: float | None = None,
+        batch_size: int = 256,
+        num_threads: int = 4,
+    ) -> None:
+        if not learner.class_names:
+            raise ValueError("nothing has been learnt yet: teach this learner with 'grace learn'")
+        if top < 1:
+            raise ValueError(f"top {top} names no class: ask for 1 or more")
+        self._learner = learner
+        self._live = [i for i in range(len(learner.class_names)) if i not in learner.forgotten]
+        self.top = min(top, len(self._live))
+        """Guesses that each image gets."""
+        self.num_held_out = len(learner.familiarities)
+        """Images that telling the unknown was calibrated on."""
+        self._cutoff: float | None = None
+        if false_alarms is not None:
+            self._cutoff = cutoff(learner.familiarities, false_alarms)
+        image_bytes = learner.shape[0] * learner.shape[1] * learner.shape[2]
+        # Two batches are in memory, one being read while the other is judged.
+        self._batch_size = max(1, min(batch_size, 2**26 // image_bytes))
+        self._num_threads = num_threads
+
+    def predict(self, paths: Sequence[Path]) -> Iterator[list[Prediction]]:
+        """Judge files batch by batch, in their order; one that cannot be read says why."""
+        batches = [
+            paths[start : start + self._batch_size]
+            for start in range(0, len(paths), self._batch_size)
+        ]
+        pool = ThreadPoolExecutor(self._num_threads)
+        # Decoders warn of what they can cope with.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            try:
+                coming = self._submitted(pool, batches[0]) if batches else []
+                for i, batch in enumerate(batches):
+                    images = [future.result() for future in coming]
+                    following = batches[i + 1] if i + 1 < len(batches) else []
+                    coming = self._submitted(pool, following)
+                    yield self._judged(batch, images)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _submitted(
+        self, pool: ThreadPoolExecutor, paths: Sequence[Path]
+    ) -> list[Future[Pixels | str]]:
+        return [pool.submit(_read, path, self._learner.shape) for path in paths]
+
+    def _judged(self, paths: Sequence[Path], images: Sequence[Pixels | str]) -> list[Prediction]:
+        readable = [image for image in images if not isinstance(image, str)]
+        told = iter(self._told(readable) if readable else ())
+        predictions = []
+        for path, image in zip(paths, images, strict=True):
+            if isinstance(image, str):
+                predictions.append(Prediction(path=path, problem=image))
+            else:
+                guesses, is_unknown = next(told)
+                predictions.append(Prediction(path=path, guesses=guesses, is_unknown=is_unknown))
+        return predictions
+
+    def _told(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], bool | None]]:
+        """Give the guesses for each image, and whether it is unknown."""
+        learner = self._learner
+        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+        scores = learner.decision_function(pixels)
+        # Of equal probabilities the first index comes first, as with argmax.
+        best = scores.softmax(dim=1)[:, self._live].sort(dim=1, descending=True, stable=True)
+        familiar = familiarity(scores).tolist()
+        for own, places, known in zip(
+            best.values[:, : self.top].tolist(),
+            best.indices[:, : self.top].tolist(),
+            familiar,
+            strict=True,
+        ):
+            indices = [self._live[place] for place in places]
+            guesses = [
+                Guess(learner.class_names[index], index, probability)
+                for index, probability in zip(indices, own, strict=True)
+            ]
+            yield guesses, None if self._cutoff is None else known < self._cutoff
+
+
+def _read(path: Path, shape: tuple[int, int, int]) -> Pixels | str:
+    """Read an image for a learner of such images (C, H, W); or say why that is not possible."""
+    depth, height, width = shape
+    channels: Literal[1, 3] = 1 if depth == 1 else 3
+    try:
+        image = read_pixels(path, channels, height if height == width else None)
+    except ValueError as error:
+        # That a setting could leave it out is of no use here.
+        return str(error).removesuffix(", or set data.skip_unreadable=true")
+    if image.shape[:2] != (height, width):
+        return (
+            f"image '{path}' has {image.shape[1]}×{image.shape[0]} pixels, this learner takes "
+            f"{width}×{height}: resize it"
+        )
+    return image

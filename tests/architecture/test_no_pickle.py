@@ -1,0 +1,102 @@
+"""Nothing in the repository reads a file in a form that can run code, or hands text to a shell."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UNSAFE = {
+    "Python's object streams": r"(?i)(?<!allow_)pickl",
+    "modules built on them": r"\b(shelve|dill|joblib|marshal|jsonpickle)\b",
+    "torch's files, which are made of them": r"\btorch\.(load|save)\b|\btorch\.jit\.load\b"
+    r"|\bfrom torch import\b.*\b(load|save)\b|\bload_state_dict_from_url\b|\btorch\.hub\b",
+    "their switches": r"\bweights_only\s*=\s*False\b|\ballow_pickle\s*=\s*(?!False\b)",
+    "YAML that builds any object": r"\byaml\.((unsafe|full)_)?load(_all)?\((?!.*Safe)"
+    r"|\byaml\.(Unsafe|Full)?Loader\b",
+    "text that becomes code": r"(?<![\w.])(eval|exec|compile|__import__)\("
+    r"|\bbuiltins\.(eval|exec)\b",
+    "shells": r"\bshell\s*=\s*True\b|\bos\.(system|popen)\b|\bgetoutput\b|\bgetstatusoutput\b",
+}
+# By file and line, and why it is none of that.
+EXCEPTIONS = {
+    (
+        "src/grace/data/object_stream.py",
+        "from pickletools import genops",
+    ): "lists the instructions of CIFAR's archives, of which none is carried out",
+}
+
+
+def hits(text: str) -> list[str]:
+    """Name what is unsafe in a text."""
+    return [what for what, pattern in UNSAFE.items() if re.search(pattern, text)]
+
+
+def unsafe_lines() -> Iterator[tuple[str, str]]:
+    """File and line of everything unsafe in what is shipped or run by hand."""
+    for folder in ("src", "examples", "benchmarks", "docs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for line in path.read_text().splitlines():
+                if hits(line):
+                    yield path.relative_to(ROOT).as_posix(), line.strip()
+
+
+def test_nothing_reads_what_can_run() -> None:
+    found = set(unsafe_lines())
+    assert found - EXCEPTIONS.keys() == set()
+    assert EXCEPTIONS.keys() - found == set(), "an exception that is none any more"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import cloudpickle",
+        "data = cPickle.load(file)",
+        "frame.to_pickle(path)",
+        "import joblib",
+        "with shelve.open(name) as shelf:",
+        "marshal.loads(data)",
+        "weights = torch.load(path)",
+        "torch.save(model, path)",
+        "from torch import load, nn",
+        "torch.hub.load('pytorch/vision', name)",
+        "read(path, weights_only=False)",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=wanted)",
+        "yaml.load(text)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.unsafe_load(text)",
+        "value = eval(text)",
+        "exec(code)",
+        "__import__(name)",
+        "subprocess.run(command, shell=True)",
+        "os.system(command)",
+        "os.popen(command)",
+    ],
+)
+def test_it_is_found(line: str) -> None:
+    assert hits(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "backbone.eval()",
+        "self.eval().requires_grad_(False)",
+        "executor.submit(work)",
+        "torch.compile(forward)",
+        "re.compile(pattern)",
+        "from safetensors.torch import load",
+        "np.load(path, allow_pickle=False)",
+        "yaml.load(text, Loader=yaml.CSafeLoader)",
+        "yaml.safe_load(text)",
+        "Learner.load(path)",
+        "evaluation(learner)",
+        "a cucumber is pickier than a marshaller",
+    ],
+)
+def test_its_namesakes_are_not(line: str) -> None:
+    assert not hits(line)

@@ -1,0 +1,1 @@
+from tiny_streams import tiny_backbones as tiny_backbones

@@ -1,0 +1,87 @@
+"""``grace doctor`` on folders of pictures."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import tiny_streams as ts
+from grace.cli.app import app
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import ReplaySettings
+from grace.data.update_folder import load_update
+from grace.learner.learner import Learner
+from picture_folders import folder
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+QUICK = ("data.image_size=16", "backbone.name=resnet20", "engine.threads=1")
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, ["doctor", *map(str, words)])
+
+
+def test_good_images_are_ready(tmp_path: Path) -> None:
+    root = folder(tmp_path / "images", "ant", "bee", count=25)
+    result = call(root, *QUICK)
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0] == f"{root}: 50 images in 2 classes"
+    assert lines[-1] == "Ready: 50 images of 2 classes can be learned."
+    assert "sizes   16×16 pixels" in result.output
+    assert "images/s in training" in result.output
+
+
+def test_what_learn_would_refuse_exits_with_2_and_says_what_to_change(tmp_path: Path) -> None:
+    root = folder(tmp_path / "images", "ant", "bee", count=25)
+    (root / "ant" / "003.png").write_bytes((root / "ant" / "003.png").read_bytes()[:100])
+    (root / "bee" / "more.jpg").write_text("not a picture")
+    result = call(root, *QUICK)
+    assert result.exit_code == 2
+    assert "ant/003.png" in result.output
+    assert "bee/more.jpg" in result.output
+    assert result.output.splitlines()[-1].startswith("Not ready: ")
+
+
+def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None:
+    first = folder(tmp_path / "first", "ant", "bee")
+    settings = ts.settings(
+        ReplaySettings(base=ts.recipe(), update=ts.recipe()), memory=MemorySettings(size=4)
+    )
+    learner = Learner.create(settings, shape=(3, 16, 16), directory=tmp_path / "model")
+    given = load_update(first, 3, 16)
+    learner.update(given.images, given.labels)
+    second = folder(tmp_path / "second", "cat", "Ant", seed=1)
+    model = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    result = call(second, "--model", tmp_path / "model", "--json")
+    found = json.loads(result.output)
+    assert [found["classes"][name]["is_new"] for name in ("Ant", "cat")] == [True, True]
+    assert found["verdict"] == (
+        "Not ready: class names in another spelling (1): 'Ant' is the known class 'ant'; "
+        "rename the folders."
+    )
+    assert found["estimate"]["seconds"] > 0
+    again = json.loads(call(first, "--model", tmp_path / "model", "--json").output)
+    assert again["classes"]["ant"]["is_new"] is False
+    assert any("model" in finding["text"] for finding in again["findings"])
+    # Nothing was learnt and nothing changed.
+    for path, content in model.items():
+        assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "is not a folder"),
+        (["nowhere", "--model", "nobody"], "'nobody' is no learner"),
+        (["nowhere", "backbone.nam=x"], "backbone.nam"),
+    ],
+)
+def test_wrong_words(words: list[str], message: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1

@@ -1,0 +1,79 @@
+"""``grace export``, called as people call it."""
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+
+from grace.cli.export import ExportForm, _beside
+from saved_learners import call
+from saved_learners import copied as copied
+from saved_learners import saved as saved
+from tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def version_of(path: Path) -> str:
+    return {own.key: own.value for own in onnx.load(path).metadata_props}["model_version"]
+
+
+def test_a_model_is_exported_beside_itself_and_not_written_over(copied: Path) -> None:
+    path = copied.parent / "pets.onnx"
+    result = call("export", copied)
+    assert (result.exit_code, result.stderr) == (0, "")
+    first, second, third = result.stdout.splitlines()
+    assert first == f"{path}: {path.stat().st_size / 1000:.0f} kB, version 5"
+    assert re.fullmatch(
+        r"checked on 12 held-out images: the same classes, logits within \d(e-\d\d)?", second
+    )
+    assert re.fullmatch(
+        r"one image takes [\d.e+]+ ms by the learner \(cpu\), [\d.e+]+ ms by onnxruntime \(cpu\)",
+        third,
+    )
+    assert version_of(path) == "5"
+    again = call("export", copied, "--version", 1)
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert again.stderr == (
+        f"error: '{path}' exists already: choose another --out, or use --force\n"
+    )
+    assert call("export", copied, "--version", 1, "--force").exit_code == 0
+    assert version_of(path) == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--out", "no/such/folder/pets.onnx"], "there is no folder 'no/such/folder'"),
+        (["--version", "9"], "has no version 9"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    arguments: list[str],
+    says: str,
+    copied: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("export", copied, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert says in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["pets"]
+
+
+def test_another_form_is_refused(copied: Path) -> None:
+    assert call("export", copied, "--to", "tflite").exit_code == 2
+
+
+def test_the_file_is_named_after_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pets.v2" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "pets.v2" / "below")
+    expected = tmp_path / "pets.v2.onnx"
+    for model in (tmp_path / "pets.v2", Path("..")):
+        assert _beside(model, ExportForm.ONNX) == expected
+    assert _beside(Path("pets/"), ExportForm.ONNX) == Path("pets.onnx")
+    monkeypatch.chdir(tmp_path / "pets.v2")
+    assert _beside(Path(), ExportForm.ONNX) == expected

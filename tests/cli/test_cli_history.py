@@ -1,0 +1,145 @@
+"""``grace history``, called as people call it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from grace.configs.methods import ReplaySettings
+from grace.learner.document import Document
+from grace.learner.home import Home
+from grace.learner.learner import Learner
+from saved_learners import call
+from saved_learners import copied as copied
+from saved_learners import saved as saved
+from tiny_streams import SIZE, recipe, settings
+from tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def rows_of_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def documents(home: Path) -> list[dict[str, Any]]:
+    """The documents as they lie on the disk."""
+    return [json.loads(path.read_text()) for path in sorted((home / "versions").iterdir())]
+
+
+def test_a_table_has_two_lines_for_every_version(saved: Path) -> None:
+    result = call("history", saved)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    first, second = lines[2:12:2], lines[3:12:2]
+    assert [line.split()[0] for line in first] == ["1", "2", "3", "4", "5"]
+    assert [line[:4].strip() for line in second] == ["", "← 1", "← 2", "← 3", "← 3"]
+    assert ["*" in line for line in first] == [False] * 4 + [True]
+    assert ["×" in line for line in first] == [False] * 3 + [True, False]
+    assert [line[4:12].strip() for line in first] == ["+2", "+1", "+1", "+1", "+1"]
+    assert [line[4:12].strip() for line in second] == ["2", "3", "4", "5", "5"]
+    for line, below, document in zip(first[1:], second[1:], documents(saved)[1:], strict=True):
+        update = document["history"][-1]
+        assert f" {update['outcome']['saturation']:.3f} " in line
+        assert f" {update['outcome']['threshold']:.3f} " in below
+        accuracy = update["accuracy"]
+        assert f" {100 * accuracy['old_before']:.1f} " in line
+        assert below.split()[-3] == f"{100 * accuracy['old_after']:.1f}"
+        if update["outcome"]["verdict"] == "compress":
+            cost = 100 * (accuracy["teacher"] - accuracy["student"])
+            assert f"cost {cost:.1f} " in below
+        else:
+            assert "cost" not in below
+    assert "* in use" in lines
+    assert "× rejected" in lines
+    assert max(map(cell_len, lines)) <= 80
+
+
+def test_csv_and_json_round_nothing(saved: Path) -> None:
+    rows = rows_of_csv(call("history", saved, "--csv").stdout)
+    objects = json.loads(call("history", saved, "--json").stdout)
+    assert len(rows) == len(objects) == 5
+    for row, own, document in zip(rows, objects, documents(saved), strict=True):
+        update = document["history"][-1]
+        assert int(row["version"]) == own["version"] == document["number"]
+        assert own["parent"] == document["parent"]
+        assert row["parent"] == str(document["parent"] or "")
+        assert own["status"] == row["status"] == document["status"]
+        assert own["new_class_names"] == update["new_class_names"]
+        assert own["saturation"] == update["outcome"]["saturation"]
+        assert row["saturation"] == str(update["outcome"]["saturation"] or "")
+        assert own["old_accuracy_after"] == update["accuracy"]["old_after"]
+        assert own["seconds"] == update["seconds"]
+        assert "new_class_names" not in row
+        assert set(row) == set(own) - {"new_class_names", "revived_class_names"}
+    assert [row["in_use"] for row in rows] == ["false"] * 4 + ["true"]
+    assert "Käse" in call("history", saved, "--json").stdout
+
+
+def test_another_threshold_is_told_with_what_it_is_worth(saved: Path) -> None:
+    result = call("history", saved, "--threshold", 0)
+    lines = result.stdout.splitlines()
+    assert lines[0].endswith(" at 0")
+    # Nothing lies below 0; the first update assessed nothing.
+    assert [line.split()[-1] for line in lines[2:12:2]] == ["–", "grow", "grow", "grow", "grow"]
+    text = " ".join(result.stdout.split())
+    assert "with decay 0.96, would have decided on the saturations as they were" in text
+    assert "later saturations would have been others" in text
+    assert max(map(cell_len, lines)) <= 80
+    table = call("history", saved, "--threshold", 1, "--decay", 0.001, "--csv")
+    verdicts = [row["what_if_verdict"] for row in rows_of_csv(table.stdout)]
+    # 1 is above all, 0.001 below all; versions 4 and 5 both follow version 3.
+    assert verdicts == ["", "compress", "grow", "compress", "compress"]
+    assert "with decay 0.001" in table.stderr
+    # The learner's own threshold is 0.6, and every one below 1e-9 below all.
+    objects = json.loads(call("history", saved, "--decay", 1e-9, "--json").stdout)
+    assert [own["what_if_verdict"] for own in objects][1:3] == ["compress", "grow"]
+    assert "what_if_verdict" not in json.loads(call("history", saved, "--json").stdout)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--threshold", "1.5"], "threshold 1.5 must lie between 0 and 1"),
+        (["--decay", "0"], "decay 0 must lie above 0"),
+        (["--json", "--csv"], "give one of them"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(arguments: list[str], says: str, saved: Path) -> None:
+    result = call("history", saved, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert says in result.stderr
+
+
+def test_before_anything_was_learnt(tmp_path: Path) -> None:
+    method = ReplaySettings(base=recipe(), update=recipe())
+    home = tmp_path / "new"
+    Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=home)
+    assert call("history", home).stdout == "nothing has been learnt yet\n"
+    assert json.loads(call("history", home, "--json").stdout) == []
+    assert "measured a saturation" in call("history", home, "--threshold", 0.5).stderr
+
+
+def test_a_growth_that_the_ceiling_forbade_is_explained(copied: Path) -> None:
+    home = Home.open(copied)
+    raw = home.document(5).model_dump(mode="json")
+    raw["history"][-1]["outcome"]["verdict"] = "compress (budget)"
+    home.write(Document.model_validate(raw))
+    lines = call("history", copied).stdout.splitlines()
+    assert lines[10].split()[3] == "budget"
+    assert "budget: compressed, since the ceiling left no room to grow" in lines
+    (last,) = rows_of_csv(call("history", copied, "--csv").stdout)[-1:]
+    assert last["verdict"] == "compress (budget)"
+
+
+def test_versions_that_were_removed_are_told_without_number(copied: Path) -> None:
+    Learner.load(copied).keep_versions(1)
+    lines = call("history", copied).stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:10:2]] == ["–", "–", "–", "5"]
+    assert "– no version of its own is kept" in lines

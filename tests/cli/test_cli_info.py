@@ -1,0 +1,169 @@
+"""``grace info``, called as people call it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from grace.cli._columns import aligned
+from grace.configs.methods import MemoSettings, ReplaySettings
+from grace.learner.learner import Learner
+from saved_learners import call
+from saved_learners import copied as copied
+from saved_learners import saved as saved
+from tiny_streams import SIZE, class_names, labelled, recipe, settings
+from tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def without_torch(*arguments: str | Path) -> str:
+    """Call ``grace`` in a process of its own, which must not import torch; return its output."""
+    script = (
+        f"import sys\nsys.argv = {['grace', *map(str, arguments)]!r}\nfrom grace.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'torchvision', 'plotly', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [("info",), ("info", "--json"), ("history",), ("history", "--threshold", "0.3")]
+)
+def test_readers_import_no_torch(arguments: Sequence[str], saved: Path) -> None:
+    assert without_torch(*arguments, saved).strip()
+
+
+def test_nor_does_their_help() -> None:
+    script = (
+        "import sys\nfrom grace.cli import main\n"
+        "for verb in ('predict', 'info', 'history', 'export'):\n"
+        "    sys.argv = ['grace', verb, '--help']\n"
+        "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: grace") == 4
+
+
+def test_a_page_tells_what_there_is(saved: Path) -> None:
+    result = call("info", saved)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == str(saved)
+    facts = {line[:12].strip(): line[12:] for line in lines if line and line[0] != " "}
+    assert facts["version"] == "5 in use; 5 versions, rejected: 4"
+    assert facts["created"].endswith(" UTC")
+    assert " UTC by grace " in facts["updated"]
+    assert facts["method"] == "grace"
+    # 2 · 74,640 and a head of 129 · 5.
+    assert facts["backbones"] == "2 × resnet20, 0.15 M parameters with the head"
+    assert facts["images"] == "8×8 pixels, colour"
+    assert facts["saturation"].endswith(": compress (update 4)")
+    assert ", threshold 0.600" in facts["saturation"]
+    total = json.loads(call("info", saved, "--json").stdout)["in_use"]["num_bytes"]["total"]
+    share = 100 * total / 2_000_000
+    assert facts["size"] == f"{total / 1000:.0f} kB, {share:.1f} % of the ceiling of 2 MB"
+    assert "5 classes, 1 of them forgotten" in lines
+    table = [line.split(maxsplit=3) for line in lines[-5:]]
+    learner = Learner.load(saved)
+    assert table == [
+        [
+            str(index),
+            str(len(learner.method.memory.of_class(index))),
+            str(learner.held_out.count(index)),
+            name,
+        ]
+        for index, name in enumerate(("apple", "Käse", "cat (forgotten)", "dog", "fox"))
+    ]
+    changed = {
+        line.split()[0] for line in lines if line.startswith("  ") and "." in line.split()[0]
+    }
+    assert {"memory.size", "memory.max_mb", "method.expand_at", "method.grow.epochs"} <= changed
+    assert not {"method.threshold", "seeds.data", "scenario.increment"} & changed
+    assert max(map(cell_len, lines[1:])) <= 80
+
+
+def test_json_tells_the_same(saved: Path) -> None:
+    facts = json.loads(call("info", saved, "--json").stdout)
+    assert (facts["versions"], facts["rejected_versions"]) == ([1, 2, 3, 4, 5], [4])
+    assert facts["shape"] == [3, 8, 8]
+    assert facts["settings"]["memory.size"] == 30
+    assert facts["interrupted_update"] is False
+    own = facts["in_use"]
+    assert (own["version"], own["num_updates"]) == (5, 4)
+    assert own["num_parameters"] == 2 * 74_640 + 5 * 129
+    parts = {key: value for key, value in own["num_bytes"].items() if key != "ceiling"}
+    assert own["num_bytes"]["ceiling"] == 2_000_000
+    total = parts.pop("total")
+    assert sum(parts.values()) == total
+    assert [entry["name"] for entry in own["classes"] if entry["forgotten"]] == ["cat"]
+    files = [*(saved / "objects").iterdir(), *(saved / "versions").iterdir()]
+    assert facts["num_bytes_of_all_versions"] == sum(file.stat().st_size for file in files)
+
+
+def test_an_interrupted_update_is_told_with_what_to_do(copied: Path) -> None:
+    (copied / "pending").mkdir()
+    (copied / "pending" / "update.json").write_text("{}")
+    assert json.loads(call("info", copied, "--json").stdout)["interrupted_update"] is True
+    _, first, second = call("info", copied).stdout.splitlines()[:3]
+    assert first.startswith("An update was interrupted: learn the same images again")
+    assert second == f"'grace learn --model {copied} --discard'."
+
+
+def test_before_anything_was_learnt(tmp_path: Path) -> None:
+    home = tmp_path / "new"
+    method = ReplaySettings(base=recipe(), update=recipe())
+    Learner.create(settings(method), shape=(1, SIZE, SIZE), directory=home)
+    result = call("info", home)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[1] == "Nothing has been learnt yet."
+    assert "version    none in use; 0 versions" in lines
+    assert "images     8×8 pixels, grey" in lines
+    assert json.loads(call("info", home, "--json").stdout)["in_use"] is None
+
+
+def test_what_is_no_learner_or_damaged_is_one_line(copied: Path, tmp_path: Path) -> None:
+    result = call("info", tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is no learner" in result.stderr
+    (copied / "versions" / "0003.json").write_text("{")
+    result = call("info", copied)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "0003.json' is damaged" in result.stderr
+
+
+def test_columns_are_aligned_on_the_screen() -> None:
+    # A Chinese character takes two columns, a combining mark none.
+    rows = [["a", "1", "x"], ["猫猫", "22", "y"], ["e\u0301", "3", ""]]
+    lines = aligned(rows, right="<>")
+    assert lines == ["a      1  x", "猫猫  22  y", "e\u0301      3"]
+
+
+def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
+    method, home = MemoSettings(base=recipe(), grow=recipe()), tmp_path / "memo"
+    made = Learner.create(settings(method), shape=(3, 8, 8), directory=home)
+    for counts in ({0: 8, 1: 8}, {2: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    assert made.home is not None
+    facts = json.loads(call("info", home, "--json").stdout)["in_use"]
+    # By hand: a stem and stages of 16 and 32 channels, twice a stage of 64, a head of 129 · 3.
+    trunk, branch = (432 + 32) + (2 * 2304 + 64) + (4608 + 9216 + 128), 18_432 + 36_864 + 256
+    assert facts["num_parameters"] == trunk + 2 * branch + 129 * 3
+    parts = made.home.document(2).parts
+    assert {"trunk", "backbone.0", "backbone.1"} < set(parts)
+    files = [home / "objects" / f"{ref.sha256}.safetensors" for ref in parts.values()]
+    weights = sum(file.stat().st_size for file in files)
+    assert facts["num_bytes"]["weights_and_method_state"] == weights
+    assert "2 × last stage of resnet20, 0.13 M" in call("info", home).stdout

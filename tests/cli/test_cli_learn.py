@@ -1,0 +1,259 @@
+"""``grace learn``: creation, updates, and what it says of them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grace.configs.methods import GraceSettings
+from grace.learner.home import Home
+from grace.learner.learner import Learner
+from learn_calls import GRACE, TINY, call, files, learn, refused
+from learn_calls import first as first
+from learn_calls import made as made
+from picture_folders import folder, picture
+from tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def pixels(name: str, count: int, seed: int) -> torch.Tensor:
+    """Images of a class that nobody has seen."""
+    images = [np.asarray(picture(name, 1000 * seed + number)) for number in range(count)]
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+
+
+class TestCreation:
+    def test_it_makes_a_learner_and_sums_up(self, made: tuple[Path, Path, Any]) -> None:
+        _, model, result = made
+        lines = result.stdout.splitlines()
+        assert lines[0].startswith("Learnt 2 new classes in ")
+        assert lines[0].endswith(f"s: '{model}' is at version 1")
+        assert "new        ant, bee" in lines
+        # 12 images of each class, a fifth of them held out: 2 of 12.
+        assert (
+            "images     20 learnt from; 4 of all classes are held out to judge updates"
+        ) in lines
+        assert "verdict    trained afresh: the first update makes the first backbone" in lines
+        rows = {line[:13].strip(): line[13:].split() for line in lines if line[:1].isalpha()}
+        assert rows["backbones"] == ["–", "1"]
+        assert rows["accuracy, new"][2:] == ["%", "of", "4", "held-out", "images"]
+        assert rows["exemplars"] == ["–", "20"]
+        assert f"ask it    grace predict {model} IMAGES" in lines
+        assert "update 1: 2 new classes (ant, bee)" in result.stderr
+        assert "update 1: base, 2 epochs over 20 images" in result.stderr
+
+    def test_options_are_settings(self, made: tuple[Path, Path, Any]) -> None:
+        creation = Home.open(made[1]).creation
+        assert creation.shape == (3, 16, 16)
+        settings = creation.settings
+        assert (settings.name, settings.backbone.name) == ("folder", "resnet20")
+        assert settings.data.image_size == 16
+        assert (settings.memory.size, settings.memory.validation) == (2000, 10)
+        assert settings.method.base.epochs == 2
+
+    def test_every_option(self, tmp_path: Path) -> None:
+        images = folder(tmp_path / "images", "ant", "bee", side=20)
+        options = ["--method", "replay", "--memory", 6, "--channels", 1, "--seed", 7]
+        # A later --image-size wins over the first.
+        options += ["--validation", 1, "--image-size", 12, "--json"]
+        model = tmp_path / "model"
+        result = learn(images, "--model", model, *TINY, *options)
+        home = Home.open(model)
+        settings = home.creation.settings
+        assert home.creation.shape == (1, 12, 12)
+        assert settings.method.name == "replay"
+        assert (settings.memory.size, settings.memory.validation) == (6, 1)
+        assert set(settings.seeds.model_dump().values()) == {7}
+        told = json.loads(result.stdout)
+        assert (told["num_images"], told["num_held_out"], told["num_exemplars"]) == (22, 2, 6)
+
+    def test_a_ceiling_leaves_the_rest_to_exemplars(self, tmp_path: Path) -> None:
+        images = folder(tmp_path / "images", "ant", "bee")
+        model = tmp_path / "model"
+        told = json.loads(learn(images, "--model", model, *TINY, "--max-mb", 2, "--json").stdout)
+        assert Home.open(model).creation.settings.memory.size is None
+        assert told["max_mb"] == 2
+        assert 300_000 < told["bytes"]["after"] < 2_000_000
+        assert told["num_exemplars"] == 20
+        # A model of two versions has all it says on disk, each object once.
+        size = sum(len(content) for name, content in files(model).items() if "/" in name)
+        assert told["bytes"]["after"] == pytest.approx(size, abs=20)
+
+    def test_test_images_are_held_out(self, tmp_path: Path) -> None:
+        folder(tmp_path / "images" / "train", "ant", "bee")
+        folder(tmp_path / "images" / "test", "ant", "bee", count=4, seed=1)
+        options = [*TINY, "--validation", 3, "--json"]
+        result = learn(tmp_path / "images", "--model", tmp_path / "model", *options)
+        told = json.loads(result.stdout)
+        assert (told["num_images"], told["num_held_out"]) == (24, 6)
+        assert "warning: of the test images only 3 of each class are used" in result.stderr
+
+    def test_settings_of_experiments_are_told_to_be_idle(self, tmp_path: Path) -> None:
+        images = folder(tmp_path / "images", "ant", "bee")
+        result = learn(images, "--model", tmp_path / "m", *TINY, "scenario.increment=3", "seed=2")
+        warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+        assert warnings == [
+            "warning: 'scenario.increment=3' has no effect: all of IMAGES is learnt"
+        ]
+
+
+class TestUpdates:
+    def test_one_new_class(self, first: tuple[Path, Path], tmp_path: Path) -> None:
+        _, model = first
+        result = learn(folder(tmp_path / "more", "cat"), "--model", model)
+        lines = result.stdout.splitlines()
+        assert lines[0].startswith("Learnt 1 new class in ")
+        assert lines[0].endswith("is at version 2")
+        assert (
+            "images     10 learnt from; 6 of all classes are held out to judge updates"
+        ) in lines
+        update = Home.open(model).document(2).history[-1]
+        saturation, threshold = update.outcome.saturation, update.outcome.threshold
+        assert saturation is not None
+        assert threshold == 0.6
+        assert (
+            f"verdict    compressed: the backbone uses {round(100 * saturation)} % of its feature "
+            "space, below the threshold of 60 %"
+        ) in lines
+        assert any(line.startswith("cost       compression ") for line in lines)
+        rows = {line[:13].strip(): line[13:].split() for line in lines if line[:1].isalpha()}
+        assert rows["backbones"] == ["1", "1"]
+        assert rows["exemplars"] == ["20", "30"]
+        assert rows["accuracy, old"][4:] == ["of", "4", "held-out", "images"]
+        assert rows["accuracy, new"][0] == "–"
+        assert f"go back   grace rollback {model} 1" in lines
+
+    def test_json_has_the_same_facts(self, first: tuple[Path, Path], tmp_path: Path) -> None:
+        _, model = first
+        more = folder(tmp_path / "more", "cat", "dog")
+        told = json.loads(learn(more, "--model", model, "--json", "--max-drop", 100).stdout)
+        update = Home.open(model).document(2).history[-1]
+        assert (told["version"], told["in_use"], told["status"]) == (2, 2, "accepted")
+        assert told["learnt_now"] is True
+        assert told["new_classes"] == ["cat", "dog"]
+        assert told["num_classes"] == 4
+        assert told["verdict"] == "compress"
+        assert told["why"].startswith("compressed: ")
+        assert told["backbones"] == {"before": 1, "after": 1}
+        accuracy = told["accuracy"]
+        drop = 100 * (accuracy["old_before"] - accuracy["old_after"])
+        assert told["drop"] == pytest.approx(drop)
+        assert told["max_drop"] == 100
+        assert told["bytes"]["after"] == update.num_bytes > told["bytes"]["before"] > 0
+
+    def test_fresh_images_of_known_classes(self, first: tuple[Path, Path], tmp_path: Path) -> None:
+        _, model = first
+        result = learn(folder(tmp_path / "more", "bee", seed=5), "--model", model)
+        lines = result.stdout.splitlines()
+        assert lines[0].startswith("Learnt fresh images of 1 known class in ")
+        assert "refreshed  bee" in lines
+        assert (
+            "verdict    refreshed: no class is new, so the newest backbone was trained further"
+        ) in lines
+        assert not any(line.startswith("new ") or "accuracy, new" in line for line in lines)
+
+    def test_the_same_command_twice(self, first: tuple[Path, Path], tmp_path: Path) -> None:
+        images, model = first
+        before = files(model)
+        same = learn(images, "--model", model, *GRACE)
+        assert same.stdout == (
+            f"'{model}' has learnt these images already, as version 1: nothing to do (--again "
+            "learns them once more)\n"
+        )
+        assert files(model) == before
+        # A script of several updates that is run again meets each of them, whatever the gate.
+        more = folder(tmp_path / "more", "cat")
+        learn(more, "--model", model)
+        assert "as version 1: nothing to do" in learn(images, "--model", model).stdout
+        again = learn(more, "--model", model, "--max-drop", 99)
+        assert "as version 2: nothing to do" in again.stdout
+        told = json.loads(learn(more, "--model", model, "--json").stdout)
+        assert (told["learnt_now"], told["version"]) == (False, 2)
+        assert Home.open(model).numbers() == [1, 2]
+
+    def test_again_learns_again(self, first: tuple[Path, Path]) -> None:
+        images, model = first
+        result = learn(images, "--model", model, "--again")
+        assert result.stdout.startswith("Learnt fresh images of 2 known classes in ")
+        assert Home.open(model).numbers() == [1, 2]
+
+    def test_an_update_that_was_rolled_back_is_put_in_use_again(
+        self, first: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        _, model = first
+        more = folder(tmp_path / "more", "cat")
+        learn(more, "--model", model)
+        assert call("rollback", model, 1).exit_code == 0
+        result = learn(more, "--model", model)
+        assert "already: version 2 is in use again" in result.stdout
+        assert Home.open(model).current() == 2
+
+    def test_engine_settings_may_change(self, first: tuple[Path, Path], tmp_path: Path) -> None:
+        _, model = first
+        learn(folder(tmp_path / "more", "cat"), "--model", model, "engine.eval_batch_size=5")
+        engine = Home.open(model).document(2).settings.engine
+        assert (engine.eval_batch_size, engine.threads) == (5, 1)
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            (["--memory", 5], "memory.size 2000, but '--memory 5' asks for 5"),
+            (["--seed", 4], "but '--seed 4' asks for 4"),
+            (["--method", "der"], "method.name grace, but '--method der' asks for der"),
+            (["--max-mb", 3], "memory.max_mb none, but '--max-mb 3.0' asks for 3.0"),
+            (["--experiment", "digits"], "name folder, but '--experiment digits' asks for digits"),
+            # The experiment itself has another backbone than the learner was given.
+            (["--experiment", "folder"], "'--experiment folder' asks for"),
+            (["method.threshold=0.5"], "but 'method.threshold=0.5' asks for 0.5"),
+        ],
+    )
+    def test_changed_creation_options_are_refused(
+        self, first: tuple[Path, Path], options: list[Any], says: str
+    ) -> None:
+        images, model = first
+        before = files(model)
+        error = refused(images, "--model", model, *options)
+        assert f"error: '{model}' was made with " in error
+        assert says in error
+        assert error.endswith(": leave it out, or choose another --model")
+        assert files(model) == before
+
+    def test_a_wrong_setting_is_named_before_anything_is_read(
+        self, first: tuple[Path, Path]
+    ) -> None:
+        _, model = first
+        error = refused("nowhere", "--model", model, "method.treshold=1")
+        assert "did you mean 'method.threshold'?" in error
+        assert "set the same" in refused(
+            "nowhere", "--model", model, "--memory", 5, "memory.size=6"
+        )
+
+
+def test_it_recognises_what_it_was_taught(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    options = [*TINY, "--method", "replay", "method.update.epochs=12", "method.base.epochs=12"]
+    learn(folder(tmp_path / "first", "ant", "bee", count=20), "--model", model, *options)
+    learn(folder(tmp_path / "more", "cat", count=20), "--model", model, "method.update.epochs=12")
+    learner = Learner.load(model)
+    for name in ("ant", "bee", "cat"):
+        assert learner.predict(pixels(name, 5, seed=9)).count(name) >= 4
+
+
+def test_recipes_may_change_between_updates(made: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    model = Path(shutil.copytree(made[1], tmp_path / "model"))
+    images = folder(tmp_path / "second", "cat")
+    # What every call must agree on still counts.
+    assert "--method der" in refused(images, "--model", model, "--method", "der")
+    learn(images, "--model", model, "method.grow.epochs=2", "method.compress.lr=0.02")
+    settings = Home.open(model).document(2).settings
+    assert isinstance(settings.method, GraceSettings)
+    assert (settings.method.grow.epochs, settings.method.compress.lr) == (2, 0.02)
+    assert (settings.method.compress.epochs, settings.method.base.batch_size) == (1, 8)
+    # An update without them keeps to them.
+    learn(folder(tmp_path / "third", "dog"), "--model", model)
+    assert Home.open(model).document(3).settings.method == settings.method

@@ -1,0 +1,253 @@
+"""``grace learn`` where updates are rejected, interrupted or refused: nothing is in the way."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.engine import steps
+from grace.engine.trainer import NonFiniteLossError
+from grace.learner.home import Home
+from grace.learner.learner import Learner
+from learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
+from learn_calls import first as first
+from learn_calls import made as made
+from picture_folders import folder, picture
+from tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def work_is_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process die when all training is over and nothing is saved yet."""
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Home, "write", die)
+
+
+def count_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    epochs: list[int] = []
+    epoch: Callable[..., Any] = steps.Steps.epoch
+
+    def counted(self: Any, number: int, *rest: Any) -> Any:
+        epochs.append(number)
+        return epoch(self, number, *rest)
+
+    monkeypatch.setattr(steps.Steps, "epoch", counted)
+    return epochs
+
+
+class TestGate:
+    @pytest.fixture
+    def forgetful(self, tmp_path: Path) -> tuple[Path, Path]:
+        """A learner that keeps no images, and an update that makes it forget."""
+        model = tmp_path / "model"
+        options = [*FINETUNE, "method.base.epochs=8", "method.update.epochs=8"]
+        learn(folder(tmp_path / "first", "ant", "bee", count=20), "--model", model, *options)
+        assert Home.open(model).document(1).history[0].accuracy.new_after == 1
+        return folder(tmp_path / "more", "cat", "dog", count=20), model
+
+    def test_a_rejected_update_is_kept_beside(self, forgetful: tuple[Path, Path]) -> None:
+        more, model = forgetful
+        before = files(model)
+        result = learn(more, "--model", model, "--max-drop", 0, code=3)
+        lines = result.stdout.splitlines()
+        assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds this update"
+        drop = Home.open(model).document(2).history[-1].accuracy.drop
+        assert drop is not None
+        assert drop > 0
+        assert (
+            f"gate       rejected: the old classes lost {drop:.1f} points, 0 allowed (--max-drop)"
+        ) in lines
+        assert lines[-1] == f"use it anyway   grace rollback {model} 2"
+        after = files(model)
+        assert {name: after[name] for name in before} == before
+        assert "versions/0002.json" in after
+        assert all(name.startswith(("versions/", "objects/")) for name in set(after) - set(before))
+        assert Learner.load(model).class_names == ["ant", "bee"]
+
+        told = json.loads(learn(more, "--model", model, "--max-drop", 0, "--json", code=3).stdout)
+        assert (told["version"], told["in_use"], told["learnt_now"]) == (2, 1, False)
+        assert call("rollback", model, 2).exit_code == 0
+        assert Learner.load(model).class_names == ["ant", "bee", "cat", "dog"]
+        used = learn(more, "--model", model, "--max-drop", 0)
+        assert "has learnt these images already, as version 2" in used.stdout
+
+    def test_a_wider_gate_lets_it_pass(self, forgetful: tuple[Path, Path]) -> None:
+        more, model = forgetful
+        learn(more, "--model", model, "--max-drop", 0, code=3)
+        result = learn(more, "--model", model, "--max-drop", 100)
+        assert "gate       passed: the old classes lost " in result.stdout
+        assert Home.open(model).current() == 3
+
+    def test_a_gate_without_images_to_judge_by(self, tmp_path: Path) -> None:
+        images = folder(tmp_path / "images", "ant", "bee")
+        options = [*TINY, "--validation", 0, "--max-drop", 1]
+        result = learn(images, "--model", tmp_path / "model", *options)
+        assert "warning: --max-drop has no effect" in result.stderr
+        assert "accuracy" not in result.stdout
+
+
+class TestInterruptions:
+    def test_the_same_command_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+        with monkeypatch.context() as patch:
+            work_is_done_before(patch)
+            result = learn(images, "--model", model, *GRACE, code=130)
+        assert "the same command will go on from here" in result.stderr
+        assert Home.open(model).numbers() == []
+        epochs = count_epochs(monkeypatch)
+        learn(images, "--model", model, *GRACE)
+        assert epochs == []
+        assert Home.open(model).current() == 1
+        assert not Home.open(model).pending()
+
+    def test_work_on_a_first_update_is_not_lost_by_other_options(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+        with monkeypatch.context() as patch:
+            work_is_done_before(patch)
+            learn(images, "--model", model, *GRACE, code=130)
+        before = files(model)
+        other = [images, "--model", model, *TINY, "--method", "replay"]
+        error = refused(*other)
+        assert "method.name grace, but '--method replay' asks for replay" in error
+        assert error.endswith(": leave it out, or add --discard to begin anew")
+        more = folder(tmp_path / "more", "ant", "cat")
+        assert "drop it with --discard" in refused(more, "--model", model)
+        assert files(model) == before
+        learn(*other, "--discard")
+        assert Home.open(model).document(1).settings.method.name == "replay"
+
+    def test_without_any_work_it_is_made_anew(self, tmp_path: Path) -> None:
+        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+        # A process that was killed here had made the learner and begun its first update.
+        learner = Learner.create(
+            "folder", ["backbone.name=resnet20"], shape=(3, 64, 64), directory=model
+        )
+        assert learner.home is not None
+        learner.home.begin(None, "0" * 64)
+        learn(images, "--model", model, *TINY, "--method", "replay")
+        assert Home.open(model).document(1).settings.method.name == "replay"
+
+    def test_ctrl_c_before_any_work_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def die(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("grace.engine.steps.Steps.epoch", die)
+        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+        learn(images, "--model", model, *GRACE, code=130)
+        assert not model.exists()
+
+    def test_a_later_update_goes_on_or_is_dropped(
+        self, first: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, model = first
+        more, other = folder(tmp_path / "more", "cat"), folder(tmp_path / "other", "dog")
+        with monkeypatch.context() as patch:
+            work_is_done_before(patch)
+            learn(more, "--model", model, code=130)
+        assert "was interrupted" in refused(other, "--model", model)
+        assert learn("--model", model, "--discard").stdout == (
+            f"dropped the interrupted update of '{model}'\n"
+        )
+        learn(other, "--model", model)
+        assert Home.open(model).document(2).class_names == ("ant", "bee", "dog")
+        assert "there is no interrupted update" in learn("--model", model, "--discard").stdout
+
+
+class TestRefusals:
+    def test_images_that_cannot_be_learnt(self, tmp_path: Path) -> None:
+        model = tmp_path / "model"
+        assert "'nowhere' is not a folder" in refused("nowhere", "--model", model)
+        assert "give the folder of the new images" in refused("--model", model)
+        empty = folder(tmp_path / "empty", "ant", "bee")
+        (empty / "cat").mkdir()
+        assert f"class folder '{empty / 'cat'}' has no images" in refused(empty, "--model", model)
+        one = folder(tmp_path / "one", "ant")
+        assert "has images of one class, 'ant'" in refused(one, "--model", model)
+        bad = folder(tmp_path / "bad", "ant", "bee")
+        (bad / "ant" / "000.png").write_bytes(b"no image")
+        error = refused(bad, "--model", model)
+        assert "000.png" in error
+        assert error.endswith("or use --skip-unreadable")
+        picture("ant", 1).save(bad / "bee" / "twin.png")
+        error = refused(bad, "--model", model, "--skip-unreadable")
+        assert error.endswith("or use --skip-duplicates")
+        assert not model.exists()
+
+    def test_skipping_is_told(self, tmp_path: Path) -> None:
+        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+        (images / "ant" / "000.png").write_bytes(b"no image")
+        result = learn(images, "--model", model, *TINY, "--skip-unreadable")
+        assert "warning: 1 unreadable images were left out" in result.stderr
+        assert "images     19 learnt from" in result.stdout
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            (["--max-mb", 0.1], "the ceiling is 0.100 MB"),
+            (["--memory", 1], "memory.size 1 is smaller than the 2 classes"),
+            (["--max-drop", 101], "max_drop 101.0 must lie between 0 and 100"),
+            (["method.base.lr=1e30"], "is not finite"),
+            (["--channels", 2], "data.channels = 2"),
+            (["--experiment", "foldr"], "did you mean 'folder'?"),
+        ],
+    )
+    def test_a_failed_first_update_leaves_nothing(
+        self, made: tuple[Path, Path, Any], tmp_path: Path, options: list[Any], says: str
+    ) -> None:
+        model = tmp_path / "place" / "model"
+        assert says in refused(made[0], "--model", model, *TINY, *options)
+        assert not model.exists()
+
+    def test_a_failed_later_update_is_not_in_the_way(
+        self, first: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, model = first
+        before = files(model)
+        with monkeypatch.context() as patch:
+            patch.setattr("grace.engine.trainer.refuse_bad_weights", _not_finite)
+            more = folder(tmp_path / "more", "cat")
+            assert "not finite" in refused(more, "--model", model)
+        assert files(model) == before
+        learn(folder(tmp_path / "other", "dog"), "--model", model)
+
+    def test_places_where_no_learner_can_be(self, tmp_path: Path) -> None:
+        images = folder(tmp_path / "images", "ant", "bee")
+        before = files(tmp_path)
+        assert "exists already and is no learner" in refused(images, "--model", images)
+        inside = refused(images, "--model", images / "model")
+        assert f"lies in '{images}', where it would be taken for a class" in inside
+        file = images / "ant" / "000.png"
+        assert "exists already and is no learner" in refused(images, "--model", file)
+        assert files(tmp_path) == before
+
+    def test_one_process_at_a_time(self, first: tuple[Path, Path], tmp_path: Path) -> None:
+        _, model = first
+        more = folder(tmp_path / "more", "cat")
+        with Home.open(model).changing():
+            assert "is being changed by another process" in refused(more, "--model", model)
+        learn(more, "--model", model)
+
+    def test_a_learner_that_somebody_else_is_making_stays(self, tmp_path: Path) -> None:
+        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+        learner = Learner.create("folder", shape=(3, 64, 64), directory=model)
+        assert learner.home is not None
+        with learner.home.changing():
+            before = files(model)
+            assert "another process" in refused(images, "--model", model, *GRACE)
+            assert files(model) == before
+
+
+def _not_finite(*_: Any) -> None:
+    raise NonFiniteLossError("weights are not finite")

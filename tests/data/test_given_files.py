@@ -1,0 +1,38 @@
+"""Images as people name them: files and folders."""
+
+from pathlib import Path
+
+import pytest
+
+from grace.data.given_files import given_files
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "folder" / "b").mkdir(parents=True)
+    for name in ("folder/z.png", "folder/a.jpg", "folder/b/c.webp", "folder/notes.txt", "own.tif"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_order_is_that_of_the_names_and_of_each_folder(place: Path) -> None:
+    found = given_files([place / "own.tif", place / "folder"])
+    names = [path.relative_to(place).as_posix() for path in found.paths]
+    assert names == ["own.tif", "folder/a.jpg", "folder/z.png", "folder/b/c.webp"]
+    assert found.notes == []
+    again = given_files([place / "folder" / "z.png", place / "own.tif", place / "own.tif"])
+    assert [path.name for path in again.paths] == ["z.png", "own.tif", "own.tif"]
+
+
+def test_what_a_folder_keeps_back_is_noted(place: Path) -> None:
+    (place / "folder" / "link").symlink_to(place)
+    (note,) = given_files([place / "folder"]).notes
+    assert "link' is a link to a folder and was not followed" in note
+
+
+def test_what_is_not_there_is_refused(place: Path) -> None:
+    with pytest.raises(ValueError, match=r"no image or folder '.*absent'"):
+        given_files([place / "folder", place / "absent"])
+    (place / "bare").mkdir()
+    with pytest.raises(ValueError, match="bare' holds no images"):
+        given_files([place / "bare"])

@@ -1,0 +1,81 @@
+"""The tutorial's commands work, one after the other, on a smaller set of images."""
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grace.cli.app import app
+from picture_folders import picture
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "learner" / "tutorial.md"
+PLACES = ("ant", "bee", "cat", "dog")
+
+
+def commands() -> list[str]:
+    """Every line of the page's bash blocks, comments left out."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def archive(path: Path) -> None:
+    """An archive laid out like the tutorial's, with tiny pictures."""
+    text = (ROOT / "examples" / "tutorial_images.py").read_text()
+    keys = re.findall(r'"(n\d+_\w+)"', text)
+    assert len(keys) == 10
+    with tarfile.open(path, "w") as tar:
+        for place, key in enumerate(keys):
+            for part, count in (("train", 16), ("test", 4)):
+                for number in range(count):
+                    seed = 1000 * place + 100 * (part == "test") + number
+                    held = io.BytesIO()
+                    picture(PLACES[place % 4], seed).save(held, "PNG")
+                    entry = tarfile.TarInfo(f"{part}/{key}/{number:02}.png")
+                    entry.size = len(held.getvalue())
+                    held.seek(0)
+                    tar.addfile(entry, held)
+
+
+def smaller(command: str) -> str:
+    """The same command with the least training, on small images."""
+    command = re.sub(r"(epochs=)\d+", r"\g<1>1", command)
+    command = re.sub(r"--image-size \d+", "--image-size 16", command)
+    # Too little is learnt to be judged by what is lost.
+    return re.sub(r"--max-drop \d+", "--max-drop 100", command)
+
+
+@pytest.mark.usefixtures("tiny_backbones")
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    archive(tmp_path / "tiny-imagenet-20-64px.tar")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lines = commands()
+    verbs = {shlex.split(command)[1] for command in lines if command.startswith("grace ")}
+    assert verbs >= {
+        "doctor", "learn", "info", "history", "predict", "rollback", "forget", "export"
+    }  # fmt: skip
+    for command in lines:
+        words = shlex.split(smaller(command))
+        if words[0] == "grace":
+            result = CliRunner().invoke(app, words[1:])
+            assert result.exit_code == 0, (command, result.output, result.exception)
+            assert result.output.strip(), command
+        else:
+            assert words[0] == "python", command
+            found = {word: sorted(map(str, Path().glob(word))) for word in words}
+            words = [path for word in words for path in found[word] or [word]]
+            environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+            subprocess.run(
+                [sys.executable, *words[1:]], check=True, env=environment, capture_output=True
+            )
+    names = [folder.name for folder in (tmp_path / "products").glob("week*/train/*")]
+    assert len(names) == 10

@@ -1,0 +1,146 @@
+"""Disks that are full or read-only: a named error, and never a changed model."""
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_streams as ts
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import GraceSettings
+from grace.learner.learner import Learner
+from grace.storage import atomic
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+FIRST = ts.labelled({0: 10, 1: 10})
+SECOND = ts.labelled({2: 10})
+PROBE = ts.labelled({0: 3, 1: 3, 2: 3}, seed=1).images
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A learner after its first update."""
+    method = GraceSettings(base=ts.recipe(), grow=ts.recipe(), compress=ts.recipe())
+    settings = ts.settings(method, memory=MemorySettings(size=8, validation=2))
+    learner = Learner.create(settings, shape=(3, 8, 8), directory=tmp_path / "model")
+    learner.update(FIRST.images, ts.class_names(FIRST))
+    return tmp_path / "model"
+
+
+def update(home: Path) -> Learner:
+    """Teach the second class."""
+    learner = Learner.load(home)
+    learner.update(SECOND.images, ts.class_names(SECOND))
+    return learner
+
+
+def in_use(home: Path) -> dict[str, bytes]:
+    """What the version in use consists of; objects of an unfinished update may lie beside."""
+    files = [path for path in home.rglob("*") if path.is_file() and "pending" not in path.parts]
+    return {str(path): path.read_bytes() for path in files if path.name != "lock"}
+
+
+@contextmanager
+def small_files(num_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes: the write fails midway, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_disk_that_fills_up_changes_nothing(home: Path) -> None:
+    before, straight = in_use(home), Learner.load(home).predict_proba(PROBE)
+    with small_files(20_000), pytest.raises(OSError, match="File too large") as caught:
+        update(home)
+    assert caught.value.errno == errno.EFBIG
+    after = in_use(home)
+    assert {name: after.get(name) for name in before} == before
+    assert torch.equal(Learner.load(home).predict_proba(PROBE), straight)
+
+
+def test_at_whatever_write_the_disk_is_full_the_update_goes_on_later(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home, tmp_path / "straight")
+    straight = update(tmp_path / "straight").predict_proba(PROBE)
+    write, count = atomic.write_bytes, 0
+
+    def full_once(path: Path, data: bytes) -> None:
+        nonlocal count
+        count -= 1
+        if count == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, data)
+
+    monkeypatch.setattr(atomic, "write_bytes", full_once)
+    monkeypatch.setattr("grace.storage.objects.write_bytes", full_once)
+    failed = 0
+    for number in range(1, 100):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(home, copy)
+        before, count = in_use(copy), number
+        try:
+            learner = update(copy)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            failed += 1
+            after = in_use(copy)
+            named = "current.json"
+            assert {n: after.get(n) for n in before if not n.endswith(named)} == {
+                n: content for n, content in before.items() if not n.endswith(named)
+            }
+            learner = Learner.load(copy)
+            if learner.version == 1:
+                learner.update(SECOND.images, ts.class_names(SECOND))
+        else:
+            assert failed == number - 1 >= 8
+        assert torch.equal(learner.predict_proba(PROBE), straight)
+        if failed < number:
+            break
+    else:
+        raise AssertionError("the update never came to its end")
+
+
+def test_a_read_only_model_can_be_asked_but_not_changed(home: Path) -> None:
+    straight = Learner.load(home).predict_proba(PROBE)
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        model = Path(shutil.copytree(home, Path(open_to_all) / "model"))
+        before = in_use(model)
+        for path in (model, *model.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        # Root may write anything: a child process gives that up.
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if os.geteuid() == 0:
+                    os.setresuid(65534, 65534, 65534)
+                asked = Learner.load(model)
+                assert torch.equal(asked.predict_proba(PROBE), straight)
+                try:
+                    asked.update(SECOND.images, ts.class_names(SECOND))
+                except PermissionError:
+                    code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert in_use(model) == before
+        for path in (model, *(path for path in model.rglob("*") if path.is_dir())):
+            path.chmod(0o755)

@@ -1,0 +1,101 @@
+"""What an update would take."""
+
+import pytest
+
+import tiny_streams as ts
+from grace.configs.methods import (
+    BaseMethodSettings,
+    DERSettings,
+    EWCSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    MemoSettings,
+    ReplaySettings,
+    WASettings,
+)
+from grace.learner import estimate as estimating
+from grace.learner.learner import Learner
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def learner() -> Learner:
+    method = GraceSettings(base=ts.recipe(2), grow=ts.recipe(3), compress=ts.recipe(5))
+    return Learner.create(ts.settings(method), shape=(3, 8, 8))
+
+
+class TestEstimate:
+    def test_the_first_update_is_the_base_phase_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        found = estimating.estimate(learner(), num_new=2, num_train=40)
+        # 2 epochs of 40 images at 10 images/s.
+        assert found.seconds == pytest.approx(8.0)
+
+    def test_a_later_one_grows_and_compresses_beside_frozen_backbones(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        made = learner()
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        assert len(made.method.memory) == 12
+        found = estimating.estimate(made, num_new=1, num_train=18)
+        # 30 images: 3 epochs beside one frozen backbone, 5 beside two.
+        assert found.seconds == pytest.approx((3 * 30 * 4 / 3 + 5 * 30 * 5 / 3) / 10)
+
+    def test_known_classes_alone_skip_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        made = learner()
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        found = estimating.estimate(made, num_new=0, num_train=18)
+        # One refresh phase, with the recipe of Compress, beside the network itself.
+        assert found.seconds == pytest.approx(5 * 30 * 4 / 3 / 10)
+
+    @pytest.mark.parametrize(
+        ("method", "passes"),
+        [
+            # Epochs, each a training pass and a third of one for every frozen backbone.
+            (ReplaySettings(base=ts.recipe(), update=ts.recipe(3)), 3),
+            (ICaRLSettings(base=ts.recipe(), update=ts.recipe(3)), 3 * 4 / 3),
+            (WASettings(base=ts.recipe(), update=ts.recipe(3)), 3 * 4 / 3),
+            (DERSettings(base=ts.recipe(), grow=ts.recipe(3)), 3 * 4 / 3),
+            (MemoSettings(base=ts.recipe(), grow=ts.recipe(3)), 3 * 4 / 3),
+            (
+                FosterSettings(base=ts.recipe(), boost=ts.recipe(3), compress=ts.recipe(5)),
+                3 * 4 / 3 + 5 * 5 / 3,
+            ),
+        ],
+        ids=lambda value: getattr(value, "name", ""),
+    )
+    def test_every_method_counts_what_is_frozen(
+        self, method: BaseMethodSettings, passes: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        made = Learner.create(ts.settings(method), shape=(3, 8, 8))
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        found = estimating.estimate(made, num_new=1, num_train=18)
+        assert found.seconds == pytest.approx(passes * 30 / 10)
+
+    def test_ewc_has_no_exemplars(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        method = EWCSettings(base=ts.recipe(), update=ts.recipe(3))
+        made = Learner.create(ts.settings(method), shape=(3, 8, 8))
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        assert estimating.estimate(made, num_new=1, num_train=18).seconds == pytest.approx(5.4)
+
+    def test_the_trial_leaves_the_learner_as_it_was(self) -> None:
+        made = learner()
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        before, work = ts.state(made.method.network), made.history[0].work
+        found = estimating.estimate(made, num_new=1, num_train=18)
+        assert found.images_per_second > 0
+        assert found.memory_bytes > 50e6
+        assert ts.same(before, ts.state(made.method.network))
+        assert made.history[0].work == work

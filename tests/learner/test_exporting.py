@@ -1,0 +1,148 @@
+"""A learner exports its primary predictor, checked on what it holds."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import (
+    BaseMethodSettings,
+    FinetuneSettings,
+    ICaRLSettings,
+    MemoSettings,
+    ReplaySettings,
+)
+from grace.learner import exporting
+from grace.learner.export import OnnxCheck
+from grace.learner.learner import Learner
+from saved_learners import saved as saved
+from tiny_streams import class_names, labelled, learner, pictures, recipe
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+
+@pytest.fixture
+def no_export(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
+    """Files that hold nothing instead of networks; the images and logits they are checked with."""
+    checked: list[tuple[Tensor, Tensor]] = []
+
+    def check(path: Path, images: Tensor, logits: Tensor) -> OnnxCheck:
+        assert path.exists()
+        checked.append((images, logits))
+        return OnnxCheck(len(images), 0.0, len(images))
+
+    monkeypatch.setattr(exporting, "export_onnx", lambda *a, **k: a[5].write_text("new"))
+    monkeypatch.setattr(exporting, "check_onnx", check)
+    return checked
+
+
+def test_the_file_tells_what_the_learner_tells(saved: Path, tmp_path: Path) -> None:
+    pets = Learner.load(saved)
+    exported = pets.export(tmp_path / "pets.onnx")
+    assert (exported.check.num_images, exported.checked_on) == (12, "held-out images")
+    assert exported.check.same_argmax == 12
+    assert [path.name for path in tmp_path.iterdir()] == ["pets.onnx"]
+    images = torch.cat([pictures(index, 3, seed=5) for index in range(5)])
+    session = onnxruntime.InferenceSession(
+        tmp_path / "pets.onnx", providers=["CPUExecutionProvider"]
+    )
+    (logits,) = session.run(None, {"images": (images / 255).numpy()})
+    np.testing.assert_allclose(logits, pets.decision_function(images).numpy(), atol=1e-4)
+    names = [pets.class_names[index] for index in logits.argmax(axis=1)]
+    assert names == pets.predict(images)
+    about = {own.key: own.value for own in onnx.load(tmp_path / "pets.onnx").metadata_props}
+    assert json.loads(about["class_names"]) == ["apple", "Käse", "cat", "dog", "fox"]
+    assert json.loads(about["masked_classes"]) == [2]
+    assert (about["model_version"], about["method"]) == ("5", "grace")
+    np.testing.assert_allclose(json.loads(about["mean"]), [0.485, 0.456, 0.406])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [ICaRLSettings(base=recipe(), update=recipe()), MemoSettings(base=recipe(), grow=recipe())],
+    ids=["icarl", "memo"],
+)
+def test_means_and_trunks_are_exported_too(method: BaseMethodSettings, tmp_path: Path) -> None:
+    made = learner(method, memory=MemorySettings(size=12, validation=2))
+    for counts in ({0: 8, 1: 8, 2: 8}, {3: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    made.forget("class 1")
+    exported = made.export(tmp_path / "made.onnx")
+    assert (exported.check.num_images, exported.check.same_argmax) == (3, 3)
+
+
+def test_it_is_checked_on_exemplars_or_noise_where_nothing_is_held_out(
+    no_export: list[tuple[Tensor, Tensor]], tmp_path: Path
+) -> None:
+    data = labelled({0: 8, 1: 8})
+    replay = learner(ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(size=6))
+    replay.update(data.images, class_names(data))
+    assert replay.export(tmp_path / "replay.onnx").checked_on == "exemplars"
+    images, logits = no_export[-1]
+    kept = [replay.method.memory.of_class(index).gather(torch.arange(3)) for index in (0, 1)]
+    assert torch.equal(images, torch.cat(kept))
+    torch.testing.assert_close(logits, replay.decision_function(images))
+    finetune = learner(FinetuneSettings(base=recipe(), update=recipe()))
+    finetune.update(data.images, class_names(data))
+    assert finetune.export(tmp_path / "finetune.onnx").checked_on == "images of noise"
+    assert no_export[-1][0].shape == (32, 3, 8, 8)
+    assert no_export[-1][0].dtype == torch.uint8
+
+
+def test_of_many_images_some_of_every_class_are_taken(
+    no_export: list[tuple[Tensor, Tensor]], tmp_path: Path
+) -> None:
+    made = learner(ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(size=600))
+    data = labelled({0: 300, 1: 300})
+    made.update(data.images, class_names(data))
+    made.export(tmp_path / "many.onnx")
+    images, _ = no_export[-1]
+    # Every third of 600 exemplars.
+    assert len(images) == 200
+    second = made.method.memory.of_class(1).gather(torch.arange(0, 300, 3))
+    assert torch.equal(images[100:], second)
+
+
+def test_a_file_that_is_there_is_replaced_only_on_request(
+    no_export: list[tuple[Tensor, Tensor]], saved: Path, tmp_path: Path
+) -> None:
+    pets, path = Learner.load(saved), tmp_path / "pets.onnx"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="exists already"):
+        pets.export(path)
+    assert path.read_text() == "old"
+    pets.export(path, replace=True)
+    assert path.read_text() == "new"
+
+
+def test_what_fails_its_check_is_removed_and_the_old_file_stays(
+    no_export: list[tuple[Tensor, Tensor]],
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: Path, images: Tensor, logits: Tensor) -> OnnxCheck:
+        raise ValueError("it does not predict the same")
+
+    monkeypatch.setattr(exporting, "check_onnx", refuse)
+    pets, path = Learner.load(saved), tmp_path / "pets.onnx"
+    with pytest.raises(ValueError, match="does not predict the same"):
+        pets.export(path)
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("old")
+    with pytest.raises(ValueError, match="does not predict the same"):
+        pets.export(path, replace=True)
+    assert [own.read_text() for own in tmp_path.iterdir()] == ["old"]
+
+
+def test_before_the_first_update_there_is_nothing_to_export(tmp_path: Path) -> None:
+    made = learner(FinetuneSettings(base=recipe(), update=recipe()))
+    with pytest.raises(ValueError, match="nothing has been learnt yet"):
+        made.export(tmp_path / "none.onnx")

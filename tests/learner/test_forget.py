@@ -1,0 +1,418 @@
+"""A forgotten class: its images gone everywhere, its name never said, its place kept."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import (
+    BaseMethodSettings,
+    DERSettings,
+    EWCSettings,
+    FinetuneSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    JointSettings,
+    MemoSettings,
+    ReplaySettings,
+    WASettings,
+)
+from grace.configs.recipe import Recipe
+from grace.engine.phase import Batch, Phase, Sweep
+from grace.learner.document import Document, Update
+from grace.learner.home import Home
+from grace.learner.learner import Learner
+from grace.networks.heads import LinearHead, align_weights, grown
+from grace.objectives.classification import cross_entropy
+from grace.objectives.distillation import logit_distillation
+from tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+GRACE = GraceSettings(base=recipe(3), grow=recipe(), compress=recipe(), expand_at=(3,))
+METHODS: Mapping[str, BaseMethodSettings] = {
+    "grace": GRACE,
+    "der": DERSettings(base=recipe(), grow=recipe()),
+    "foster": FosterSettings(base=recipe(), boost=recipe(), compress=recipe()),
+    "memo": MemoSettings(base=recipe(), grow=recipe()),
+    "wa": WASettings(base=recipe(), update=recipe()),
+    "icarl": ICaRLSettings(base=recipe(), update=recipe()),
+    "replay": ReplaySettings(base=recipe(), update=recipe()),
+    "ewc": EWCSettings(base=recipe(), update=recipe()),
+    "finetune": FinetuneSettings(base=recipe(), update=recipe()),
+    "joint": JointSettings(base=recipe()),
+}
+PROBE = labelled(dict.fromkeys(range(4), 6), seed=9).images
+
+
+def create(method: BaseMethodSettings = GRACE, home: Path | None = None, **memory: Any) -> Learner:
+    kept = MemorySettings(**{"size": 20, "validation": 2} | memory)
+    return Learner.create(settings(method, memory=kept), shape=(3, SIZE, SIZE), directory=home)
+
+
+def teach(made: Learner, counts: Mapping[int, int], seed: int = 0, **options: Any) -> Update:
+    data = labelled(counts, seed=seed)
+    return made.update(data.images, class_names(data), **options)
+
+
+def holders(home: Path, images: Tensor) -> list[str]:
+    """Files below a home that contain the bytes of any of these images."""
+    wanted = [image.numpy().tobytes() for image in images]
+    files = [path for path in sorted(home.rglob("*")) if path.is_file()]
+    return [path.name for path in files if any(w in path.read_bytes() for w in wanted)]
+
+
+@pytest.fixture(scope="module")
+def original(
+    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Four versions, the third in use; class 1 is known to all, class 3 to the last two."""
+    made = create(home=tmp_path_factory.mktemp("original") / "home")
+    teach(made, {0: 10, 1: 10})
+    teach(made, {2: 10, 1: 5}, seed=1)
+    teach(made, {3: 10})
+    teach(made, {4: 10, 3: 6}, seed=2)
+    made.rollback(3)
+    assert made.home is not None
+    return made.home.path
+
+
+@pytest.fixture
+def home(original: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(original, tmp_path / "home"))
+
+
+class TestImages:
+    def test_they_are_gone_from_every_version(self, home: Path) -> None:
+        pixels = torch.cat([pictures(1, 10), pictures(1, 5, seed=1)])
+        others = torch.cat([pictures(0, 10), pictures(2, 10, seed=1), pictures(3, 10)])
+        kept = holders(home, others)
+        # Exemplars of several versions, and held-out images.
+        assert len(holders(home, pixels)) >= 3
+        learner = Learner.load(home)
+        learner.forget("class 1")
+        assert holders(home, pixels) == []
+        assert holders(home, others) == kept
+        assert not (home / "purge.json").exists()
+        assert learner.held_out.count(1) == 0
+        assert len(learner.method.memory.of_class(1)) == 0
+        for document in Home.open(home).documents():
+            assert document.forgotten == (1,)
+            assert document.class_names[:2] == ("class 0", "class 1")
+            assert not {1} & {*document.exemplars, *document.validation}
+            assert 1 not in document.original_counts
+        # What is learnt later has none of them either.
+        teach(learner, {5: 8})
+        assert holders(home, pixels) == []
+        assert learner.class_names == [f"class {i}" for i in (0, 1, 2, 3, 5)]
+
+    def test_a_class_that_only_other_versions_know(self, home: Path) -> None:
+        pixels = torch.cat([pictures(3, 10), pictures(3, 6, seed=2)])
+        learner = Learner.load(home)
+        learner.rollback(1)
+        said = learner.predict_proba(PROBE)
+        assert holders(home, pixels) != []
+        learner.forget("class 3")
+        assert holders(home, pixels) == []
+        assert [d.forgotten for d in Home.open(home).documents()] == [(), (), (3,), (3,)]
+        assert torch.equal(learner.predict_proba(PROBE), said)
+        assert teach(learner, {5: 8}).accepted
+
+    def test_without_a_home(self, tmp_path: Path) -> None:
+        made = create()
+        teach(made, {0: 10, 1: 10, 2: 10})
+        made.forget("class 1")
+        assert not bool(made.predict_proba(PROBE)[:, 1].any())
+        made.save(tmp_path / "home")
+        assert holders(tmp_path / "home", pictures(1, 10)) == []
+        assert Home.open(tmp_path / "home").document(1).forgotten == (1,)
+        loaded = Learner.load(tmp_path / "home")
+        assert torch.equal(loaded.predict_proba(PROBE), made.predict_proba(PROBE))
+
+
+class TestPredictions:
+    def test_no_version_says_its_name(self, home: Path) -> None:
+        learner = Learner.load(home)
+        named = [learner.predict(PROBE), *(Learner.load(home, n).predict(PROBE) for n in (1, 2))]
+        assert all("class 1" in names for names in named)
+        learner.forget("class 1")
+        loaded = [Learner.load(home, number) for number in Home.open(home).numbers()]
+        for one in [learner, *loaded]:
+            probabilities = one.predict_proba(PROBE)
+            assert torch.equal(probabilities[:, 1], torch.zeros(24))
+            torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(24))
+            assert torch.equal(one.decision_function(PROBE)[:, 1], torch.full((24,), -1e4))
+            assert "class 1" not in one.predict(PROBE)
+            scores = one.scores(PROBE)
+            assert list(scores) == ["linear", "nearest_mean"]
+            assert 1 not in scores["nearest_mean"].argmax(dim=1).tolist()
+            assert torch.equal(scores["nearest_mean"][:, 1], torch.full((24,), -1e4))
+        assert torch.equal(loaded[2].predict_proba(PROBE), learner.predict_proba(PROBE))
+
+    @pytest.mark.parametrize("name", METHODS)
+    def test_later_updates_do_not_bring_it_back(self, name: str) -> None:
+        made = create(METHODS[name])
+        teach(made, {0: 8, 1: 8, 2: 8})
+        made.forget("class 1")
+        for counts in ({3: 8}, {4: 8, 5: 8}):
+            teach(made, counts)
+            assert not bool(made.predict_proba(PROBE)[:, 1].any())
+            assert all(1 not in s.argmax(dim=1).tolist() for s in made.scores(PROBE).values())
+            assert 1 not in made.method.memory.classes
+            assert made.history[-1].accuracy.num_old == made.held_out.count(0) + (
+                made.held_out.count(2) + (made.held_out.count(3) if len(made.history) == 3 else 0)
+            )
+
+    def test_what_is_unknown_is_told_by_the_classes_left(self, home: Path) -> None:
+        learner = Learner.load(home)
+        before = learner.familiarities
+        learner.forget("class 1")
+        expected = []
+        for index in learner.held_out.classes:
+            logits = learner.decision_function(learner.held_out.of_class(index))[:, [0, 2, 3]]
+            expected += logits.double().exp().sum(dim=1).log().tolist()
+        assert len(expected) == len(before) - 2
+        torch.testing.assert_close(
+            learner.familiarities.double(), torch.tensor(sorted(expected), dtype=torch.float64)
+        )
+        assert torch.equal(Learner.load(home).familiarities, learner.familiarities)
+
+
+class TestLosses:
+    def head(self) -> LinearHead:
+        head = LinearHead(3, 4, torch.Generator().manual_seed(0))
+        head.mask([1])
+        return head
+
+    def test_a_masked_row_gets_no_gradient(self) -> None:
+        head, teacher = self.head(), self.head()
+        features = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]])
+        labels = torch.tensor([0, 3])
+        with torch.no_grad():
+            teacher.weight += 0.3
+            goal = teacher(features)
+        logits = head(features)
+        loss = cross_entropy(logits, labels) + logit_distillation(logits, goal, 2.0)
+        weights, biases = torch.autograd.grad(loss, [head.weight, head.bias])
+        assert torch.equal(weights[1], torch.zeros(3))
+        assert float(biases[1]) == 0.0
+        assert bool((weights[[0, 2, 3]].norm(dim=1) > 0).all())
+        # As if the class had never been: the same losses over the other three rows.
+        free = features @ head.weight[[0, 2, 3]].T + head.bias[[0, 2, 3]]
+        taught = features @ teacher.weight[[0, 2, 3]].T + teacher.bias[[0, 2, 3]]
+        alone = cross_entropy(free, torch.tensor([0, 2])) + logit_distillation(free, taught, 2.0)
+        torch.testing.assert_close(loss, alone)
+
+    def test_in_half_precision_it_is_nothing_too(self) -> None:
+        logits = self.head()(torch.ones(1, 3))
+        for dtype in (torch.float16, torch.bfloat16):
+            assert logits.detach().to(dtype).softmax(dim=1)[0, 1].item() == 0.0
+
+    def test_in_training_weight_decay_alone_moves_it(self) -> None:
+        update = Recipe(epochs=2, batch_size=16, lr=0.1, momentum=0.0, weight_decay=0.01)
+        made = create(ReplaySettings(base=recipe(), update=update), validation=0)
+        teach(made, {0: 8, 1: 8, 2: 8})
+        made.forget("class 1")
+        before = made.method.network.head.weight.detach().clone()
+        num_images = 10 + len(made.method.memory)
+        assert num_images == 10 + 2 * 6
+        teach(made, {3: 10})
+        after = made.method.network.head.weight.detach()
+        # 22 images are two batches: four steps of 1 - lr·wd.
+        torch.testing.assert_close(after[1], before[1] * (1 - 0.1 * 0.01) ** 4)
+        assert float((after[0] - before[0] * (1 - 0.1 * 0.01) ** 4).abs().max()) > 1e-4
+
+    def test_alignment_by_hand(self) -> None:
+        head = LinearHead(2, 4, torch.Generator())
+        with torch.no_grad():
+            head.weight.copy_(torch.tensor([[3.0, 4.0], [100.0, 0.0], [0.0, 7.0], [0.0, 3.0]]))
+        head.mask([1])
+        # The live old rows are 5 and 7 long, 6 on average; with the masked one it would be 37.3.
+        assert align_weights(head, 1) == pytest.approx(2.0)
+        expected = torch.tensor([[3.0, 4.0], [100.0, 0.0], [0.0, 7.0], [0.0, 6.0]])
+        torch.testing.assert_close(head.weight.detach(), expected)
+        head.mask([0, 1, 2])
+        assert align_weights(head, 1) == 1.0
+
+    def test_a_grown_head_stays_masked(self) -> None:
+        larger = grown(self.head(), 5, 6, torch.Generator())
+        scores = larger(torch.ones(1, 5))[0].tolist()
+        assert [place for place, score in enumerate(scores) if score == -1e4] == [1]
+
+
+class TestNumbers:
+    def test_the_memory_is_shared_by_those_left(self) -> None:
+        made = create(size=12, validation=0)
+        teach(made, {0: 10, 1: 10, 2: 10})
+        counts = [len(made.method.memory.of_class(i)) for i in range(3)]
+        assert counts == [4, 4, 4]
+        made.forget("class 1")
+        teach(made, {3: 10})
+        # 12 // 3 live classes; of all four it would be 3.
+        assert [len(made.method.memory.of_class(i)) for i in range(4)] == [4, 0, 4, 4]
+
+    def test_weights_of_compress_by_hand(self) -> None:
+        compress = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=1.0)
+        made = create(compress, size=24, validation=0)
+        teach(made, {0: 10, 1: 10, 2: 10, 3: 10})
+        made.forget("class 0")
+        shares: dict[str, float] = {}
+
+        def note(item: Phase | Sweep) -> None:
+            if isinstance(item, Phase) and item.name == "compress":
+                frozen, learned = [torch.ones(2, 64)] * 2, [torch.ones(2, 64)]
+                labels, draws = torch.tensor([1, 4]), torch.Generator()
+                batch = Batch(torch.ones(2, 3, 8, 8), labels, frozen, learned, 0, draws)
+                shares.update({k: loss.weight for k, loss in item.objective(batch).items()})
+
+        watch(made, note)
+        outcome = teach(made, {4: 10}).outcome
+        # λ = 3 live old classes / 4 live ones, α = 0.4, β = 1.6.
+        expected = {"classification": 0.25, "logits": 0.75 * 0.4, "features": 0.75 * 1.6}
+        assert shares == pytest.approx(expected)
+        # P = 4 classes of the backbone / (4 + 1); B = 10 / (10 + 18 exemplars // 3 live classes).
+        preserved, bias = 4 / 5, 10 / 16
+        assert outcome.merge_weight == pytest.approx(((preserved**5 + bias**5) / 2) ** 0.2)
+
+
+class TestRevival:
+    def test_new_images_bring_it_back_in_its_old_place(self, home: Path) -> None:
+        learner = Learner.load(home)
+        learner.forget("class 1")
+        update = teach(learner, {1: 10, 5: 8}, seed=4)
+        assert update.revived_class_names == ("class 1",)
+        assert update.new_class_names == ("class 5",)
+        assert learner.class_names == [f"class {i}" for i in (0, 1, 2, 3, 5)]
+        assert learner.forgotten == set()
+        assert bool((learner.predict_proba(PROBE)[:, 1] > 0).all())
+        # 10 images: two are held out, eight are learnt from.
+        assert learner.held_out.count(1) == 2
+        assert learner.method.memory.original_counts[1] == 8
+        assert update.accuracy.num_new == 2 + 1
+        assert holders(home, pictures(1, 10)) == []
+        assert holders(home, pictures(1, 10, seed=4)) != []
+        again = Learner.load(home)
+        assert torch.equal(again.predict_proba(PROBE), learner.predict_proba(PROBE))
+        # Old versions stay without it.
+        assert not bool(Learner.load(home, 3).predict_proba(PROBE)[:, 1].any())
+
+    def test_the_very_images_of_the_last_update_count_as_new(self, tmp_path: Path) -> None:
+        made = create(METHODS["replay"], tmp_path / "home")
+        teach(made, {0: 8, 1: 8})
+        teach(made, {2: 8})
+        made.forget("class 2")
+        update = teach(made, {2: 8})
+        assert update.task == 3
+        assert update.revived_class_names == ("class 2",)
+        assert made.forgotten == set()
+
+
+class TestInterruptions:
+    @pytest.mark.parametrize("way", ["rollback", "forget", "update", "purge alone"])
+    def test_a_purge_is_finished_by_the_next_change(
+        self, way: str, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pixels = torch.cat([pictures(1, 10), pictures(1, 5, seed=1)])
+        learner, write = Learner.load(home), Home.write
+        written: list[int] = []
+
+        def killed(self: Home, document: Document) -> None:
+            if written:
+                raise KeyboardInterrupt
+            written.append(document.number)
+            write(self, document)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Home, "write", killed)
+            with pytest.raises(KeyboardInterrupt):
+                learner.forget("class 1")
+        assert json.loads((home / "purge.json").read_text()) == {"class": "class 1"}
+        assert [d.forgotten for d in Home.open(home).documents()] == [(1,), (), (), ()]
+        assert holders(home, pixels) != []
+
+        other = Learner.load(home)
+        if way == "rollback":
+            other.rollback(3)
+        elif way == "forget":
+            other.forget("class 2")
+        elif way == "update":
+            # What was loaded before the purge was finished is told so, and can do no harm.
+            with pytest.raises(ValueError, match="has changed since this learner was loaded"):
+                teach(other, {5: 8})
+            other = Learner.load(home)
+            teach(other, {5: 8})
+        else:
+            with Home.open(home).changing():
+                pass
+        assert not (home / "purge.json").exists()
+        assert holders(home, pixels) == []
+        forgotten = [set(d.forgotten) for d in Home.open(home).documents()]
+        assert all(1 in indices for indices in forgotten)
+        assert "class 1" not in Learner.load(home).predict(PROBE)
+        if way != "purge alone" and way != "forget":
+            assert "class 1" not in other.predict(PROBE)
+
+    def test_an_unfinished_update_comes_first(self, home: Path) -> None:
+        learner = Learner.load(home)
+
+        def stop(item: Phase | Sweep) -> None:
+            if item.name == "compress":
+                raise KeyboardInterrupt
+
+        watch(learner, stop)
+        with pytest.raises(KeyboardInterrupt):
+            teach(learner, {6: 8})
+        documents = [path.read_bytes() for path in sorted((home / "versions").iterdir())]
+        with pytest.raises(ValueError, match="was interrupted: run it again to finish it, or drop"):
+            Learner.load(home).forget("class 1")
+        assert [p.read_bytes() for p in sorted((home / "versions").iterdir())] == documents
+        assert not (home / "purge.json").exists()
+        again = Learner.load(home)
+        teach(again, {6: 8})
+        again.forget("class 1")
+        assert holders(home, pictures(1, 10)) == []
+
+
+class TestRefusals:
+    def test_names_it_does_not_know(self, home: Path) -> None:
+        learner = Learner.load(home)
+        with pytest.raises(ValueError, match="'cat' is no class of this learner: it knows class 0"):
+            learner.forget("cat")
+        learner.forget("class 1")
+        with pytest.raises(ValueError, match="'class 1' is no class of this learner"):
+            learner.forget("class 1")
+
+    def test_the_last_class_stays(self, tmp_path: Path) -> None:
+        made = create(METHODS["replay"], tmp_path / "home")
+        teach(made, {0: 8, 1: 8})
+        teach(made, {2: 8})
+        for name in ("class 0", "class 1"):
+            made.forget(name)
+        with pytest.raises(ValueError, match="'class 2' is the last class left"):
+            made.forget("class 2")
+        assert set(made.predict(PROBE)) == {"class 2"}
+        # The first version has no class left: it cannot come back.
+        for refused in (lambda: made.rollback(1), lambda: Learner.load(tmp_path / "home", 1)):
+            with pytest.raises(ValueError, match=r"all classes of version 1 of .* were forgotten"):
+                refused()
+        assert Home.open(tmp_path / "home").current() == made.version == 2
+        assert teach(made, {3: 8}).accepted
+
+
+def names(updates: Sequence[Update]) -> list[tuple[str, ...]]:
+    return [update.new_class_names for update in updates]
+
+
+def test_the_history_still_tells_of_it(home: Path) -> None:
+    learner = Learner.load(home)
+    before = names(learner.history)
+    learner.forget("class 1")
+    assert names(Learner.load(home).history) == before == names(learner.history)

@@ -1,0 +1,403 @@
+"""Learners that come back: bit for bit what they were, and they go on as if they had never left."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grace.configs.experiment import EngineSettings, MemorySettings
+from grace.configs.methods import (
+    BaseMethodSettings,
+    DERSettings,
+    EWCSettings,
+    FinetuneSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    JointSettings,
+    MemoSettings,
+    ReplaySettings,
+    WASettings,
+)
+from grace.data.images import LabelledImages
+from grace.learner.document import Document, Update
+from grace.learner.home import Home
+from grace.learner.learner import Learner
+from tiny_streams import SIZE, class_names, labelled, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+METHODS: Mapping[str, BaseMethodSettings] = {
+    # It compresses, grows, and compresses beside a fixed backbone.
+    "grace": GraceSettings(base=recipe(2), grow=recipe(), compress=recipe(), expand_at=(3,)),
+    "der": DERSettings(base=recipe(2), grow=recipe()),
+    "foster": FosterSettings(base=recipe(2), boost=recipe(), compress=recipe()),
+    "memo": MemoSettings(base=recipe(2), grow=recipe()),
+    "memo-frozen": MemoSettings(base=recipe(2), grow=recipe(), train_base=False),
+    "wa": WASettings(base=recipe(2), update=recipe()),
+    "icarl": ICaRLSettings(base=recipe(2), update=recipe()),
+    "replay": ReplaySettings(base=recipe(2), update=recipe()),
+    "ewc": EWCSettings(base=recipe(2), update=recipe()),
+    "finetune": FinetuneSettings(base=recipe(2), update=recipe()),
+    "joint": JointSettings(base=recipe()),
+}
+# The last one brings images of a known class, too.
+STREAM = ({0: 9, 1: 9, 2: 9}, {3: 8}, {4: 8, 5: 10}, {1: 5, 6: 8})
+PROBE = labelled(dict.fromkeys(range(7), 3), seed=5).images
+MEMORY = MemorySettings(size=30, validation=2)
+
+UPDATE_ELSEWHERE = """
+import sys
+import grace.methods.base, tiny_streams
+from grace.learner.learner import Learner
+from test_learner_saving import STREAM, teach
+grace.methods.base.build_backbone = tiny_streams._resnet8
+teach(Learner.load(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def images_of(step: int) -> LabelledImages:
+    return labelled(STREAM[step], seed=step)
+
+
+def teach(made: Learner, step: int, **options: Any) -> Update:
+    data = images_of(step)
+    return made.update(data.images, class_names(data), **options)
+
+
+def create(name: str, directory: Path | None = None) -> Learner:
+    chosen = settings(METHODS[name], memory=MEMORY)
+    return Learner.create(chosen, shape=(3, SIZE, SIZE), directory=directory)
+
+
+def comparable(document: Document) -> dict[str, Any]:
+    """All that a version says but when it was made and how long that took."""
+    raw = document.model_dump(mode="json")
+    del raw["created"]
+    for update in raw["history"]:
+        for key in ("seconds", "date", "work", "num_bytes"):
+            del update[key]
+    return raw
+
+
+def files_of(directory: Path) -> set[str]:
+    return {path.stem for path in (directory / "objects").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def straight(
+    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, tuple[Learner, list[Tensor]]]:
+    """By method, a learner that stayed in one process, and what it said after each update."""
+    made = {}
+    for name in METHODS:
+        learner = create(name, tmp_path_factory.mktemp("straight") / name)
+        said = []
+        for step in range(len(STREAM)):
+            teach(learner, step)
+            said.append(learner.predict_proba(PROBE))
+        made[name] = (learner, said)
+    return made
+
+
+@pytest.fixture
+def grace_home(straight: Any, tmp_path: Path) -> tuple[Path, list[Tensor]]:
+    """A copy of GRACE's home that tests may change, and what each version said."""
+    learner, said = straight["grace"]
+    return Path(shutil.copytree(learner.home.path, tmp_path / "home")), said
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("name", METHODS)
+    def test_a_learner_that_is_loaded_for_every_update_is_the_same(
+        self, name: str, straight: Any, tmp_path: Path
+    ) -> None:
+        home, (stayed, said) = tmp_path / "home", straight[name]
+        create(name, home)
+        for step in range(len(STREAM)):
+            learner = Learner.load(home)
+            if name == "joint":
+                for earlier in range(step):
+                    data = images_of(earlier)
+                    learner.recall(data.images, class_names(data))
+            teach(learner, step)
+        again = Learner.load(home)
+        assert torch.equal(again.predict_proba(PROBE), said[-1])
+        assert again.predict(PROBE) == stayed.predict(PROBE)
+        for one, two in zip(Home.open(home).documents(), stayed.home.documents(), strict=True):
+            # Equal references are equal bytes: they are named after their content.
+            assert comparable(one) == comparable(two)
+        assert files_of(home) == files_of(stayed.home.path)
+        images = PROBE.gather(torch.arange(21))
+        for kind, scores in stayed.scores(images).items():
+            assert torch.equal(again.scores(images)[kind], scores)
+
+    def test_the_stream_decides_what_it_was_made_for(self, straight: Any) -> None:
+        def verdicts(name: str) -> list[str]:
+            return [update.outcome.verdict for update in straight[name][0].history]
+
+        assert verdicts("grace") == ["base", "compress", "grow", "compress"]
+        assert verdicts("der") == ["base", "grow", "grow", "grow"]
+        assert straight["grace"][0].size().num_backbones == 2
+        assert straight["der"][0].size().num_backbones == 4
+
+    def test_a_new_process_goes_on_too(self, straight: Any, tmp_path: Path) -> None:
+        home, (stayed, said) = tmp_path / "home", straight["grace"]
+        made = create("grace", home)
+        for step in (0, 1):
+            teach(made, step)
+        tests = Path(__file__).parents[1]
+        paths = [str(tests), str(tests / "learner"), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", UPDATE_ELSEWHERE, str(home), "2"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        learner = Learner.load(home)
+        assert torch.equal(learner.predict_proba(PROBE), said[2])
+        assert comparable(Home.open(home).document(3)) == comparable(stayed.home.document(3))
+        teach(learner, 3)
+        assert torch.equal(learner.predict_proba(PROBE), said[3])
+
+    def test_a_learner_from_memory_is_saved_once(self, straight: Any, tmp_path: Path) -> None:
+        made, (stayed, said) = create("grace"), straight["grace"]
+        for step in (0, 1, 2):
+            teach(made, step)
+        assert made.save(tmp_path / "home") == 1
+        assert made.save(tmp_path / "home") == 1
+        learner = Learner.load(str(tmp_path / "home"))
+        document = Home.open(tmp_path / "home").document(1)
+        assert document.parts == stayed.home.document(3).parts
+        assert len(document.history) == 3
+        assert Home.open(tmp_path / "home").numbers() == [1]
+        for one in (made, learner):
+            assert torch.equal(one.predict_proba(PROBE), said[2])
+        # Both are version 1 of one home: the first to go on wins.
+        teach(learner, 3)
+        assert torch.equal(learner.predict_proba(PROBE), said[3])
+        with pytest.raises(ValueError, match="has changed since this learner was loaded"):
+            teach(made, 3)
+
+    def test_the_same_update_again_is_not_repeated(
+        self, grace_home: tuple[Path, list[Tensor]]
+    ) -> None:
+        home, said = grace_home
+        learner = Learner.load(home)
+        before = learner.history[-1]
+        assert teach(learner, 3) == before
+        assert Home.open(home).numbers() == [1, 2, 3, 4]
+        assert torch.equal(learner.predict_proba(PROBE), said[3])
+        assert teach(learner, 3, again=True).task == 5
+        assert Home.open(home).numbers() == [1, 2, 3, 4, 5]
+
+
+class TestObjects:
+    def test_versions_share_what_did_not_change(self, straight: Any) -> None:
+        learner, _ = straight["grace"]
+        one, two, three, four = learner.home.documents()
+        # It compressed, then grew beside what it was, then compressed the second backbone.
+        assert one.parts["backbone.0"] != two.parts["backbone.0"]
+        assert two.parts["backbone.0"] == three.parts["backbone.0"] == four.parts["backbone.0"]
+        assert three.parts["backbone.1"] != four.parts["backbone.1"]
+        # 9 // 5 = 1 image of each early class is held out, for good; class 5 has 10 images.
+        assert one.validation == {c: three.validation[c] for c in (0, 1, 2)}
+        header = len(b'{"images":{"dtype":"U8","shape":[1,3,8,8],"data_offsets":[0,192]}}')
+        padded = 8 + -(-header // 8) * 8
+        assert [three.validation[c].bytes - padded for c in (0, 4, 5)] == [192, 192, 2 * 192]
+        referred = {ref.sha256 for d in (one, two, three, four) for ref in d.objects.values()}
+        assert files_of(learner.home.path) == referred
+
+    def test_what_a_version_takes_on_disk_is_counted(self, straight: Any) -> None:
+        learner, _ = straight["grace"]
+        home = learner.home.path
+        for document in learner.home.documents():
+            names = {ref.sha256 for ref in document.objects.values()}
+            found = (home / "versions" / f"{document.number:04d}.json").stat().st_size
+            found += sum((home / "objects" / f"{n}.safetensors").stat().st_size for n in names)
+            assert document.num_bytes == found
+            # What the history says was counted before the document knew its own number.
+            assert document.history[-1].num_bytes == pytest.approx(found, abs=20)
+
+    def test_a_method_keeps_its_own_tensors(self, straight: Any) -> None:
+        def parts(name: str) -> set[str]:
+            return set(straight[name][0].home.document(2).parts)
+
+        assert parts("ewc") == {"backbone.0", "head", "importance"}
+        branches = {"backbone.0", "backbone.1"}
+        assert parts("memo") == {"trunk", *branches, "head", "class_means"}
+        teacher = {f"teacher.{name}" for name in (*branches, "head")}
+        assert parts("foster") == {"backbone.0", "head", "class_means", *teacher}
+
+    def test_a_trunk_that_is_frozen_is_stored_once(self, straight: Any) -> None:
+        def num_trunks(name: str) -> int:
+            documents = straight[name][0].home.documents()
+            return len({document.parts["trunk"] for document in documents})
+
+        assert (num_trunks("memo"), num_trunks("memo-frozen")) == (4, 1)
+
+
+class TestRollback:
+    @pytest.mark.parametrize("version", [1, 2, 3, 4])
+    def test_every_version_says_what_it_said_and_goes_on(
+        self, version: int, grace_home: tuple[Path, list[Tensor]]
+    ) -> None:
+        home, said = grace_home
+        assert torch.equal(Learner.load(home, version).predict_proba(PROBE), said[version - 1])
+        assert Home.open(home).current() == 4
+        learner = Learner.load(home)
+        learner.rollback(version)
+        assert Home.open(home).current() == version
+        assert torch.equal(learner.predict_proba(PROBE), said[version - 1])
+        assert len(learner.history) == version
+        step = min(version, 2)
+        known = learner.predict_proba(PROBE)
+        teach(learner, step)
+        after = Home.open(home).document(5)
+        assert after.parent == version
+        if version == step:
+            before = Home.open(home).document(version + 1)
+            assert after.parts == before.parts
+            assert after.exemplars == before.exemplars
+            assert torch.equal(learner.predict_proba(PROBE), said[version])
+        learner.rollback(version)
+        assert torch.equal(learner.predict_proba(PROBE), known)
+
+    def test_a_version_that_is_not_there(self, grace_home: tuple[Path, list[Tensor]]) -> None:
+        home, said = grace_home
+        learner = Learner.load(home)
+        with pytest.raises(ValueError, match=r"has no version 9 \(it has 1, 2, 3, 4\)"):
+            learner.rollback(9)
+        with pytest.raises(ValueError, match="has no version 9"):
+            Learner.load(home, 9)
+        assert torch.equal(learner.predict_proba(PROBE), said[3])
+        with pytest.raises(ValueError, match="this learner has no home: save it"):
+            create("grace").rollback(1)
+
+
+class TestSomebodyElse:
+    @pytest.mark.parametrize("change", ["update", "rollback", "forget"])
+    def test_a_learner_that_was_overtaken_is_told(
+        self, change: str, grace_home: tuple[Path, list[Tensor]]
+    ) -> None:
+        home, _ = grace_home
+        mine, other = Learner.load(home), Learner.load(home)
+        if change == "update":
+            data = labelled({0: 4, 7: 6})
+            other.update(data.images, class_names(data))
+        elif change == "rollback":
+            other.rollback(2)
+        else:
+            # No new version: each is written anew without the class.
+            other.forget("class 3")
+        numbers = Home.open(home).numbers()
+        data = labelled({1: 4, 2: 4}, seed=8)
+        with pytest.raises(ValueError, match="changed since this learner was loaded: load it"):
+            mine.update(data.images, class_names(data))
+        assert Home.open(home).numbers() == numbers
+        assert not Home.open(home).pending()
+        Learner.load(home).update(data.images, class_names(data))
+
+
+class TestPlaces:
+    def test_a_home_must_be_new(self, straight: Any, tmp_path: Path) -> None:
+        made = create("grace")
+        with pytest.raises(ValueError, match="nothing has been learnt yet"):
+            made.save(tmp_path / "new")
+        assert list(tmp_path.iterdir()) == []
+        teach(made, 0)
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+        (tmp_path / "file").write_text("text")
+        for name in ("photos", "file"):
+            with pytest.raises(ValueError, match="exists already and is no learner"):
+                made.save(tmp_path / name)
+        taken = straight["grace"][0].home.path
+        documents = sorted((taken / "versions").iterdir())
+        with pytest.raises(ValueError, match="exists already and is another learner"):
+            made.save(taken)
+        assert sorted((taken / "versions").iterdir()) == documents
+        assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+        assert made.home is None
+        # An empty folder is as good as none.
+        (tmp_path / "empty").mkdir()
+        assert made.save(tmp_path / "empty") == 1
+        with pytest.raises(ValueError, match=r"this learner lives in .*: copy that directory"):
+            made.save(tmp_path / "other")
+
+    def test_a_full_disk_leaves_a_learner_without_home(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = create("finetune")
+        teach(made, 0)
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Home, "write", full)
+            with pytest.raises(OSError, match="No space left"):
+                made.save(tmp_path / "full")
+        assert (made.home, made.version) == (None, None)
+        teach(made, 1)
+        assert made.save(tmp_path / "roomy") == 1
+
+    def test_a_directory_that_is_no_learner(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"is no learner \(it has no model.json\)"):
+            Learner.load(tmp_path)
+
+
+class TestThisMachine:
+    @pytest.fixture(autouse=True)
+    def threads(self) -> Iterator[None]:
+        before = torch.get_num_threads()
+        yield
+        torch.set_num_threads(before)
+
+    def greedy(self, path: Path) -> None:
+        raw = json.loads(path.read_text())
+        wishes = {"threads": 4096, "eval_batch_size": 10**9, "device": "cuda", "compile": False}
+        raw["settings"]["engine"] |= wishes
+        path.write_text(json.dumps(raw))
+
+    @pytest.mark.parametrize("learnt", [True, False])
+    def test_a_file_cannot_ask_for_more_than_there_is(
+        self,
+        learnt: bool,
+        grace_home: tuple[Path, list[Tensor]],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        home, said = grace_home
+        if learnt:
+            self.greedy(home / "versions" / "0004.json")
+        else:
+            home = tmp_path / "unborn"
+            create("grace", home)
+            self.greedy(home / "model.json")
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        learner = Learner.load(home)
+        engine = learner.settings.engine
+        assert (engine.threads, engine.eval_batch_size, engine.device) == (2, 512, "auto")
+        assert torch.get_num_threads() == 2
+        if learnt:
+            torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
+
+    def test_what_is_given_comes_first(self, grace_home: tuple[Path, list[Tensor]]) -> None:
+        home, said = grace_home
+        engine = EngineSettings(device="cpu", compile=False, threads=1, eval_batch_size=5)
+        learner = Learner.load(home, engine=engine)
+        assert learner.settings.engine == engine
+        torch.testing.assert_close(learner.predict_proba(PROBE), said[3])

@@ -1,0 +1,92 @@
+"""A run, or a learner, that was killed at any moment ends as if it never had been.
+
+``benchmarks/kill_harness.py`` does the same at every point and many more times.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kills import Kill, Server, Straight, differences, random_kills
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+
+
+class Harness:
+    """Works done straight, once, and again with kills, in folders of their own."""
+
+    def __init__(self, server: Server, root: Path) -> None:
+        self._server = server
+        self._folders = (root / str(number) for number in count())
+        self.straight = cache(self._straight)
+
+    def _straight(self, work: str) -> Straight:
+        return self._server.straight(work, next(self._folders))
+
+    def chain(self, work: str, *kills: Kill, judge: str | None = None) -> tuple[int, list[str]]:
+        """Count the killed processes, and name what differs from the straight ``judge``."""
+        done = self._server.chain(work, next(self._folders), kills)
+        return done.num_killed, differences(self.straight(judge or work).facts, done.facts)
+
+    def point(self, work: str, name: str, which: int = 0) -> Kill:
+        """Find the ``which``-th point of a name."""
+        points = self.straight(work).points
+        return Kill(point=[n for n, own in enumerate(points, 1) if own.startswith(name)][which])
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with Server() as server:
+        yield Harness(server, tmp_path_factory.mktemp("kills"))
+
+
+def test_the_works_come_across_everything(harness: Harness) -> None:
+    tasks = harness.straight("run").facts["tasks"]
+    assert [task["verdict"] for task in tasks] == ["base", "grow", "compress"]
+    documents = harness.straight("learner").facts["documents"]
+    verdicts = [document["history"][-1]["outcome"]["verdict"] for document in documents]
+    assert verdicts == ["base", "refresh", "grow", "refresh", "compress"]
+    statuses = [document["status"] for document in documents]
+    assert statuses == ["accepted", "accepted", "accepted", "rejected", "accepted"]
+    # Forgotten in every version, revived in the last.
+    assert [document["forgotten"] for document in documents] == [[1], [1], [1], [1], []]
+
+
+@pytest.mark.parametrize("work", ["run", "learner"])
+def test_killed_at_any_time(harness: Harness, work: str) -> None:
+    draws, landed = random.Random(f"suite {work}"), 0  # noqa: S311
+    while landed < 5:
+        kills = random_kills(draws, min(3, 5 - landed), harness.straight(work).seconds)
+        number, found = harness.chain(work, *kills)
+        assert found == [], kills
+        landed += number
+
+
+@pytest.mark.parametrize(
+    ("work", "name", "which"),
+    [
+        ("run", "half of write", 1),  # of run.json; the pid in the lock is the first
+        ("run", "replace .model.json", 0),
+        ("run", "unlink update.json", 0),  # the first task is learnt, but has no line yet
+        ("run", "replace .tasks.jsonl", 1),
+        ("run", "unlink lock", 0),
+        ("joint_run", "replace .current.json", 1),  # the second version is there, but not in use
+        ("learner", "unlink update.json", 1),  # --again is done
+        ("learner", "unlink purge.json", 0),
+    ],
+)
+def test_killed_where_it_changes_a_file(harness: Harness, work: str, name: str, which: int) -> None:
+    assert harness.chain(work, harness.point(work, name, which)) == (1, [])
+
+
+def test_the_harness_sees_what_is_lost(harness: Harness) -> None:
+    # A mid-phase snapshot is written; whoever goes on from it forgets the momenta.
+    kill = harness.point("run", "replace .0000.safetensors", 1)
+    killed, found = harness.chain("forgetful_run", kill, judge="run")
+    assert killed == 1
+    assert any(line.startswith("/learner/documents/0/parts/backbone.0/sha256") for line in found)
