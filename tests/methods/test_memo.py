@@ -225,16 +225,18 @@ def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
         method().restore(type(saved)(saved.values, kept), 3)
 
 
-@pytest.mark.parametrize("name", ["trunk", "backbone.1", "head"])
+@pytest.mark.parametrize(
+    ("name", "called"), [("trunk", "trunk"), ("backbone.1", "backbone 1"), ("head", "head")]
+)
 def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = taught().method.state()
     first = next(iter(saved.parts[name]))
     part = {**saved.parts[name], first: torch.zeros(2, 2)}
     fresh = method()
     monkeypatch.setattr(type(fresh.workshop), "backbone", None)
-    with pytest.raises(DamagedError, match=f"of the saved {name} is torch.float32"):
+    with pytest.raises(DamagedError, match=f"of the saved {called} is torch.float32"):
         fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
 
 

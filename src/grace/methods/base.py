@@ -289,15 +289,14 @@ class Method(ABC, Generic[SettingsT]):
         count = sum(name.startswith(f"{of}backbone.") for name in parts)
         if not count:
             return None
-        names = [f"{of}backbone.{i}" for i in range(count)]
-        self._refuse_unlike(parts, names, num_classes, of)
+        self._refuse_unlike(parts, count, num_classes, of)
         trunk: nn.Module | None = None
         backbones: list[Backbone] = []
-        for name in names:
+        for i in range(count):
             backbone = self.workshop.backbone("restored")
             if self.shares_trunk:
                 trunk, backbone = split(backbone)
-            load_exactly(backbone, parts.pop(name), name)
+            load_exactly(backbone, parts.pop(f"{of}backbone.{i}"), f"{of}backbone {i}")
             backbones.append(backbone)
         if trunk is not None:
             load_exactly(trunk, parts.pop(f"{of}trunk"), f"{of}trunk")
@@ -321,7 +320,7 @@ class Method(ABC, Generic[SettingsT]):
     def _refuse_unlike(
         self,
         parts: Mapping[str, Mapping[str, Tensor]],
-        backbones: Sequence[str],
+        count: int,
         num_classes: int,
         of: str,
     ) -> None:
@@ -331,9 +330,9 @@ class Method(ABC, Generic[SettingsT]):
             trunk, sketch = split(sketch)
             refuse_unlike(trunk.state_dict(), parts.get(f"{of}trunk", {}), f"{of}trunk")
         own = sketch.state_dict()
-        for name in backbones:
-            refuse_unlike(own, parts.get(name, {}), name)
-        weight = torch.empty(num_classes, len(backbones) * sketch.feature_dim, device="meta")
+        for i in range(count):
+            refuse_unlike(own, parts.get(f"{of}backbone.{i}", {}), f"{of}backbone {i}")
+        weight = torch.empty(num_classes, count * sketch.feature_dim, device="meta")
         head = {"weight": weight, "bias": weight[:, 0]}
         refuse_unlike(head, parts.get(f"{of}head", {}), f"{of}head")
 
