@@ -21,3 +21,17 @@ def test_a_backbone_that_cannot_work_is_refused_before_anything_is_learnt(
     settings = ExperimentSettings.model_validate({"backbone": {"name": backbone}})
     with pytest.raises(ValueError, match=message):
         Learner(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
+
+
+def test_a_backbone_that_cannot_share_a_trunk_is_refused_where_one_is_shared() -> None:
+    pytest.importorskip("timm", reason="the timm extra is not installed")
+    backbone = {"name": "timm/mobilenetv3_small_050"}
+    for method in ("der", "memo"):
+        settings = ExperimentSettings.model_validate(
+            {"backbone": backbone, "method": {"name": method}}
+        )
+        if method == "memo":
+            with pytest.raises(ValueError, match="cannot be cut before its last stage"):
+                Learner(settings, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
+        else:
+            Learner(settings, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)

@@ -20,7 +20,7 @@ from grace.configs.recipe import Recipe
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.scenario import Task
 from grace.engine.checkpoint import Keeper
-from grace.engine.phase import Phase, Sweep
+from grace.engine.phase import Work
 from grace.learner.learner import Learner
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
@@ -106,13 +106,13 @@ def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
 
 def watch(
     learner: Learner,
-    before: Callable[[Phase | Sweep], None] = lambda item: None,
-    after: Callable[[Phase | Sweep, Any], None] = lambda item, result: None,
+    before: Callable[[Work], None] = lambda item: None,
+    after: Callable[[Work, Any], None] = lambda item, result: None,
 ) -> None:
     """Hear of every phase and sweep of a learner's updates, before and after it is done."""
     run = type(learner.trainer).run
 
-    def watched(item: Phase | Sweep, keeper: Keeper | None = None) -> Any:
+    def watched(item: Work, keeper: Keeper | None = None) -> Any:
         before(item)
         result = run(learner.trainer, item, keeper)
         after(item, result)

@@ -10,12 +10,12 @@ import pytest
 from rich.cells import cell_len
 
 from grace.cli._columns import aligned
-from grace.configs.methods import ReplaySettings
+from grace.configs.methods import MemoSettings, ReplaySettings
 from grace.learner.learner import Learner
 from saved_learners import call
 from saved_learners import copied as copied
 from saved_learners import saved as saved
-from tiny_streams import SIZE, recipe, settings
+from tiny_streams import SIZE, class_names, labelled, recipe, settings
 from tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -148,3 +148,22 @@ def test_columns_are_aligned_on_the_screen() -> None:
     rows = [["a", "1", "x"], ["猫猫", "22", "y"], ["e\u0301", "3", ""]]
     lines = aligned(rows, right="<>")
     assert lines == ["a      1  x", "猫猫  22  y", "e\u0301      3"]
+
+
+def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
+    method, home = MemoSettings(base=recipe(), grow=recipe()), tmp_path / "memo"
+    made = Learner.create(settings(method), shape=(3, 8, 8), directory=home)
+    for counts in ({0: 8, 1: 8}, {2: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    assert made.home is not None
+    facts = json.loads(call("info", home, "--json").stdout)["in_use"]
+    # By hand: a stem and stages of 16 and 32 channels, twice a stage of 64, a head of 129 · 3.
+    trunk, branch = (432 + 32) + (2 * 2304 + 64) + (4608 + 9216 + 128), 18_432 + 36_864 + 256
+    assert facts["num_parameters"] == trunk + 2 * branch + 129 * 3
+    parts = made.home.document(2).parts
+    assert {"trunk", "backbone.0", "backbone.1"} < set(parts)
+    files = [home / "objects" / f"{ref.sha256}.safetensors" for ref in parts.values()]
+    weights = sum(file.stat().st_size for file in files)
+    assert facts["num_bytes"]["weights_and_method_state"] == weights
+    assert "2 × last stage of resnet20, 0.13 M" in call("info", home).stdout

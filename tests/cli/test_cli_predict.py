@@ -226,9 +226,10 @@ def test_rows_come_batch_by_batch_and_a_closed_pipe_is_silent(saved: Path, folde
         f"sys.argv = ['grace', 'predict', {str(saved)!r}, {str(folder)!r}, '--format', 'csv']\n"
         "main()\n"
     )
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,7 +9,14 @@ from rich.console import Console
 from grace.cli._why import why
 from grace.cli.progress import RichProgress
 from grace.configs.experiment import ExperimentSettings, MemorySettings
-from grace.configs.methods import DERSettings, GraceSettings, JointSettings, ReplaySettings
+from grace.configs.methods import (
+    DERSettings,
+    FosterSettings,
+    GraceSettings,
+    JointSettings,
+    MemoSettings,
+    ReplaySettings,
+)
 from grace.learner.document import Update
 from grace.methods.outcome import Outcome
 
@@ -78,6 +85,12 @@ def test_a_list_that_decided() -> None:
     ("method", "verdict", "sentence"),
     [
         (DERSettings(), "grow", "grew: der adds a backbone with every update"),
+        (MemoSettings(), "grow", "grew: memo adds a last stage with every update"),
+        (
+            FosterSettings(),
+            "compress",
+            "compressed: foster makes one backbone of two with every update",
+        ),
         (ReplaySettings(), "update", "trained further: replay keeps to one backbone"),
         (GraceSettings(), "base", "trained afresh: the first update makes the first backbone"),
         (JointSettings(), "base", "trained afresh: joint trains one network on all images"),

@@ -11,7 +11,14 @@ from grace.configs.load import (
     list_experiments,
     load_experiment,
 )
-from grace.configs.methods import DERSettings, FinetuneSettings, GraceSettings
+from grace.configs.methods import (
+    DERSettings,
+    FinetuneSettings,
+    FosterSettings,
+    GraceSettings,
+    MemoSettings,
+)
+from grace.configs.registry import METHODS
 
 
 def grace_of(name: str, *overrides: str) -> GraceSettings:
@@ -62,6 +69,9 @@ def test_published_configurations(name: str) -> None:
         ("finetune", "update", 80, (40, 70)),
         ("replay", "update", 70, (30, 50)),
         ("der", "grow", 170, (80, 120, 150)),
+        ("wa", "update", 170, (60, 100, 140)),
+        ("icarl", "update", 170, (80, 120)),
+        ("ewc", "update", 180, (70, 120, 150)),
     ],
 )
 def test_baselines_keep_their_own_recipes(
@@ -73,7 +83,60 @@ def test_baselines_keep_their_own_recipes(
     assert (recipe.lr, recipe.weight_decay, recipe.batch_size) == (0.1, 2e-4, 128)
 
 
-@pytest.mark.parametrize("method", ["grace", "der", "replay", "finetune", "joint"])
+# spec §3.7: β₁ published for a protocol, 0.96 where there is none; §3.8: the shared trunk of the
+# Base 50 protocols is frozen.
+@pytest.mark.parametrize(
+    ("name", "betas"),
+    [
+        ("cifar100-b0i5", (0.96,)),
+        ("cifar100-b0i10", (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)),
+        ("cifar100-b50i2", (0.95,)),
+        ("cifar100-b50i10", (0.94,)),
+        ("imagenet100-b0i5", (0.96,)),
+        ("imagenet100-b0i10", (0.96,)),
+        ("imagenet100-b50i10", (0.97,)),
+    ],
+)
+def test_published_configurations_of_foster_and_memo(name: str, betas: tuple[float, ...]) -> None:
+    foster = load_experiment(name, ["method=foster"]).method
+    assert isinstance(foster, FosterSettings)
+    assert foster.boosting_beta == betas
+    assert (foster.compression_beta, foster.temperature, foster.distillation_weight) == (0.97, 2, 1)
+    recipes = [foster.base, foster.boost, foster.compress]
+    assert [recipe.epochs for recipe in recipes] == [200, 170, 130]
+    assert [recipe.weight_decay for recipe in recipes] == [5e-4, 5e-4, 0]
+    assert all((r.lr, r.batch_size, r.schedule) == (0.1, 128, "cosine") for r in recipes)
+    memo = load_experiment(name, ["method=memo"]).method
+    assert isinstance(memo, MemoSettings)
+    assert memo.train_base is ("-b0" in name)
+    assert (memo.grow.epochs, memo.grow.milestones) == (170, (80, 120, 150))
+    assert (memo.grow.weight_decay, memo.base.weight_decay) == (2e-4, 5e-4)
+
+
+def test_both_schedules_of_memo() -> None:
+    overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
+    memo = load_experiment("cifar100-b50i10", overrides).method
+    assert isinstance(memo, MemoSettings)
+    assert [(r.schedule, r.epochs, r.milestones) for r in (memo.base, memo.grow)] == [
+        ("cosine", 200, ()),
+        ("cosine", 170, ()),
+    ]
+
+
+def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
+    foster = load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method
+    assert isinstance(foster, FosterSettings)
+    assert foster.boosting_beta == (0.9,)
+    for wrong, message in (
+        ("1", r"boosting_beta\[0\] = 1 should be less than 1"),
+        ("[0.9,-1]", r"boosting_beta\[1\] = -1 should be greater than or equal to 0"),
+        ("[]", "boosting_beta: needs the value of task 2 at least"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_experiment("digits", ["method=foster", f"method.boosting_beta={wrong}"])
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", list_experiments())
 def test_every_packaged_experiment_resolves_for_every_method(name: str, method: str) -> None:
     settings = load_experiment(name, [f"method={method}"])
@@ -202,6 +265,15 @@ def test_unknown_experiment_names_the_nearest() -> None:
     [
         (["method.gamma=2", "method.initialisation=average"], "method.gamma has no effect"),
         (["method=finetune", "memory.size=10"], "finetune keeps no exemplars"),
+        (["method=ewc", "memory.size=10"], "ewc keeps no exemplars"),
+        (
+            ["method=ewc", "method.penalty_weight=0", "method.importance_limit=1"],
+            "method.penalty_weight is 0",
+        ),
+        (
+            ["method=icarl", "method.distillation_weight=0", "method.temperature=1"],
+            "method.distillation_weight is 0",
+        ),
         (["memory.size=10", "memory.per_class=5"], "memory.per_class decides"),
         (["method.threshold=0.3", "method.expand_at=[2]"], "method.expand_at decides"),
         (["method.logit_weight=1", "method.logit_distillation=false"], "is off"),

@@ -3,7 +3,17 @@
 import pytest
 
 import tiny_streams as ts
-from grace.configs.methods import GraceSettings
+from grace.configs.methods import (
+    BaseMethodSettings,
+    DERSettings,
+    EWCSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    MemoSettings,
+    ReplaySettings,
+    WASettings,
+)
 from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
 
@@ -44,6 +54,40 @@ class TestEstimate:
         found = estimating.estimate(made, num_new=0, num_train=18)
         # One refresh phase, with the recipe of Compress, beside the network itself.
         assert found.seconds == pytest.approx(5 * 30 * 4 / 3 / 10)
+
+    @pytest.mark.parametrize(
+        ("method", "passes"),
+        [
+            # Epochs, each a training pass and a third of one for every frozen backbone.
+            (ReplaySettings(base=ts.recipe(), update=ts.recipe(3)), 3),
+            (ICaRLSettings(base=ts.recipe(), update=ts.recipe(3)), 3 * 4 / 3),
+            (WASettings(base=ts.recipe(), update=ts.recipe(3)), 3 * 4 / 3),
+            (DERSettings(base=ts.recipe(), grow=ts.recipe(3)), 3 * 4 / 3),
+            (MemoSettings(base=ts.recipe(), grow=ts.recipe(3)), 3 * 4 / 3),
+            (
+                FosterSettings(base=ts.recipe(), boost=ts.recipe(3), compress=ts.recipe(5)),
+                3 * 4 / 3 + 5 * 5 / 3,
+            ),
+        ],
+        ids=lambda value: getattr(value, "name", ""),
+    )
+    def test_every_method_counts_what_is_frozen(
+        self, method: BaseMethodSettings, passes: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        made = Learner.create(ts.settings(method), shape=(3, 8, 8))
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        found = estimating.estimate(made, num_new=1, num_train=18)
+        assert found.seconds == pytest.approx(passes * 30 / 10)
+
+    def test_ewc_has_no_exemplars(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        method = EWCSettings(base=ts.recipe(), update=ts.recipe(3))
+        made = Learner.create(ts.settings(method), shape=(3, 8, 8))
+        data = ts.labelled({0: 20, 1: 20})
+        made.update(data.images, ts.class_names(data))
+        assert estimating.estimate(made, num_new=1, num_train=18).seconds == pytest.approx(5.4)
 
     def test_the_trial_leaves_the_learner_as_it_was(self) -> None:
         made = learner()

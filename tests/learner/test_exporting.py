@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FinetuneSettings, ReplaySettings
+from grace.configs.methods import (
+    BaseMethodSettings,
+    FinetuneSettings,
+    ICaRLSettings,
+    MemoSettings,
+    ReplaySettings,
+)
 from grace.learner import exporting
 from grace.learner.export import OnnxCheck
 from grace.learner.learner import Learner
@@ -55,6 +61,21 @@ def test_the_file_tells_what_the_learner_tells(saved: Path, tmp_path: Path) -> N
     assert json.loads(about["masked_classes"]) == [2]
     assert (about["model_version"], about["method"]) == ("5", "grace")
     np.testing.assert_allclose(json.loads(about["mean"]), [0.485, 0.456, 0.406])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [ICaRLSettings(base=recipe(), update=recipe()), MemoSettings(base=recipe(), grow=recipe())],
+    ids=["icarl", "memo"],
+)
+def test_means_and_trunks_are_exported_too(method: BaseMethodSettings, tmp_path: Path) -> None:
+    made = learner(method, memory=MemorySettings(size=12, validation=2))
+    for counts in ({0: 8, 1: 8, 2: 8}, {3: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    made.forget("class 1")
+    exported = made.export(tmp_path / "made.onnx")
+    assert (exported.check.num_images, exported.check.same_argmax) == (3, 3)
 
 
 def test_it_is_checked_on_exemplars_or_noise_where_nothing_is_held_out(

@@ -14,10 +14,15 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import (
     BaseMethodSettings,
     DERSettings,
+    EWCSettings,
     FinetuneSettings,
+    FosterSettings,
     GraceSettings,
+    ICaRLSettings,
     JointSettings,
+    MemoSettings,
     ReplaySettings,
+    WASettings,
 )
 from grace.configs.recipe import Recipe
 from grace.engine.phase import Batch, Phase, Sweep
@@ -35,7 +40,12 @@ GRACE = GraceSettings(base=recipe(3), grow=recipe(), compress=recipe(), expand_a
 METHODS: Mapping[str, BaseMethodSettings] = {
     "grace": GRACE,
     "der": DERSettings(base=recipe(), grow=recipe()),
+    "foster": FosterSettings(base=recipe(), boost=recipe(), compress=recipe()),
+    "memo": MemoSettings(base=recipe(), grow=recipe()),
+    "wa": WASettings(base=recipe(), update=recipe()),
+    "icarl": ICaRLSettings(base=recipe(), update=recipe()),
     "replay": ReplaySettings(base=recipe(), update=recipe()),
+    "ewc": EWCSettings(base=recipe(), update=recipe()),
     "finetune": FinetuneSettings(base=recipe(), update=recipe()),
     "joint": JointSettings(base=recipe()),
 }

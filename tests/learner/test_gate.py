@@ -10,10 +10,15 @@ from torch import Tensor
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import (
     BaseMethodSettings,
+    EWCSettings,
     FinetuneSettings,
+    FosterSettings,
     GraceSettings,
+    ICaRLSettings,
     JointSettings,
+    MemoSettings,
     ReplaySettings,
+    WASettings,
 )
 from grace.data.selection import pixel_keys
 from grace.engine.phase import Phase, Sweep
@@ -26,7 +31,12 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
 METHODS: Mapping[str, BaseMethodSettings] = {
     "grace": GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), expand_at=(3,)),
+    "foster": FosterSettings(base=recipe(), boost=recipe(), compress=recipe()),
+    "memo": MemoSettings(base=recipe(), grow=recipe()),
+    "wa": WASettings(base=recipe(), update=recipe()),
+    "icarl": ICaRLSettings(base=recipe(), update=recipe()),
     "replay": ReplaySettings(base=recipe(), update=recipe()),
+    "ewc": EWCSettings(base=recipe(), update=recipe()),
     "finetune": FinetuneSettings(base=recipe(), update=recipe()),
     "joint": JointSettings(base=recipe()),
 }

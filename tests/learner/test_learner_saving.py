@@ -17,10 +17,15 @@ from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.methods import (
     BaseMethodSettings,
     DERSettings,
+    EWCSettings,
     FinetuneSettings,
+    FosterSettings,
     GraceSettings,
+    ICaRLSettings,
     JointSettings,
+    MemoSettings,
     ReplaySettings,
+    WASettings,
 )
 from grace.data.images import LabelledImages
 from grace.learner.document import Document, Update
@@ -34,7 +39,13 @@ METHODS: Mapping[str, BaseMethodSettings] = {
     # It compresses, grows, and compresses beside a fixed backbone.
     "grace": GraceSettings(base=recipe(2), grow=recipe(), compress=recipe(), expand_at=(3,)),
     "der": DERSettings(base=recipe(2), grow=recipe()),
+    "foster": FosterSettings(base=recipe(2), boost=recipe(), compress=recipe()),
+    "memo": MemoSettings(base=recipe(2), grow=recipe()),
+    "memo-frozen": MemoSettings(base=recipe(2), grow=recipe(), train_base=False),
+    "wa": WASettings(base=recipe(2), update=recipe()),
+    "icarl": ICaRLSettings(base=recipe(2), update=recipe()),
     "replay": ReplaySettings(base=recipe(2), update=recipe()),
+    "ewc": EWCSettings(base=recipe(2), update=recipe()),
     "finetune": FinetuneSettings(base=recipe(2), update=recipe()),
     "joint": JointSettings(base=recipe()),
 }
@@ -218,6 +229,23 @@ class TestObjects:
             assert document.num_bytes == found
             # What the history says was counted before the document knew its own number.
             assert document.history[-1].num_bytes == pytest.approx(found, abs=20)
+
+    def test_a_method_keeps_its_own_tensors(self, straight: Any) -> None:
+        def parts(name: str) -> set[str]:
+            return set(straight[name][0].home.document(2).parts)
+
+        assert parts("ewc") == {"backbone.0", "head", "importance"}
+        branches = {"backbone.0", "backbone.1"}
+        assert parts("memo") == {"trunk", *branches, "head", "class_means"}
+        teacher = {f"teacher.{name}" for name in (*branches, "head")}
+        assert parts("foster") == {"backbone.0", "head", "class_means", *teacher}
+
+    def test_a_trunk_that_is_frozen_is_stored_once(self, straight: Any) -> None:
+        def num_trunks(name: str) -> int:
+            documents = straight[name][0].home.documents()
+            return len({document.parts["trunk"] for document in documents})
+
+        assert (num_trunks("memo"), num_trunks("memo-frozen")) == (4, 1)
 
 
 class TestRollback:

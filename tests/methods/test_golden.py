@@ -21,10 +21,15 @@ import torch
 from grace.configs.methods import (
     BaseMethodSettings,
     DERSettings,
+    EWCSettings,
     FinetuneSettings,
+    FosterSettings,
     GraceSettings,
+    ICaRLSettings,
     JointSettings,
+    MemoSettings,
     ReplaySettings,
+    WASettings,
 )
 from grace.configs.registry import METHODS
 from grace.learner.learner import Learner
@@ -42,7 +47,13 @@ RUNS: Mapping[str, BaseMethodSettings] = {
         grow=LATER, compress=LATER, assess_on="previous", threshold=1.0, **BASE
     ),
     "der": DERSettings(grow=LATER, **BASE),
+    "foster": FosterSettings(boost=LATER, compress=LATER, **BASE),
+    "memo": MemoSettings(grow=LATER, **BASE),
+    "memo-frozen": MemoSettings(grow=LATER, train_base=False, **BASE),
+    "wa": WASettings(update=LATER, **BASE),
+    "icarl": ICaRLSettings(update=LATER, **BASE),
     "replay": ReplaySettings(update=LATER, **BASE),
+    "ewc": EWCSettings(update=LATER, **BASE),
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
 }

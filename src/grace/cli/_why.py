@@ -1,7 +1,7 @@
 """Why an update ended as it did, in a sentence. Torch-free."""
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import GraceSettings
+from grace.configs.methods import GraceSettings, MemoSettings
 from grace.learner.document import Update
 
 
@@ -37,7 +37,10 @@ def _saturation(update: Update, settings: ExperimentSettings) -> str:
         grows = update.task in method.expand_at
         return f"method.expand_at {'names' if grows else 'does not name'} update {update.task}"
     if outcome.saturation is None or outcome.threshold is None:
-        return f"{method.name} adds a backbone with every update"
+        if outcome.verdict == "compress":
+            return f"{method.name} makes one backbone of two with every update"
+        what = "last stage" if isinstance(method, MemoSettings) else "backbone"
+        return f"{method.name} adds a {what} with every update"
     used, threshold = _apart(outcome.saturation, outcome.threshold)
     count = update.num_backbones[0]
     which = "the backbone" if count == 1 else f"the newest of {count} backbones"

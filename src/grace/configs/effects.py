@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import GraceSettings
+from grace.configs.methods import EWCSettings, GraceSettings, ICaRLSettings
 from grace.configs.recipe import Recipe
 
 
@@ -35,8 +35,8 @@ def _memory(settings: ExperimentSettings, path: str) -> str | None:
     if path not in ("memory.size", "memory.per_class"):
         return None
     match settings.method.name:
-        case "finetune":
-            return "finetune keeps no exemplars"
+        case "finetune" | "ewc" as name:
+            return f"{name} keeps no exemplars"
         case "joint":
             return "joint keeps all images"
     if path == "memory.size" and settings.memory.per_class is not None:
@@ -89,6 +89,15 @@ def _grace(settings: ExperimentSettings, path: str) -> str | None:
     return None
 
 
+def _weightless(settings: ExperimentSettings, path: str) -> str | None:
+    match settings.method:
+        case EWCSettings(penalty_weight=0) if path == "method.importance_limit":
+            return "method.penalty_weight is 0"
+        case ICaRLSettings(distillation_weight=0) if path == "method.temperature":
+            return "method.distillation_weight is 0"
+    return None
+
+
 def _decay(settings: ExperimentSettings, path: str) -> str | None:
     recipe: object = settings
     for part in path.split(".")[:-1]:
@@ -107,4 +116,5 @@ _RULES = (
     _Rule("seeds.class_order", _class_order),
     _Rule("method.*.decay", _decay),
     _Rule("method.*", _grace),
+    _Rule("method.*", _weightless),
 )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from grace.configs._base import Settings
 from grace.configs.recipe import Recipe, completed, first_task, multistep
@@ -54,6 +54,104 @@ class DERSettings(BaseMethodSettings):
         description="recipe of every later task",
     )
     auxiliary_weight: float = Field(1.0, ge=0, description="weight of the auxiliary head's loss")
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""How strongly classes are weighed by their numbers of images: 0 not at all, near 1 inversely."""
+
+
+class FosterSettings(BaseMethodSettings):
+    """Boost the old network with a second backbone, then distil both into one student (FOSTER)."""
+
+    name: Literal["foster"] = "foster"
+    base: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=200, schedule="cosine", weight_decay=5e-4),
+        description="recipe of the first task",
+    )
+    boost: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=170, schedule="cosine", weight_decay=5e-4),
+        description="recipe of boosting, in every later task",
+    )
+    compress: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=130, schedule="cosine", weight_decay=0.0),
+        description="recipe of the compression that follows",
+    )
+    boosting_beta: tuple[Beta, ...] = Field(
+        (0.96,),
+        description="β₁ of task 2, 3, …, each in [0, 1), the last one for all that follow: how "
+        "strongly boosting weighs classes by their numbers of images",
+    )
+    compression_beta: float = Field(
+        0.97, ge=0, lt=1, description="β₂: how strongly the compression weighs them so"
+    )
+    distillation_weight: float = Field(
+        1.0, ge=0, description="λ_okd: weight of the old logits' distillation in boosting"
+    )
+    temperature: float = Field(
+        2.0, gt=0, description="T: softmax temperature of both distillations"
+    )
+    herd_with: Literal["student", "teacher"] = Field(
+        "student", description="whose features choose the exemplars"
+    )
+
+    @field_validator("boosting_beta", mode="before")
+    @classmethod
+    def _one_value_is_enough(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
+        if value in ((), []):
+            raise ValueError("needs the value of task 2 at least")
+        return (value,) if isinstance(value, int | float) else value
+
+
+class MemoSettings(BaseMethodSettings):
+    """One new last stage per task over a trunk that all tasks share (MEMO)."""
+
+    name: Literal["memo"] = "memo"
+    grow: Recipe = Field(
+        default_factory=lambda: multistep(170, 80, 120, 150),
+        description="recipe of every later task",
+    )
+    auxiliary_weight: float = Field(1.0, ge=0, description="weight of the auxiliary head's loss")
+    train_base: bool = Field(
+        True, description="train the shared trunk in later tasks too; false freezes it"
+    )
+
+
+class EWCSettings(BaseMethodSettings):
+    """Finetune with a quadratic penalty that holds important parameters where they were (EWC)."""
+
+    name: Literal["ewc"] = "ewc"
+    update: Recipe = Field(
+        default_factory=lambda: multistep(180, 70, 120, 150),
+        description="recipe of every later task",
+    )
+    penalty_weight: float = Field(1000.0, ge=0, description="λ: weight of the penalty Ω")
+    importance_limit: float = Field(
+        1e-4, gt=0, description="upper limit of a parameter's importance F; belongs to λ = 1000"
+    )
+
+
+class ICaRLSettings(BaseMethodSettings):
+    """Replay with distillation of the old logits, classified by nearest mean of exemplars."""
+
+    name: Literal["icarl"] = "icarl"
+    update: Recipe = Field(
+        default_factory=lambda: multistep(170, 80, 120), description="recipe of every later task"
+    )
+    distillation_weight: float = Field(
+        1.0, ge=0, description="weight of the old logits' distillation beside the cross-entropy"
+    )
+    temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
+
+
+class WASettings(BaseMethodSettings):
+    """Replay with distillation of the old logits, then weight alignment of the new classes."""
+
+    name: Literal["wa"] = "wa"
+    update: Recipe = Field(
+        default_factory=lambda: multistep(170, 60, 100, 140),
+        description="recipe of every later task",
+    )
+    temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
 
 
 class JointSettings(BaseMethodSettings):
@@ -118,6 +216,15 @@ class GraceSettings(BaseMethodSettings):
 
 
 MethodSettings = Annotated[
-    FinetuneSettings | ReplaySettings | DERSettings | GraceSettings | JointSettings,
+    FinetuneSettings
+    | ReplaySettings
+    | DERSettings
+    | FosterSettings
+    | MemoSettings
+    | EWCSettings
+    | ICaRLSettings
+    | WASettings
+    | GraceSettings
+    | JointSettings,
     Field(discriminator="name"),
 ]

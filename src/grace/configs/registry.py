@@ -30,9 +30,29 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         "der": Entry(
             "one new backbone per task beside the frozen old ones", "grace.methods.der:DER"
         ),
+        "foster": Entry(
+            "boost the old network with a second backbone, distil both into one student",
+            "grace.methods.foster:Foster",
+        ),
+        "memo": Entry(
+            "one new last stage per task over a trunk that all tasks share",
+            "grace.methods.memo:Memo",
+        ),
+        "wa": Entry(
+            "replay with distillation, then new classes scaled to the old ones' mean length",
+            "grace.methods.wa:WA",
+        ),
+        "icarl": Entry(
+            "replay with distillation, classified by the nearest mean of exemplars",
+            "grace.methods.icarl:ICaRL",
+        ),
         "replay": Entry(
             "one network trained on each task's images and the exemplars",
             "grace.methods.replay:Replay",
+        ),
+        "ewc": Entry(
+            "one network on each task's own images, held where it was important",
+            "grace.methods.ewc:EWC",
         ),
         "finetune": Entry(
             "lower bound: one network trained on each task's own images alone",

@@ -1,5 +1,6 @@
 """Reducers of the sweeps that several methods share."""
 
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -20,3 +21,23 @@ class Collect:
     def result(self) -> Tensor:
         """Return all outputs stacked; an empty tensor when there were none."""
         return torch.cat(self._outputs) if self._outputs else torch.empty(0)
+
+
+@final
+class SquaredGradients:
+    """Mean of the squared gradient over the batches, by parameter (EWC's Fisher, spec §3.3)."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._num_batches = 0
+
+    def update(self, gradients: Mapping[str, Tensor]) -> None:
+        """Take the gradients of one batch's mean loss."""
+        self._num_batches += 1
+        for name, gradient in gradients.items():
+            square = gradient.square()
+            self._sums[name] = self._sums[name] + square if name in self._sums else square
+
+    def result(self) -> dict[str, Tensor]:
+        """Return the means, of the parameters' shapes and on their device."""
+        return {name: total / self._num_batches for name, total in self._sums.items()}

@@ -30,7 +30,8 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     """Estimate an update from a trial of a few batches.
 
     A phase costs its epochs × images × (one training pass + a third of one for each frozen
-    backbone): a forward pass takes about a third of a training pass. The learner stays as it was.
+    backbone): a forward pass takes about a third of a training pass. Branches of a shared trunk
+    count as backbones, which is more than they cost. The learner stays as it was.
 
     Args:
         learner: the learner to be updated.
@@ -46,10 +47,14 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     num_kept = 0 if is_first or not method.uses_memory else len(method.memory)
     passes = 0.0
     for name, recipe in recipes.items():
-        if (name == "base") != is_first or (name == "grow" and not num_new):
+        if (name == "base") != is_first or (name in ("grow", "boost") and not num_new):
             continue
-        teacher = num_backbones + 1 if num_new else num_backbones
-        frozen = {"grow": num_backbones, "compress": teacher}.get(name, 0)
+        frozen = {
+            "grow": num_backbones,
+            "boost": num_backbones,
+            "compress": num_backbones + 1 if num_new else num_backbones,
+            "update": num_backbones if method.distils_old_self else 0,
+        }.get(name, 0)
         passes += recipe.epochs * (num_train + num_kept) * (1 + frozen / 3)
     channels, height, width = learner.shape
     pixels = (num_train + num_kept) * channels * height * width

@@ -1,10 +1,10 @@
 """The journal of an unfinished update: what a killed process finds done when it comes back.
 
-Entry *n* belongs to the n-th thing that ``learn`` yields. A sweep's entry holds its value, a
-phase's entry its last snapshot. ``learn`` is entered again and meets its own past: finished work is
-read, not repeated, and what was under way goes on from its last snapshot. An entry that cannot be
-read, was altered, or belongs to other work counts as absent: doing the work again gives the same
-result.
+Entry *n* belongs to the n-th thing that ``learn`` yields. A sweep's entry holds its value, and for
+a gradient sweep the buffers that it moved; a phase's entry holds its last snapshot. ``learn`` is
+entered again and meets its own past: finished work is read, not repeated, and what was under way
+goes on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work
+counts as absent: doing the work again gives the same result.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from grace.engine.checkpoint import Snapshot
-from grace.engine.phase import Phase, Sweep
+from grace.engine.phase import GradientSweep, Phase, Sweep, Work
 from grace.engine.trainer import Trainer
 from grace.engine.work import Seconds, WorkDone
 from grace.storage import atomic, strict_json, tensors
@@ -29,6 +29,8 @@ from grace.storage.reading import read_small
 
 # What reading a forged entry may meet.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+_MOVED = "moved."
+"""Before the names of buffers in a gradient sweep's entry; those of its value are numbers."""
 
 
 @final
@@ -52,16 +54,18 @@ class Journal:
         self.was_read = False
         """Whether some of its work was found and not done anew."""
 
-    def perform(self, number: int, item: Phase | Sweep, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+    def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out the ``number``-th item of an update, or find its result."""
         if isinstance(item, Phase):
             return trainer.run(item, _PhaseEntry(self, number, item))
-        wanted = {"kind": "sweep", "name": item.name, "images": len(item.data)}
+        wanted = _sweep_key(item)
         found = self._read(number, wanted)
         if found is not None:
             with suppress(*_UNFIT):
                 value = _unpacked(found[0]["value"], found[1])
                 seconds = Seconds(total=float(found[0]["seconds"]))
+                if isinstance(item, GradientSweep):
+                    trainer.restore_buffers(item, _moved(found[1]))
                 trainer.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
                 return value
         result = trainer.run(item)
@@ -71,6 +75,8 @@ class Journal:
             "value": _packed(result, kept),
             "seconds": trainer.work[-1].seconds.total,
         }
+        if isinstance(item, GradientSweep):
+            kept |= {_MOVED + name: buffer for name, buffer in item.buffers().items()}
         self._write(number, entry, kept)
         return result
 
@@ -185,6 +191,18 @@ def _phase_key(phase: Phase) -> dict[str, Any]:
         "images": len(phase.data),
         "recipe": phase.recipe.model_dump(mode="json"),
     }
+
+
+def _sweep_key(sweep: Sweep | GradientSweep) -> dict[str, Any]:
+    key = {"kind": "sweep", "name": sweep.name, "images": len(sweep.data)}
+    if isinstance(sweep, GradientSweep):
+        key |= {"kind": "gradient sweep", "batch_size": sweep.batch_size}
+    return key
+
+
+def _moved(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    moved = {name: tensor for name, tensor in kept.items() if name.startswith(_MOVED)}
+    return {name.removeprefix(_MOVED): tensor for name, tensor in moved.items()}
 
 
 def _packed(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON

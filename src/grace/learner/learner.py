@@ -115,7 +115,7 @@ class Learner:
         memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
         workshop = Workshop(settings, shape[0], self.trainer.device)
         if not is_saved:
-            workshop.refuse_unfit_backbone(shape)
+            workshop.refuse_unfit_backbone(shape, shares_trunk=build.shares_trunk)
         self.method: Method[Any] = build(settings.method, workshop, memory)
         self._ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
@@ -554,7 +554,7 @@ class Learner:
                 return outcome, teacher
             if isinstance(item, Phase) and item.teacher is not None:
                 network = item.teacher
-                expert = Classifier(list(network.backbones), network.head)
+                expert = Classifier(network.extractors, network.head)
                 teacher = accuracy(self.trainer, expert, self.held_out.data())
             run = self.trainer.run
             result = journal.perform(number, item, self.trainer) if journal else run(item)

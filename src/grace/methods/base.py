@@ -20,10 +20,11 @@ from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean
 from grace.data.scenario import Task
 from grace.engine.device import Device
-from grace.engine.phase import Batch, Loss, Phase, Sweep
+from grace.engine.phase import Batch, Loss, Objective, Phase, Sweep, Work
 from grace.engine.reducers import Collect
 from grace.methods.outcome import Outcome as Outcome
 from grace.networks.backbone import Backbone
+from grace.networks.branching import split
 from grace.networks.build import build_backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, LinearHead, grown
@@ -38,7 +39,7 @@ T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 SettingsT = TypeVar("SettingsT", bound=BaseMethodSettings)
 
-Steps = Generator[Phase | Sweep, Any, T]
+Steps = Generator[Work, Any, T]
 """What ``learn`` and its parts are: they yield work, get its result back, and return T."""
 
 
@@ -79,6 +80,20 @@ def read_values(model: type[ModelT], values: Mapping[str, Any], method: str) -> 
         raise DamagedError(f"the saved {method} is damaged: {where}: {detail['msg']}") from error
 
 
+def network_bytes(network: ExpandableNetwork, num_more: int, num_classes: int) -> int:
+    """Bytes that a network's parts would take with more backbones, like its last, and classes.
+
+    They are those of the files, headers included.
+    """
+    backbones = [*network.backbones, *[network.backbones[-1]] * num_more]
+    shape = (num_classes, sum(backbone.feature_dim for backbone in backbones))
+    num_bytes = encoded_size({"weight": (shape, torch.float32), "bias": (shape[:1], torch.float32)})
+    for part in backbones if network.trunk is None else [network.trunk, *backbones]:
+        state = part.state_dict()
+        num_bytes += encoded_size({name: (t.shape, t.dtype) for name, t in state.items()})
+    return num_bytes
+
+
 @final
 @dataclass(frozen=True)
 class Workshop:
@@ -103,25 +118,32 @@ class Workshop:
             return backbone.to("meta").eval().requires_grad_(False)
 
     def refuse_unfit_backbone(
-        self, shape: tuple[int, int, int], backbone: Backbone | None = None
+        self,
+        shape: tuple[int, int, int],
+        probe: nn.Module | None = None,
+        *,
+        shares_trunk: bool = False,
     ) -> None:
         """Try a backbone on one image of shape (C, H, W).
 
         Args:
             shape: of the images.
-            backbone: one that is there; none makes a fresh one, unless it is too large.
+            probe: one that is there, images → features; none makes a fresh one, unless it is too
+                large.
+            shares_trunk: whether the fresh one is cut before its last stage.
 
         Raises:
             ValueError: when there is no such backbone, it takes more than half of the machine's
-                memory, or it cannot take such images.
+                memory, it cannot be cut, or it cannot take such images.
         """
-        if backbone is None:
+        if probe is None:
             num_bytes = sum(tensor.nbytes for tensor in self.sketch().state_dict().values())
             refuse_too_large(num_bytes, f"backbone {self.settings.backbone.name}")
             backbone = self.backbone("probe")
+            probe = nn.Sequential(*split(backbone)) if shares_trunk else backbone
         try:
             with torch.no_grad():
-                backbone(torch.zeros(1, *shape, device=self.device.torch_device))
+                probe(torch.zeros(1, *shape, device=self.device.torch_device))
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().split("\n")[0]
             raise ValueError(
@@ -156,6 +178,10 @@ class Method(ABC, Generic[SettingsT]):
     """Whether every image is kept: the upper bound alone may."""
     adds_backbones: ClassVar[bool] = False
     """Whether every later task adds a backbone, with no way back."""
+    shares_trunk: ClassVar[bool] = False
+    """Whether its backbones share all but their last stage."""
+    distils_old_self: ClassVar[bool] = False
+    """Whether later tasks train beside a frozen copy of the network as it was."""
 
     def __init__(self, settings: SettingsT, workshop: Workshop, memory: ExemplarMemory) -> None:
         self.settings = settings
@@ -192,7 +218,7 @@ class Method(ABC, Generic[SettingsT]):
         """Name the predictors, the primary one first: the one that is reported and exported."""
         if self._network is None:
             return {}
-        backbones = list(self._network.backbones)
+        backbones = self._network.extractors
         classifiers = {"linear": Classifier(backbones, self._network.head)}
         means = self._class_means
         if means is not None:
@@ -219,11 +245,10 @@ class Method(ABC, Generic[SettingsT]):
         """Give the method's state; the tensors are its own, not copies."""
         parts: dict[str, Mapping[str, Tensor]] = {}
         if self._network is not None:
-            for i, backbone in enumerate(self._network.backbones):
-                parts[f"backbone.{i}"] = backbone.state_dict()
-            parts["head"] = self._network.head.state_dict()
+            parts |= self._network.parts()
         if self._class_means is not None:
             parts["class_means"] = {"means": self._class_means}
+        parts |= self.own_parts()
         return MethodState(self.own_values(), parts)
 
     def restore(self, state: MethodState, num_classes: int) -> None:
@@ -233,27 +258,52 @@ class Method(ABC, Generic[SettingsT]):
             DamagedError: if it is no state that this method could have given.
         """
         parts = dict(state.parts)
-        count = sum(name.startswith("backbone.") for name in parts)
         means = parts.pop("class_means", None)
         self._network = self._class_means = None
-        if count:
-            self._refuse_unlike(parts, count, num_classes)
-            backbones = []
-            for i in range(count):
-                backbone = self.workshop.backbone("restored")
-                load_exactly(backbone, parts.pop(f"backbone.{i}", {}), f"backbone {i}")
-                backbones.append(backbone)
-            width = sum(backbone.feature_dim for backbone in backbones)
-            head = self.workshop.head(width, num_classes, "restored").requires_grad_(False).eval()
-            load_exactly(head, parts.pop("head", {}), "head")
-            self._network = ExpandableNetwork(backbones, head).eval()
+        network = self.restored_network(parts, num_classes)
+        if network is not None:
+            self._network = network
             if means is not None:
-                own = torch.empty(num_classes, width, device=self.workshop.device.torch_device)
+                shape = (num_classes, network.feature_dim)
+                own = torch.empty(shape, device=self.workshop.device.torch_device)
                 load_tensors({"means": own}, means, "class means")
                 self._class_means = own
-        if parts or (means is not None and not count):
-            raise DamagedError(f"the saved {self.name} has parts that it never writes")
+        elif means is not None:
+            raise DamagedError(f"the saved {self.name} has class means but no network")
+        self.restore_parts(parts)
         self.restore_values(state.values)
+
+    def restored_network(
+        self, parts: dict[str, Mapping[str, Tensor]], num_classes: int, of: str = ""
+    ) -> ExpandableNetwork | None:
+        """Take a network's parts out of ``parts`` and put it together; none if there are none.
+
+        Args:
+            parts: of a state.
+            num_classes: outputs of its head.
+            of: what the names of its parts start with.
+
+        Raises:
+            DamagedError: if they are not the parts of such a network.
+        """
+        count = sum(name.startswith(f"{of}backbone.") for name in parts)
+        if not count:
+            return None
+        self._refuse_unlike(parts, count, num_classes, of)
+        trunk: nn.Module | None = None
+        backbones: list[Backbone] = []
+        for i in range(count):
+            backbone = self.workshop.backbone("restored")
+            if self.shares_trunk:
+                trunk, backbone = split(backbone)
+            load_exactly(backbone, parts.pop(f"{of}backbone.{i}"), f"{of}backbone {i}")
+            backbones.append(backbone)
+        if trunk is not None:
+            load_exactly(trunk, parts.pop(f"{of}trunk"), f"{of}trunk")
+        width = sum(backbone.feature_dim for backbone in backbones)
+        head = self.workshop.head(width, num_classes, "restored").requires_grad_(False).eval()
+        load_exactly(head, parts.pop(f"{of}head"), f"{of}head")
+        return ExpandableNetwork(backbones, head, trunk).eval()
 
     def refuse_unfit(self, shape: tuple[int, int, int]) -> None:
         """Try what was restored on one image of shape (C, H, W).
@@ -261,19 +311,30 @@ class Method(ABC, Generic[SettingsT]):
         Raises:
             ValueError: when its backbone cannot take such images.
         """
-        if self._network is not None:
-            self.workshop.refuse_unfit_backbone(shape, self._network.backbones[0])
+        network = self._network
+        if network is not None:
+            backbone, trunk = network.backbones[0], network.trunk
+            probe = backbone if trunk is None else nn.Sequential(trunk, backbone)
+            self.workshop.refuse_unfit_backbone(shape, probe)
 
     def _refuse_unlike(
-        self, parts: Mapping[str, Mapping[str, Tensor]], count: int, num_classes: int
+        self,
+        parts: Mapping[str, Mapping[str, Tensor]],
+        count: int,
+        num_classes: int,
+        of: str,
     ) -> None:
-        """Compare a state's tensors with what they should be before anything large is made."""
+        """Compare a network's tensors with what they should be before anything large is made."""
         sketch = self.workshop.sketch()
+        if self.shares_trunk:
+            trunk, sketch = split(sketch)
+            refuse_unlike(trunk.state_dict(), parts.get(f"{of}trunk", {}), f"{of}trunk")
         own = sketch.state_dict()
         for i in range(count):
-            refuse_unlike(own, parts.get(f"backbone.{i}", {}), f"backbone {i}")
+            refuse_unlike(own, parts.get(f"{of}backbone.{i}", {}), f"{of}backbone {i}")
         weight = torch.empty(num_classes, count * sketch.feature_dim, device="meta")
-        refuse_unlike({"weight": weight, "bias": weight[:, 0]}, parts.get("head", {}), "head")
+        head = {"weight": weight, "bias": weight[:, 0]}
+        refuse_unlike(head, parts.get(f"{of}head", {}), f"{of}head")
 
     def own_values(self) -> Mapping[str, Any]:
         """Give what ``restore_values`` needs, as JSON can hold it; nothing by default."""
@@ -288,22 +349,33 @@ class Method(ABC, Generic[SettingsT]):
         if values:
             raise DamagedError(f"the saved {self.name} has values that it never writes")
 
+    def own_parts(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Give the tensors that a method keeps beside network and class means; none by default.
+
+        What is given here is counted in ``bytes_after``.
+        """
+        return {}
+
+    def restore_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take back what ``own_parts`` gave; network and class means are in place again.
+
+        Raises:
+            DamagedError: if it gave no such thing.
+        """
+        if parts:
+            raise DamagedError(f"the saved {self.name} has parts that it never writes")
+
     def bytes_after(self, task: Task, *, grows: bool) -> int:
         """Bytes of weights and method state once a task is learnt, with one backbone more or not.
 
         They are those of the files, headers included. The first task builds a backbone in any case.
         """
-        backbones = list(self._network.backbones) if self._network is not None else []
-        if grows or not backbones:
-            backbones.append(backbones[-1] if backbones else self.workshop.backbone("measured"))
-        shape = (task.num_classes, sum(backbone.feature_dim for backbone in backbones))
-        rest = {"weight": (shape, torch.float32), "bias": (shape[:1], torch.float32)}
-        num_bytes = encoded_size(rest)
+        network = self._network or self.fresh_network(task)
+        num_more = int(grows and self._network is not None)
+        num_bytes = network_bytes(network, num_more, task.num_classes)
         if self.uses_memory:
-            num_bytes += encoded_size({"means": (shape, torch.float32)})
-        for backbone in backbones:
-            state = backbone.state_dict()
-            num_bytes += encoded_size({name: (t.shape, t.dtype) for name, t in state.items()})
+            width = network.feature_dim + num_more * network.backbones[-1].feature_dim
+            num_bytes += encoded_size({"means": ((task.num_classes, width), torch.float32)})
         return num_bytes
 
     def has_room_to_grow(self, task: Task) -> bool:
@@ -319,8 +391,11 @@ class Method(ABC, Generic[SettingsT]):
 
     def fresh_network(self, task: Task) -> ExpandableNetwork:
         """Make one fresh backbone with a fresh head over a task's classes."""
-        backbone = self.workshop.backbone(task.number)
-        return ExpandableNetwork([backbone], self.class_head(task, backbone.feature_dim, "main"))
+        trunk, backbone = None, self.workshop.backbone(task.number)
+        if self.shares_trunk:
+            trunk, backbone = split(backbone)
+        head = self.class_head(task, backbone.feature_dim, "main")
+        return ExpandableNetwork([backbone], head, trunk)
 
     def class_head(self, task: Task, in_features: int, purpose: str) -> LinearHead:
         """Make a fresh head over all classes of a task, the forgotten ones masked."""
@@ -336,20 +411,31 @@ class Method(ABC, Generic[SettingsT]):
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     ) -> Phase:
         """Train the single backbone and its head with ``loss`` of logits (B, K) and labels (B,)."""
-        backbone, head = self.network.backbones[-1], self.network.head
-        assert len(self.network.backbones) == 1
+        return Phase(
+            name=name,
+            backbones=[self.single_backbone],
+            heads=[self.network.head],
+            trunk=self.network.trunk,
+            trains_trunk=True,
+            objective=self.classification(loss),
+            recipe=recipe,
+            data=data,
+        )
+
+    def classification(self, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> Objective:
+        """Make the objective that is ``loss`` of logits (B, K) and labels (B,) alone."""
+        head = self.network.head
 
         def objective(batch: Batch) -> dict[str, Loss]:
             return {"classification": Loss(loss(head(batch.learned[0]), batch.labels))}
 
-        return Phase(
-            name=name,
-            backbones=[backbone],
-            heads=[head],
-            objective=objective,
-            recipe=recipe,
-            data=data,
-        )
+        return objective
+
+    @property
+    def single_backbone(self) -> Backbone:
+        """The network's backbone, of a method that never has more than one."""
+        (backbone,) = self.network.backbones
+        return backbone
 
     def refuse_without_new_class(self, task: Task) -> None:
         """Raise ValueError where a method has no rule for a task of known classes only."""
@@ -365,46 +451,46 @@ class Method(ABC, Generic[SettingsT]):
         head = self.workshop.grown_head(
             network.head, network.feature_dim, task.num_classes, "main", task.number
         )
-        self.network = ExpandableNetwork(list(network.backbones), head)
+        self.network = ExpandableNetwork(list(network.backbones), head, network.trunk)
 
     def with_exemplars(self, task: Task) -> LabelledImages:
         """The task's images followed by the exemplars: D̃_t."""
         return concatenate([task.data, self.memory.data()])
 
-    def remember(self, task: Task) -> Steps[None]:
-        """Update the exemplars and the class means with the present network (spec §1.9).
+    def remember(self, task: Task, herd_with: ExpandableNetwork | None = None) -> Steps[None]:
+        """Update the exemplars and the class means (spec §1.9).
 
         Old classes keep their first exemplars. Each class of the task is herded from its images,
-        those of a known class together with its stored ones.
+        those of a known class together with its stored ones. The means are the present network's;
+        so are the features that are herded, unless another network is given.
         """
         quota = self.memory.quota(task.num_live, self.bytes_after(task, grows=False))
         if not quota:
             return
-        yield from self._herd(task, quota)
+        yield from self._herd(task, quota, herd_with or self.network)
         exemplars = self.memory.data()
-        features = yield self._features("class means", exemplars)
+        features = yield self._features("class means", exemplars, self.network)
         # The row of a class without exemplars, one that was forgotten, stays 0.
         means = torch.zeros(task.num_classes, features.shape[1])
         for index in self.memory.classes:
             means[index] = class_mean(features[exemplars.labels == index])
         self._class_means = means.to(self.workshop.device.torch_device)
 
-    def _herd(self, task: Task, quota: int) -> Steps[None]:
+    def _herd(self, task: Task, quota: int, network: ExpandableNetwork) -> Steps[None]:
         exemplars = self.memory.data()
         stored = torch.isin(exemplars.labels, torch.tensor(task.present_classes))
         known = exemplars.subset(stored.nonzero().flatten())
         candidates = concatenate([known, task.data])
-        features = yield self._features("herd", candidates)
+        features = yield self._features("herd", candidates, network)
         self.memory.reduce(quota)
         for index in task.present_classes:
             places = (candidates.labels == index).nonzero().flatten()
             order = herd(features[places], quota)
             self.memory.store(index, candidates.images.subset(places), order)
 
-    def _features(self, name: str, data: LabelledImages) -> Sweep:
-        return Sweep(
-            name=name, backbones=list(self.network.backbones), data=data, reducer=Collect()
-        )
+    @staticmethod
+    def _features(name: str, data: LabelledImages, network: ExpandableNetwork) -> Sweep:
+        return Sweep(name=name, backbones=network.extractors, data=data, reducer=Collect())
 
     def keep(self, data: LabelledImages) -> None:
         """Put all images into a memory that keeps everything."""

@@ -1,4 +1,4 @@
-"""Grow: a provisional backbone beside the frozen ones, as DER and GRACE train it (paper §3.3)."""
+"""Grow: a provisional backbone beside the frozen ones, as DER, MEMO and GRACE train it."""
 
 from typing import Any
 
@@ -14,16 +14,23 @@ from grace.objectives.classification import auxiliary_labels, cross_entropy
 
 
 def grow(
-    method: Method[Any], task: Task, recipe: Recipe, auxiliary_weight: float
+    method: Method[Any],
+    task: Task,
+    recipe: Recipe,
+    auxiliary_weight: float,
+    *,
+    trains_trunk: bool = False,
 ) -> Steps[ExpandableNetwork]:
     """Train an expanded network on the task's images and the exemplars; return it, aligned.
 
     The provisional backbone starts as a full copy of the last one. Only it, the whole grown head
-    and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (Eq. 3);
-    the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Weight alignment
-    follows. The method's own network stays as it is.
+    and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (paper
+    §3.3, Eq. 3); the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Where
+    the backbones share a trunk it learns too, if ``trains_trunk``. Weight alignment follows. The
+    method's own network stays as it is.
     """
     old = method.network
+    trunk = copy_of(old.trunk) if old.trunk is not None and trains_trunk else old.trunk
     provisional = copy_of(old.backbones[-1])
     head = method.workshop.grown_head(
         old.head, old.feature_dim + provisional.feature_dim, task.num_classes, "main", task.number
@@ -46,9 +53,11 @@ def grow(
         backbones=[provisional],
         heads=[head, auxiliary],
         frozen=list(old.backbones),
+        trunk=trunk,
+        trains_trunk=trains_trunk,
         objective=objective,
         recipe=recipe,
         data=method.with_exemplars(task),
     )
     align_weights(head, task.num_new_classes)
-    return ExpandableNetwork([*old.backbones, provisional], head)
+    return ExpandableNetwork([*old.backbones, provisional], head, trunk)

@@ -1,6 +1,9 @@
 """Networks: backbones, heads, the expandable network, merging and folding."""
 
 from grace.networks.backbone import Backbone as Backbone
+from grace.networks.branching import Branch as Branch
+from grace.networks.branching import Fork as Fork
+from grace.networks.branching import split as split
 from grace.networks.build import build_backbone as build_backbone
 from grace.networks.expandable import ExpandableNetwork as ExpandableNetwork
 from grace.networks.expandable import ParameterCounts as ParameterCounts

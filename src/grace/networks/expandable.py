@@ -1,10 +1,12 @@
 """The network that grows: backbones in order, and one head over their concatenated features.
 
+The backbones may share a trunk; they are its branches then.
+
 Shapes: B images, C channels, H×W pixels, D = Σ feature_dim features, K classes.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast, final, overload
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.networks.backbone import Backbone
+from grace.networks.branching import Fork
 from grace.networks.heads import LinearHead
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -59,16 +62,25 @@ class ExpandableNetwork(nn.Module):
     """``f(x) = W [φ₁(x), …, φ_b(x)] + bias`` (paper Eq. 1); backbones may differ in width.
 
     Args:
-        backbones: at least one, in the order of the head's columns.
+        backbones: at least one, in the order of the head's columns; with a trunk, its branches.
         head: a head over the sum of their widths.
+        trunk: what all of them read instead of the images, if they share one.
     """
 
-    def __init__(self, backbones: Sequence[Backbone], head: LinearHead) -> None:
+    def __init__(
+        self, backbones: Sequence[Backbone], head: LinearHead, trunk: nn.Module | None = None
+    ) -> None:
         super().__init__()
         assert backbones
         assert head.in_features == sum(backbone.feature_dim for backbone in backbones)
+        self.trunk = trunk
         self.backbones = BackboneList(backbones)
         self.head = head
+        self.extractors: tuple[nn.Module, ...] = (
+            tuple(backbones) if trunk is None else (Fork(trunk, backbones),)
+        )
+        """Modules from images to features, which side by side are the network's: the backbones,
+        or with a trunk one module for all of them, so that it is computed once."""
 
     @property
     def feature_dim(self) -> int:
@@ -77,7 +89,7 @@ class ExpandableNetwork(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Map images (B, C, H, W) to the concatenated features (B, D)."""
-        return torch.cat([backbone(images) for backbone in self.backbones], dim=1)
+        return torch.cat([extractor(images) for extractor in self.extractors], dim=1)
 
     @override
     def forward(self, images: Tensor) -> Tensor:
@@ -85,9 +97,20 @@ class ExpandableNetwork(nn.Module):
         logits: Tensor = self.head(self.features(images))
         return logits
 
+    def parts(self) -> dict[str, Mapping[str, Tensor]]:
+        """Name the tensors in groups that change together: trunk, each backbone, head."""
+        parts: dict[str, Mapping[str, Tensor]] = {}
+        if self.trunk is not None:
+            parts["trunk"] = self.trunk.state_dict()
+        for i, backbone in enumerate(self.backbones):
+            parts[f"backbone.{i}"] = backbone.state_dict()
+        parts["head"] = self.head.state_dict()
+        return parts
+
     def num_parameters(self) -> ParameterCounts:
-        """Count the parameters, frozen ones too."""
-        return ParameterCounts(_num_parameters(self.backbones), _num_parameters(self.head))
+        """Count the parameters, frozen ones too; a trunk's count as the backbones'."""
+        heads = _num_parameters(self.head)
+        return ParameterCounts(_num_parameters(self) - heads, heads)
 
     def num_bytes(self) -> int:
         """Count the bytes of weights and buffers: all that must be stored to predict."""

@@ -22,6 +22,45 @@ def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> 
     return temperature**2 * divergence
 
 
+def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of softened predictions, KDsoft = −Σ_c σ(b/T)_c · log σ(a/T)_c (spec §1.7).
+
+    Without the factor T² of ``logit_distillation``; the gradient is otherwise the same.
+
+    Args:
+        student: a, shape (B, K).
+        teacher: b, shape (B, K).
+        temperature: T > 0.
+
+    Returns:
+        Scalar: the sum over classes, averaged over the batch.
+    """
+    log_student = F.log_softmax(student.float() / temperature, dim=1)
+    probabilities = F.softmax(teacher.float() / temperature, dim=1)
+    return -(probabilities * log_student).sum(dim=1).mean()
+
+
+def balanced_distillation(
+    student: Tensor, teacher: Tensor, class_weights: Tensor, temperature: float
+) -> Tensor:
+    """Distillation from a reweighted teacher, −Σ_c q_c · log σ(z_S/T)_c (spec §3.7).
+
+    ``q ∝ w ⊙ σ(z_T/T)``, summing to 1: classes of few images weigh more.
+
+    Args:
+        student: z_S, shape (B, K).
+        teacher: z_T, shape (B, K).
+        class_weights: w > 0, shape (K,).
+        temperature: T > 0.
+
+    Returns:
+        Scalar: the sum over classes, averaged over the batch.
+    """
+    # w ⊙ σ(z/T), renormalised, is σ((z + T·ln w)/T).
+    reweighted = teacher.float() + temperature * class_weights.log()
+    return soft_distillation(student, reweighted, temperature)
+
+
 def feature_distillation(projected: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared error of projected student features against the teacher's (paper Eq. 10).
 
@@ -36,6 +75,6 @@ def feature_distillation(projected: Tensor, teacher: Tensor) -> Tensor:
 
 
 def distillation_share(num_old: int, num_classes: int) -> float:
-    """Dynamic trade-off λ = K_old / K between distillation and cross-entropy (spec §5.3.11)."""
+    """Trade-off λ = K_old / K between distillation and cross-entropy (spec §3.5, §5.3.11)."""
     assert 0 <= num_old <= num_classes
     return num_old / num_classes

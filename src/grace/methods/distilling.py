@@ -1,0 +1,49 @@
+"""Update with distillation: one network learns on beside its frozen old self (iCaRL, WA)."""
+
+from typing import Any
+
+from grace.configs.recipe import Recipe
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Phase
+from grace.methods.base import Method, Steps
+from grace.networks.expandable import copy_of
+from grace.objectives.classification import cross_entropy
+from grace.objectives.distillation import soft_distillation
+
+
+def distil_old_self(
+    method: Method[Any],
+    task: Task,
+    recipe: Recipe,
+    *,
+    temperature: float,
+    classification_weight: float,
+    distillation_weight: float,
+) -> Steps[None]:
+    """Train the network, its head grown, on the task's images and the exemplars.
+
+    L = a·CE(z, y) + b·KDsoft(z[:, :K_old], z_teacher, T), with the two weights as a and b; the
+    teacher is a copy of the network from before the task.
+    """
+    teacher = copy_of(method.network)
+    method.grow_head(task)
+    head = method.network.head
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        logits, targets = head(batch.learned[0]), teacher.head(batch.frozen[0])
+        old_logits = logits[:, : task.num_old_classes]
+        distillation = soft_distillation(old_logits, targets, temperature)
+        return {
+            "classification": Loss(cross_entropy(logits, batch.labels), classification_weight),
+            "distillation": Loss(distillation, distillation_weight),
+        }
+
+    yield Phase(
+        name="update",
+        backbones=[method.single_backbone],
+        heads=[head],
+        frozen=list(teacher.backbones),
+        objective=objective,
+        recipe=recipe,
+        data=method.with_exemplars(task),
+    )

@@ -1,0 +1,60 @@
+"""iCaRL: distil the old logits, classify by the nearest mean of exemplars (spec §3.4).
+
+Where this departs from the paper (Rebuffi et al., CVPR 2017):
+
+1. Softmax cross-entropy over all logits and softened distillation of the old ones (T = 2, no
+   factor T²) stand for the paper's sigmoid of each class.
+2. The class means are those of the exemplars as they are; mirrored ones are not added.
+3. All K classes have ``memory.size // K`` exemplars, those of a known class are herded again from
+   stored and new images. A task of known classes only is learnt like any other, all its logits
+   being distilled.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+from typing_extensions import override
+
+from grace.configs.methods import ICaRLSettings
+from grace.data.memory import ExemplarMemory
+from grace.data.scenario import Task
+from grace.methods.base import Classifier, Method, Outcome, Steps, Workshop
+from grace.methods.distilling import distil_old_self
+
+
+@final
+class ICaRL(Method[ICaRLSettings]):
+    """One backbone and one growing head, which is for training; exemplars classify."""
+
+    distils_old_self: ClassVar[bool] = True
+
+    def __init__(self, settings: ICaRLSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
+        super().__init__(settings, workshop, memory)
+        if memory.settings.size == 0 and memory.settings.per_class is None:
+            raise ValueError(
+                "icarl classifies by its exemplars and memory.size is 0: set it to at least the "
+                "number of classes, or choose another method"
+            )
+
+    @override
+    def learn(self, task: Task) -> Steps[Outcome]:
+        if task.number == 1:
+            outcome = yield from self.first_task(task)
+        else:
+            yield from distil_old_self(
+                self,
+                task,
+                self.settings.update,
+                temperature=self.settings.temperature,
+                classification_weight=1.0,
+                distillation_weight=self.settings.distillation_weight,
+            )
+            outcome = Outcome(verdict="update")
+        yield from self.remember(task)
+        return outcome
+
+    @override
+    def classifiers(self) -> Mapping[str, Classifier]:
+        """Name the predictors, nearest mean of exemplars first."""
+        found = super().classifiers()
+        return {name: found[name] for name in sorted(found, key=lambda name: name == "linear")}

@@ -1,0 +1,53 @@
+"""MEMO: a new last stage for every task over a trunk that all tasks share (spec §3.8).
+
+Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
+
+1. The new specialised block starts as a full copy of the last one, as DER's backbones do.
+2. ``train_base`` decides whether the generalised block goes on to train. The authors' code does,
+   and their survey's scripts do so only where the first task is no larger than the others. Where
+   it trains, the old specialised blocks, themselves frozen, see inputs that drift.
+3. The first task trains an uncut backbone's weights with the recipe that the other methods use.
+4. A task without a new class is refused: there is nothing to specialise in.
+"""
+
+from typing import ClassVar, final
+
+from typing_extensions import override
+
+from grace.configs.methods import MemoSettings
+from grace.data.scenario import Task
+from grace.methods.base import Method, Outcome, Steps
+from grace.methods.growth import grow
+
+
+@final
+class Memo(Method[MemoSettings]):
+    """Memory-efficient expandable model: the generalised block is the network's trunk.
+
+    Its specialised blocks, one per task, are the network's backbones.
+    """
+
+    adds_backbones: ClassVar[bool] = True
+    shares_trunk: ClassVar[bool] = True
+
+    @override
+    def learn(self, task: Task) -> Steps[Outcome]:
+        if task.number == 1:
+            outcome = yield from self.first_task(task)
+        else:
+            outcome = yield from self._specialise(task)
+        yield from self.remember(task)
+        return outcome
+
+    def _specialise(self, task: Task) -> Steps[Outcome]:
+        """Train one specialised block more, and the generalised one if it goes on to train."""
+        self.refuse_without_new_class(task)
+        settings = self.settings
+        self.network = yield from grow(
+            self,
+            task,
+            settings.grow,
+            settings.auxiliary_weight,
+            trains_trunk=settings.train_base,
+        )
+        return Outcome(verdict="grow")

@@ -1,0 +1,50 @@
+"""WA: distil the old network, then align the new classes' weights (spec §3.5).
+
+Where this departs from the paper (Zhao et al., CVPR 2020):
+
+1. The head's weights are not kept positive in training: alignment scales them as they are.
+2. The distillation is the cross-entropy with the softened teacher, T = 2, without the factor T².
+3. λ = K_old/K counts classes, in a task as in the paper; images of known classes count as old. A
+   task without a new class is refused: λ would be 1, and its images would not be learnt.
+"""
+
+from typing import ClassVar, final
+
+from typing_extensions import override
+
+from grace.configs.methods import WASettings
+from grace.data.scenario import Task
+from grace.methods.base import Method, Outcome, Steps
+from grace.methods.distilling import distil_old_self
+from grace.networks.heads import align_weights
+from grace.objectives.distillation import distillation_share
+
+
+@final
+class WA(Method[WASettings]):
+    """One backbone and one growing head; L = (1 − λ)·CE + λ·KDsoft, then weight alignment.
+
+    The aligned network is the next task's teacher.
+    """
+
+    distils_old_self: ClassVar[bool] = True
+
+    @override
+    def learn(self, task: Task) -> Steps[Outcome]:
+        if task.number == 1:
+            outcome = yield from self.first_task(task)
+        else:
+            share = distillation_share(task.num_live_old, task.num_live)
+            self.refuse_without_new_class(task)
+            yield from distil_old_self(
+                self,
+                task,
+                self.settings.update,
+                temperature=self.settings.temperature,
+                classification_weight=1 - share,
+                distillation_weight=share,
+            )
+            align_weights(self.network.head, task.num_new_classes)
+            outcome = Outcome(verdict="update")
+        yield from self.remember(task)
+        return outcome

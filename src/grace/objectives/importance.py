@@ -1,0 +1,56 @@
+"""Importance of parameters, and the penalty for moving the important ones (EWC).
+
+Parameters go by name. A head that has grown since is compared in the rows that it had.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def quadratic_penalty(
+    parameters: Mapping[str, Tensor],
+    anchor: Mapping[str, Tensor],
+    importance: Mapping[str, Tensor],
+) -> Tensor:
+    """Penalty for leaving an anchor, Ω = ½ Σ_n Σ F_n ⊙ (θ_n[:len(θ*_n)] − θ*_n)² (spec §3.3).
+
+    Args:
+        parameters: θ, of the anchor's shapes or with more rows.
+        anchor: θ*.
+        importance: F ≥ 0, of the anchor's shapes and names.
+
+    Returns:
+        Scalar.
+    """
+    terms = [
+        (weight * (_rows_of(parameters[name], weight) - anchor[name]).square()).sum()
+        for name, weight in importance.items()
+    ]
+    return torch.stack(terms).sum() / 2
+
+
+def merged_importance(
+    old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float
+) -> dict[str, Tensor]:
+    """Average two importances, F ← α·F_old + (1 − α)·F_new; new rows keep F_new (spec §3.3).
+
+    Args:
+        old: F_old; what it does not name is all new.
+        new: F_new, of the same shapes or with more rows.
+        share: α in [0, 1].
+
+    Returns:
+        F, of the shapes of ``new``.
+    """
+    assert 0 <= share <= 1
+    merged = {name: weight.clone() for name, weight in new.items()}
+    for name, weight in old.items():
+        _rows_of(merged[name], weight).mul_(1 - share).add_(weight, alpha=share)
+    return merged
+
+
+def _rows_of(tensor: Tensor, smaller: Tensor) -> Tensor:
+    """View the first rows, as many as ``smaller`` has."""
+    return tensor if tensor.shape == smaller.shape else tensor[: len(smaller)]

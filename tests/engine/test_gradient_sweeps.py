@@ -1,0 +1,322 @@
+"""Gradient sweeps against arithmetic by hand, and what they leave behind."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from grace.configs.experiment import EngineSettings
+from grace.data.augmentation import build_augmentation
+from grace.data.images import LabelledImages, TensorImages
+from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Sweep
+from grace.engine.progress import Progress
+from grace.engine.reducers import Collect, SquaredGradients
+from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.learner.journal import Journal
+from grace.networks.cifar_resnet import CifarResNet
+from grace.networks.heads import LinearHead
+from grace.objectives.classification import cross_entropy
+from grace.randomness import generator
+from grace.storage import tensors
+from grace.storage.errors import DamagedError
+from tiny_streams import labelled, same, state
+
+ALL_WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
+
+
+def trainer(
+    augmentation: str = "none", precision: str = "float32", progress: Progress | None = None
+) -> Trainer:
+    """A trainer whose test transform divides by 255."""
+    settings = EngineSettings.model_validate(
+        {"device": "cpu", "compile": False, "threads": 1, "precision": precision}
+    )
+    transform = build_augmentation(augmentation, (0.0,) * 3, (1.0,) * 3, 8)  # type: ignore[arg-type]
+    made = Trainer(settings, transform, 1, progress)
+    made.start_task(1)
+    return made
+
+
+def white(labels: list[int]) -> LabelledImages:
+    """All-white images: every normalised pixel is 1."""
+    return LabelledImages(
+        TensorImages(ALL_WHITE.repeat(len(labels), 1, 1, 1)), torch.tensor(labels)
+    )
+
+
+@final
+class Scale(nn.Module):
+    """Images (B, C, H, W) → w · mean pixel, (B, 1); a second parameter has no part in it."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(value))
+        self.idle = nn.Parameter(torch.ones(2))
+
+    @override
+    def forward(self, images: Tensor) -> Tensor:
+        return self.weight * images.mean(dim=(1, 2, 3))[:, None]
+
+
+def squares(batch: Batch) -> dict[str, Loss]:
+    """½(f − y)², whose gradient at f = w is w − y."""
+    return {"squares": Loss(0.5 * (batch.learned[0][:, 0] - batch.labels).square().mean())}
+
+
+def sweep(
+    backbone: nn.Module, data: LabelledImages, objective: Objective = squares, **fields: Any
+) -> GradientSweep:
+    given: dict[str, Any] = {"name": "fisher", "batch_size": 8, "reducer": SquaredGradients()}
+    return GradientSweep(backbones=[backbone], data=data, objective=objective, **(given | fields))
+
+
+def resnet_sweep(backbone: nn.Module, **fields: Any) -> GradientSweep:
+    head = LinearHead(64, 2, generator(5, "head"))
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        return {"classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))}
+
+    data = labelled({0: 10, 1: 9})
+    return sweep(backbone, data, objective, **({"heads": [head], "batch_size": 8} | fields))
+
+
+def resnet() -> CifarResNet:
+    return CifarResNet(8, 3, generator(5, "backbone")).eval().requires_grad_(False)
+
+
+class TestGradients:
+    def test_squares_of_batch_means_by_hand(self) -> None:
+        backbone = Scale(2.0)
+        found = trainer().run(sweep(backbone, white([0, 3, 0, 0]), batch_size=1))
+        # Batches of one: gradients 2, −1, 2, 2; mean of the squares 13/4.
+        assert float(found["backbone.0.weight"]) == pytest.approx(3.25)
+        whole = trainer().run(sweep(backbone, white([0, 3, 0, 0]), batch_size=4))
+        # One batch: the square of the mean gradient 5/4.
+        assert float(whole["backbone.0.weight"]) == pytest.approx(1.5625)
+
+    def test_weights_of_losses_count(self) -> None:
+        def weighted(batch: Batch) -> dict[str, Loss]:
+            return {"squares": Loss(squares(batch)["squares"].value, 3.0)}
+
+        found = trainer().run(sweep(Scale(2.0), white([0, 0]), weighted))
+        assert float(found["backbone.0.weight"]) == pytest.approx(36.0)
+
+    def test_what_the_loss_does_not_reach_has_gradient_zero(self) -> None:
+        found = trainer().run(sweep(Scale(2.0), white([0, 0])))
+        assert found["backbone.0.idle"].tolist() == [0.0, 0.0]
+
+    def test_heads_are_differentiated_by_name(self) -> None:
+        found = trainer().run(resnet_sweep(resnet()))
+        assert found["head.0.weight"].shape == (2, 64)
+        # The rows of a softmax's gradient sum to zero: both classes have the same squares.
+        torch.testing.assert_close(found["head.0.weight"][0], found["head.0.weight"][1])
+        assert float(found["head.0.weight"].sum()) > 0
+
+    def test_no_parameter_moves_and_no_gradient_stays(self) -> None:
+        backbone = Scale(2.0)
+        trainer().run(sweep(backbone, white([0, 3])))
+        assert float(backbone.weight) == 2.0
+        assert backbone.weight.grad is None
+        assert not backbone.training
+        assert not backbone.weight.requires_grad
+
+    def test_it_is_in_float32_whatever_the_precision(self) -> None:
+        kinds: set[torch.dtype] = set()
+
+        def noting(batch: Batch) -> dict[str, Loss]:
+            kinds.add(batch.learned[0].dtype)
+            return {"mean": Loss(batch.learned[0].float().mean())}
+
+        trainer(precision="bfloat16").run(sweep(resnet(), labelled({0: 9}), noting))
+        assert kinds == {torch.float32}
+
+
+class TestBatchNorm:
+    def test_statistics_move_by_every_batch(self) -> None:
+        norm = nn.BatchNorm2d(3)
+        backbone = nn.Sequential(norm, nn.Flatten())
+        means: list[float] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            means.append(float(batch.learned[0].detach().mean()))
+            return {"mean": Loss(batch.learned[0].square().mean())}
+
+        trainer().run(sweep(backbone, white([0] * 6), objective, batch_size=3))
+        # Batches of mean 1 and variance 0 at momentum 0.1: 0.1, then 0.9·0.1 + 0.1; 0.9, 0.81.
+        torch.testing.assert_close(norm.running_mean, torch.full((3,), 0.19))
+        torch.testing.assert_close(norm.running_var, torch.full((3,), 0.81))
+        assert int(norm.num_batches_tracked or 0) == 2
+        # Normalised by the batch, whose mean therefore is 0.
+        assert means == pytest.approx([0.0, 0.0], abs=1e-6)
+
+    def test_later_sweeps_see_the_moved_statistics(self) -> None:
+        made, backbone, data = trainer(), resnet(), labelled({0: 5})
+        herd = Sweep(name="herd", backbones=[backbone], data=data, reducer=Collect())
+        made.run(herd)
+        made.run(resnet_sweep(backbone))
+        assert isinstance(data.images, TensorImages)
+        expected = backbone(data.images.pixels.float() / 255)
+        again = made.run(Sweep(name="herd", backbones=[backbone], data=data, reducer=Collect()))
+        torch.testing.assert_close(again[-5:], expected, rtol=1e-4, atol=1e-5)
+
+    def test_restored_buffers_stand_for_the_pass(self) -> None:
+        done, fresh = resnet(), resnet()
+        first = resnet_sweep(done)
+        trainer().run(first)
+        buffers = {name: tensor.clone() for name, tensor in first.buffers().items()}
+        assert {name.rpartition(".")[2] for name in buffers} == {
+            "running_mean",
+            "running_var",
+            "num_batches_tracked",
+        }
+        made, data = trainer(), labelled({0: 5})
+        made.run(Sweep(name="herd", backbones=[fresh], data=data, reducer=Collect()))
+        made.restore_buffers(resnet_sweep(fresh), buffers)
+        assert same(state(fresh), state(done))
+        again = made.run(Sweep(name="herd", backbones=[fresh], data=data, reducer=Collect()))
+        straight = trainer().run(Sweep(name="x", backbones=[done], data=data, reducer=Collect()))
+        assert torch.equal(again, straight)
+
+    def test_other_buffers_are_refused_and_nothing_is_written(self) -> None:
+        backbone = resnet()
+        before = state(backbone)
+        buffers = resnet_sweep(backbone).buffers()
+        wrong = {name: torch.zeros(7) for name in buffers}
+        for other in ({}, wrong, {**buffers, "more": torch.zeros(1)}):
+            with pytest.raises(ValueError, match="sweep 'fisher' moves other buffers"):
+                trainer().restore_buffers(resnet_sweep(backbone), other)
+        assert same(state(backbone), before)
+
+
+class TestDraws:
+    def images(self, made: Trainer, name: str = "fisher") -> Tensor:
+        seen: list[Tensor] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            seen.append(batch.images)
+            return {"mean": Loss(batch.learned[0].mean())}
+
+        made.run(sweep(Scale(1.0), labelled({0: 6, 1: 5}), objective, batch_size=4, name=name))
+        return torch.cat(seen)
+
+    def test_images_are_shuffled_and_augmented_by_seed_task_and_name(self) -> None:
+        one = self.images(trainer("shift"))
+        assert one.shape == (11, 3, 8, 8)
+        assert torch.equal(one, self.images(trainer("shift")))
+        later = trainer("shift")
+        later.start_task(2)
+        plain = labelled({0: 6, 1: 5}).images.gather(torch.arange(11)).float() / 255
+        others = [self.images(later), self.images(trainer("shift"), "other"), plain]
+        assert not any(torch.equal(one, other) for other in others)
+        # Shuffled only: the same images in another order.
+        shuffled = self.images(trainer())
+        assert not torch.equal(shuffled, plain)
+        torch.testing.assert_close(
+            shuffled.flatten(1).sum(1).sort().values, plain.flatten(1).sum(1).sort().values
+        )
+
+
+class TestFailures:
+    def test_a_loss_that_is_not_finite_is_named(self) -> None:
+        def broken(batch: Batch) -> dict[str, Loss]:
+            return {"squares": Loss(squares(batch)["squares"].value * math.inf)}
+
+        backbone = Scale(2.0)
+        message = r"loss 'squares' is not finite in sweep 'fisher', batch 1: lower the learning"
+        with pytest.raises(NonFiniteLossError, match=message):
+            trainer().run(sweep(backbone, white([0, 0]), broken))
+        assert not backbone.weight.requires_grad
+
+    def test_so_is_a_gradient(self) -> None:
+        def steep(batch: Batch) -> dict[str, Loss]:
+            # The square root is 0 with an infinite slope there.
+            return {"root": Loss((batch.learned[0] - 2).mean().sqrt())}
+
+        with pytest.raises(NonFiniteLossError, match="loss 'gradient' is not finite in sweep"):
+            trainer().run(sweep(Scale(2.0), white([0, 0]), steep))
+
+
+@final
+class Heard(Progress):
+    """Notes the sweeps that began."""
+
+    def __init__(self) -> None:
+        self.sweeps: list[tuple[str, int]] = []
+
+    @override
+    def sweep_started(self, name: str, images: int) -> None:
+        self.sweeps.append((name, images))
+
+
+def test_progress_hears_of_it_and_the_work_is_noted() -> None:
+    heard = Heard()
+    made = trainer(progress=heard)
+    made.run(sweep(Scale(1.0), white([0, 0, 1])))
+    assert heard.sweeps == [("fisher", 3)]
+    (done,) = made.work
+    assert (done.name, done.epochs, done.images) == ("fisher", 0, 3)
+    assert 0 < done.seconds.training <= done.seconds.total
+
+
+@final
+class Forbidden:
+    """A reducer that must not be used."""
+
+    def update(self, gradients: Mapping[str, Tensor]) -> None:
+        raise AssertionError
+
+    def result(self) -> None:
+        raise AssertionError
+
+
+class TestJournal:
+    def test_a_finished_pass_is_read_back_with_what_it_moved(self, tmp_path: Path) -> None:
+        done, fresh = resnet(), resnet()
+        squares = Journal(tmp_path).perform(1, resnet_sweep(done), trainer())
+        made = trainer()
+        again = Journal(tmp_path).perform(1, resnet_sweep(fresh, reducer=Forbidden()), made)
+        assert same(again, squares)
+        assert same(state(fresh), state(done))
+        assert [(work.name, work.images) for work in made.work] == [("fisher", 19)]
+
+    @pytest.mark.parametrize("fields", [{"batch_size": 9}, {"name": "other"}])
+    def test_another_pass_is_done_anew(self, tmp_path: Path, fields: dict[str, Any]) -> None:
+        Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
+        fresh, straight = resnet(), resnet()
+        found = Journal(tmp_path).perform(1, resnet_sweep(fresh, **fields), trainer())
+        assert same(found, trainer().run(resnet_sweep(straight, **fields)))
+        assert same(state(fresh), state(straight))
+
+    @pytest.mark.parametrize("which", ["0", "moved.backbone.0.stem.1.running_mean"])
+    def test_an_altered_one_is_done_anew(self, tmp_path: Path, which: str) -> None:
+        squares = Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
+        path = tmp_path / "0001.safetensors"
+        kept, metadata = tensors.decode(path.read_bytes(), "journal")
+        path.write_bytes(tensors.encode({**kept, which: kept[which] + 1}, metadata))
+        fresh, straight = resnet(), resnet()
+        trainer().run(resnet_sweep(straight))
+        journal = Journal(tmp_path)
+        assert same(journal.perform(1, resnet_sweep(fresh), trainer()), squares)
+        assert same(state(fresh), state(straight))
+        assert not journal.was_read
+
+    def test_one_that_was_read_is_blamed(self, tmp_path: Path) -> None:
+        Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
+        journal = Journal(tmp_path)
+        journal.perform(1, resnet_sweep(resnet()), trainer())
+        with pytest.raises(DamagedError, match="drop it with --discard"), journal.blamed():
+            raise KeyError("backbone.0.stem.0.weight")
+
+    def test_a_pass_over_another_network_is_done_anew(self, tmp_path: Path) -> None:
+        Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
+        # Another number of features: buffers of other shapes.
+        other = nn.Sequential(nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        item = sweep(other, labelled({0: 10, 1: 9}), squares)
+        found = Journal(tmp_path).perform(1, item, trainer())
+        assert found.keys() == {"backbone.0.0.weight", "backbone.0.0.bias"}
+        assert int(other[0].num_batches_tracked) == 3

@@ -1,0 +1,359 @@
+"""FOSTER against numbers worked by hand from spec §3.7; ``learn`` is driven by hand, or small."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from driven import drive
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import FosterSettings
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Phase, Sweep
+from grace.experiment import run_experiment
+from grace.learner.learner import Learner
+from grace.methods.base import Workshop
+from grace.methods.foster import Foster
+from grace.networks.backbone import Backbone
+from grace.networks.heads import MASKED
+from grace.storage.errors import DamagedError
+from tiny_streams import (
+    SIZE,
+    class_names,
+    dataset,
+    labelled,
+    learner,
+    recipe,
+    same,
+    settings,
+    state,
+    task,
+)
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+PROBE = labelled(dict.fromkeys(range(4), 3), seed=5).images
+
+
+def foster(**choices: Any) -> FosterSettings:
+    return FosterSettings(base=recipe(), boost=recipe(), compress=recipe(), **choices)
+
+
+def method(memory_size: int = 13, **choices: Any) -> Foster:
+    made = learner(foster(**choices), memory=MemorySettings(size=memory_size)).method
+    assert isinstance(made, Foster)
+    return made
+
+
+def taught(home: Path | None = None, **memory: Any) -> Learner:
+    """A learner of classes 0 and 1, then 2."""
+    chosen = settings(foster(), memory=MemorySettings(**{"size": 20} | memory))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+    teach(made, {0: 9, 1: 9})
+    teach(made, {2: 9})
+    return made
+
+
+def called(part: str) -> str:
+    """What an error calls a part."""
+    return part.replace("backbone.", "backbone ")
+
+
+def teach(made: Learner, counts: dict[int, int]) -> None:
+    data = labelled(counts)
+    made.update(data.images, class_names(data))
+
+
+def phases(made: Foster, work: Task) -> list[Phase]:
+    return [item for item in drive(made, work)[1] if isinstance(item, Phase)]
+
+
+def even(phase: Phase, *biases: Sequence[float]) -> None:
+    """Make a phase's heads give their biases whatever the features."""
+    with torch.no_grad():
+        for head, bias in zip(phase.heads, biases, strict=True):
+            head.get_parameter("weight").zero_()
+            head.get_parameter("bias").copy_(torch.tensor(bias))
+
+
+@torch.no_grad()
+def losses_of(
+    phase: Phase, labels: Sequence[int], frozen: Sequence[Tensor] = ()
+) -> dict[str, Loss]:
+    count = len(labels)
+    features = torch.rand(count, 64)
+    batch = Batch(
+        images=torch.zeros(count, 3, 8, 8),
+        labels=torch.tensor(labels),
+        frozen=frozen or [features] * len(phase.frozen),
+        learned=[features],
+        epoch=0,
+        generator=torch.Generator(),
+    )
+    return dict(phase.objective(batch))
+
+
+class TestBoosting:
+    def phase(self, **choices: Any) -> Phase:
+        """Old classes 0 and 1 with one exemplar each, and class 2 with two images."""
+        made = method(memory_size=2, **choices)
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        even_old = torch.tensor([2 * math.log(3), 0.0])
+        with torch.no_grad():
+            made.network.head.weight.zero_()
+            made.network.head.bias.copy_(even_old)
+        phase = next(made.learn(task(2, {2: 2}, 2)))
+        assert isinstance(phase, Phase)
+        return phase
+
+    def test_the_three_losses_by_hand(self) -> None:
+        phase = self.phase(boosting_beta=0.5, distillation_weight=0.7)
+        # β = ½: weights 2, 2 and 4/3 for 1, 1 and 2 images, times 3/(2 + 2 + 4/3) = 9/16:
+        # w = (9/8, 9/8, 3/4).
+        even(phase, [9 / 8 * math.log(2), 0.0, 3 / 4 * math.log(5)], [0.0, math.log(2), 0.0])
+        losses = losses_of(phase, [0, 2])
+        # Divided by w the logits are (ln 2, 0, ln 5), that is (2, 1, 5)/8.
+        expected = -(math.log(2 / 8) + math.log(5 / 8)) / 2
+        assert float(losses["classification"].value) == pytest.approx(expected, abs=1e-6)
+        # The feature head's are not weighted: (1, 2, 1)/4.
+        assert float(losses["features"].value) == pytest.approx(math.log(4), abs=1e-6)
+        # T = 2: teacher σ(ln 3, 0) = (3, 1)/4; the student's old logits are 9/8 ln 2 and 0.
+        student = torch.tensor([9 / 16 * math.log(2), 0.0]).log_softmax(0).tolist()
+        expected = -(0.75 * student[0] + 0.25 * student[1])
+        assert float(losses["distillation"].value) == pytest.approx(expected, abs=1e-6)
+        assert [losses[name].weight for name in ("classification", "features")] == [1.0, 1.0]
+        assert losses["distillation"].weight == 0.7
+
+    def test_what_trains_and_what_it_starts_from(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        old = made.network
+        phase = phases(made, task(2, {2: 4, 3: 4}, 2))[0]
+        assert phase.name == "boost"
+        assert list(phase.frozen) == list(old.backbones)
+        (new,) = phase.backbones
+        assert new is not old.backbones[0]
+        assert same(state(new), state(old.backbones[0]))
+        head, feature_head = (state(part) for part in phase.heads)
+        assert torch.equal(head["weight"][:2, :64], old.head.weight)
+        assert feature_head["weight"].shape == (4, 64)
+        # Not the fresh draw of the grown head's new columns.
+        assert not torch.equal(feature_head["weight"], head["weight"][:, 64:])
+        # New images and all exemplars: 13 // 2 each, of 4.
+        assert phase.data.labels.tolist() == [2] * 4 + [3] * 4 + [0] * 4 + [1] * 4
+
+    def test_weights_of_each_task(self) -> None:
+        made = method(memory_size=2, boosting_beta=[0.5, 0.0])
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        made.memory.restore({}, {})  # no old images: as if one each
+        first = next(made.learn(task(2, {2: 2}, 2)))
+        later = next(made.learn(task(3, {2: 2}, 2)))
+        last = next(made.learn(task(4, {2: 2}, 2)))
+        values = []
+        for phase in (first, later, last):
+            assert isinstance(phase, Phase)
+            even(phase, [math.log(2), 0.0, 0.0], [0.0] * 3)
+            values.append(float(losses_of(phase, [0])["classification"].value))
+        # β = ½ divides ln 2 by 9/8; β = 0 by nothing, and goes on to hold.
+        power = 2 ** (8 / 9)
+        assert values == pytest.approx(
+            [-math.log(power / (power + 2)), math.log(2), math.log(2)], abs=1e-6
+        )
+
+    def test_a_forgotten_class_does_not_count(self) -> None:
+        made = method(memory_size=6, boosting_beta=0.5)
+        drive(made, task(1, {0: 2, 1: 2, 2: 2}, 0))
+        made.forget([1])
+        work = Task(
+            number=2,
+            data=labelled({3: 1}),
+            new_classes=[3],
+            num_old_classes=3,
+            num_classes=4,
+            forgotten=frozenset([1]),
+        )
+        boost, compress = phases(made, work)
+        # Two images of class 0 and 2, one of 3: weights 4/3, 4/3 and 2, times 3/(14/3) = 9/14:
+        # w = (6/7, ·, 6/7, 9/7); the forgotten class keeps its logit, which no softmax sees.
+        even(boost, [6 / 7 * math.log(2), 99.0, 0.0, 9 / 7 * math.log(5)], [0.0, 99.0, 0.0, 0.0])
+        losses = losses_of(boost, [3])
+        assert float(losses["classification"].value) == pytest.approx(-math.log(5 / 8), abs=1e-6)
+        assert float(losses["features"].value) == pytest.approx(math.log(3), abs=1e-6)
+        # The student's and the teacher's logits of it are masked alike.
+        teacher = made.teacher
+        assert teacher is not None
+        assert teacher.head.masked == (1,)
+        assert math.isfinite(float(losses_of(compress, [3])["distillation"].value))
+        made.forget([1, 2])
+        features = torch.rand(1, 128)
+        assert [float(v) == MASKED for v in teacher.head(features)[0]] == [False, True, True, False]
+
+
+class TestCompression:
+    def test_the_loss_by_hand(self) -> None:
+        made = method(memory_size=3, compression_beta=0.5)
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        phase = phases(made, task(2, {2: 2}, 2))[1]
+        assert phase.teacher is not None
+        with torch.no_grad():
+            phase.teacher.head.weight.zero_()
+            phase.teacher.head.bias.copy_(torch.tensor([2 * math.log(2), 0.0, 2 * math.log(3)]))
+        even(phase, [2 * math.log(4), 0.0, 0.0])
+        losses = losses_of(phase, [0, 1])
+        # T = 2: teacher (2, 1, 3)/6; β = ½ gives w = (9/8, 9/8, 3/4), so q ∝ (2, 1, 2).
+        # The student says (4, 1, 1)/6. Labels play no part.
+        expected = -(0.4 * math.log(4 / 6) + 0.6 * math.log(1 / 6))
+        assert list(losses) == ["distillation"]
+        assert float(losses["distillation"].value) == pytest.approx(expected, abs=1e-6)
+        assert losses["distillation"].weight == 1.0
+
+    def test_the_student_starts_as_the_old_network(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        old = made.network
+
+        def moved(item: object) -> None:
+            """What boosting did to what it trains."""
+            if isinstance(item, Phase) and item.name == "boost":
+                with torch.no_grad():
+                    for part in (*item.backbones, *item.heads):
+                        for parameter in part.parameters():
+                            parameter.add_(1.0)
+
+        phase = drive(made, task(2, {2: 4}, 2), moved)[1][1]
+        assert phase.name == "compress"
+        (student,) = phase.backbones
+        assert student is not old.backbones[0]
+        assert same(state(student), state(old.backbones[0]))
+        # Its old rows are the old head's, not the boosted one's.
+        assert torch.equal(phase.heads[0].weight[:2], old.head.weight)
+        assert torch.equal(phase.heads[0].bias, torch.zeros(3))
+        assert phase.heads[0].weight[2].any()
+        assert list(phase.frozen) == list(phase.teacher.backbones)
+        assert phase.frozen[0] is old.backbones[0]
+        # It becomes the next task's old network.
+        assert list(made.network.backbones) == [student]
+
+    def test_the_published_recipes(self) -> None:
+        chosen = FosterSettings()
+        assert [chosen.base.epochs, chosen.boost.epochs, chosen.compress.epochs] == [200, 170, 130]
+        decays = [chosen.base.weight_decay, chosen.boost.weight_decay, chosen.compress.weight_decay]
+        assert decays == [5e-4, 5e-4, 0.0]
+
+
+class TestTeacher:
+    @pytest.mark.parametrize("who", ["student", "teacher"])
+    def test_either_chooses_the_exemplars(self, who: str) -> None:
+        made = method(herd_with=who)
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        sweeps = [i for i in drive(made, task(2, {2: 4}, 2))[1] if isinstance(i, Sweep)]
+        assert [sweep.name for sweep in sweeps] == ["herd", "class means"]
+        assert made.teacher is not None
+        chosen = made.teacher if who == "teacher" else made.network
+        assert list(sweeps[0].backbones) == list(chosen.backbones)
+        # The means are those of the network that goes on.
+        assert list(sweeps[1].backbones) == list(made.network.backbones)
+
+    def test_it_is_tested_beside_the_student(self) -> None:
+        made = taught()
+        scores = made.scores(PROBE)
+        assert list(scores) == ["linear", "nearest_mean", "teacher"]
+        assert isinstance(made.method, Foster)
+        teacher = made.method.teacher
+        assert teacher is not None
+        assert len(teacher.backbones) == 2
+        mean, std = (torch.tensor(v)[:, None, None] for v in (made.mean, made.std))
+        with torch.no_grad():
+            logits = teacher((PROBE.gather(torch.arange(12)) / 255 - mean) / std)
+        torch.testing.assert_close(scores["teacher"], logits, atol=1e-4, rtol=1e-4)
+        # Only the student counts.
+        assert made.size().num_backbones == 1
+        assert next(iter(scores)) == "linear"
+
+    def test_it_comes_back_with_the_learner(self, tmp_path: Path) -> None:
+        made = taught(tmp_path / "home")
+        back = Learner.load(tmp_path / "home")
+        now, then = back.scores(PROBE), made.scores(PROBE)
+        assert list(now) == list(then)
+        assert all(torch.equal(now[name], then[name]) for name in now)
+        straight = taught()
+        for one in (straight, back):
+            teach(one, {3: 9})
+        assert same(state(back.method.network), state(straight.method.network))
+
+    def test_a_version_without_one_has_none(self, tmp_path: Path) -> None:
+        made = taught(tmp_path / "home")
+        made.rollback(1)
+        assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
+
+    def test_under_a_ceiling_it_is_let_go(self, tmp_path: Path) -> None:
+        made = taught(tmp_path / "home", max_mb=1.0)
+        assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
+        assert all("teacher" not in name for name in made.method.state().parts)
+        # A student of 0.3 MB fits where three backbones do not.
+        assert made.history[-1].num_bytes < 500_000
+        assert made.history[-1].outcome.verdict == "compress"
+
+    def test_a_saved_one_of_another_method_is_damage(self) -> None:
+        made = taught()
+        saved = made.method.state()
+        parts = {n: part for n, part in saved.parts.items() if n != "teacher.backbone.1"}
+        with pytest.raises(DamagedError, match=r"the saved teacher\.head is torch"):
+            method().restore(type(saved)(saved.values, parts), 3)
+        stray = {name: part for name, part in saved.parts.items() if name.startswith("teacher.")}
+        with pytest.raises(DamagedError, match="parts that it never writes"):
+            method().restore(type(saved)(saved.values, stray), 3)
+
+    @pytest.mark.parametrize("name", ["teacher.backbone.0", "teacher.head"])
+    def test_a_teacher_is_refused_before_it_is_built(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        saved = taught().method.state()
+        first = next(iter(saved.parts[name]))
+        part = {**saved.parts[name], first: torch.full_like(saved.parts[name][first], math.nan)}
+        fresh, built = method(), []
+        build = type(fresh.workshop).backbone
+
+        def counted(workshop: Workshop, *purpose: str | int) -> Backbone:
+            built.append(purpose)
+            return build(workshop, *purpose)
+
+        monkeypatch.setattr(type(fresh.workshop), "backbone", counted)
+        with pytest.raises(DamagedError, match=f"saved {called(name)} holds numbers not finite"):
+            fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+        # The student's alone.
+        assert len(built) == 1
+
+    def test_what_distilling_cost_is_measured(self) -> None:
+        made = taught(validation=2)
+        accuracy = made.history[-1].accuracy
+        assert accuracy.teacher is not None
+        assert accuracy.student is not None
+
+
+def test_a_run_killed_before_its_test_reports_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = dataset(4)
+    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: data)
+    chosen = settings(foster())
+    straight = run_experiment(chosen, tmp_path / "straight")
+    assert list(straight.tasks[1].classifiers) == ["linear", "nearest_mean", "teacher"]
+    scores = Learner.scores
+
+    def killed(self: Learner, images: Any) -> Any:
+        if len(self.history) == 2:
+            raise KeyboardInterrupt
+        return scores(self, images)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "scores", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(chosen, tmp_path / "run")
+    resumed = run_experiment(chosen, tmp_path / "run", resume=True)
+    assert resumed.tasks[1].classifiers == straight.tasks[1].classifiers
+    assert resumed.tasks[1].confusion == straight.tasks[1].confusion

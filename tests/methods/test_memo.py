@@ -1,0 +1,254 @@
+"""MEMO against what spec §3.8 says of its blocks; ``learn`` is driven by hand or runs in small."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from driven import drive
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import DERSettings, MemoSettings
+from grace.engine.phase import Batch, Phase
+from grace.learner import saving
+from grace.learner.export import Preprocessing, check_onnx, export_onnx
+from grace.learner.home import Home
+from grace.learner.learner import Learner
+from grace.methods.memo import Memo
+from grace.storage.errors import DamagedError
+from grace.storage.tensors import encoded_size
+from tiny_streams import SIZE, class_names, labelled, learner, recipe, same, settings, state, task
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+# ResNet-8 by hand. Trunk: convolutions 432 + 2·2304 + 4608 + 9216, batch norms over 16·3 + 32·2
+# channels, 2 parameters each. Branch: convolutions 18432 + 36864, batch norms over 64·2 channels.
+TRUNK = 432 + 2 * 2304 + 4608 + 9216 + 2 * 112
+BRANCH = 18432 + 36864 + 2 * 128
+PROBE = labelled(dict.fromkeys(range(5), 3), seed=5).images
+
+
+def memo(**choices: Any) -> MemoSettings:
+    return MemoSettings(base=recipe(), grow=recipe(), **choices)
+
+
+def method(**choices: Any) -> Memo:
+    made = learner(memo(**choices)).method
+    assert isinstance(made, Memo)
+    return made
+
+
+def teach(made: Learner, *indices: int) -> None:
+    data = labelled(dict.fromkeys(indices, 9))
+    made.update(data.images, class_names(data))
+
+
+def taught(home: Path | None = None, tasks: int = 2, **choices: Any) -> Learner:
+    """A learner of two classes, then of one more per task."""
+    chosen = settings(memo(**choices), memory=MemorySettings(size=20))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+    teach(made, 0, 1)
+    for index in range(2, tasks + 1):
+        teach(made, index)
+    return made
+
+
+def grow_phase(made: Memo) -> Phase:
+    """The phase of a second task, before anything has trained."""
+    drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
+    phase = next(made.learn(task(2, {3: 4, 4: 4}, 3)))
+    assert isinstance(phase, Phase)
+    return phase
+
+
+def test_the_first_task_is_that_of_an_uncut_backbone() -> None:
+    data = labelled({0: 9, 1: 9})
+    cut, whole = learner(memo()), learner(DERSettings(base=recipe(), grow=recipe()))
+    for made in (cut, whole):
+        made.update(data.images, class_names(data))
+    tensors = zip(
+        state(cut.method.network).values(), state(whole.method.network).values(), strict=True
+    )
+    assert all(torch.equal(one, two) for one, two in tensors)
+
+
+class TestGrow:
+    @pytest.mark.parametrize("train_base", [True, False])
+    def test_the_generalised_block_trains_if_asked(self, train_base: bool) -> None:
+        made = method(train_base=train_base)
+        phase = grow_phase(made)
+        network = made.network
+        assert network.trunk is not None
+        assert phase.trunk is not None
+        assert phase.trains_trunk is train_base
+        assert same(state(phase.trunk), state(network.trunk))
+        # Where it trains, the network as it stands keeps its own.
+        assert (phase.trunk is network.trunk) is not train_base
+        assert list(phase.frozen) == list(network.backbones)
+
+    def test_a_specialised_block_starts_as_a_copy_of_the_last_one(self) -> None:
+        made = method()
+        phase = grow_phase(made)
+        (new,) = phase.backbones
+        assert new is not made.network.backbones[0]
+        assert same(state(new), state(made.network.backbones[0]))
+
+    def test_the_loss_by_hand(self) -> None:
+        phase = grow_phase(method(auxiliary_weight=0.5))
+        head, auxiliary = phase.heads
+        # The head reads both blocks; the auxiliary one the new features: any old class, 3, or 4.
+        assert state(head)["weight"].shape == (5, 128)
+        assert state(auxiliary)["weight"].shape == (3, 64)
+        with torch.no_grad():
+            for module in phase.heads:
+                for parameter in module.parameters():
+                    parameter.zero_()
+            # (3, 1, 1)/5 for the auxiliary classes.
+            auxiliary.get_parameter("bias")[0] = math.log(3)
+        labels = torch.tensor([1, 4])
+        features = torch.rand(2, 64)
+        batch = Batch(torch.zeros(2, 3, 8, 8), labels, [features], [features], 0, torch.Generator())
+        with torch.no_grad():
+            losses = phase.objective(batch)
+        assert (losses["classification"].weight, losses["auxiliary"].weight) == (1.0, 0.5)
+        assert float(losses["classification"].value) == pytest.approx(math.log(5))
+        # −ln(3/5) for the old class 1 and −ln(1/5) for the new class 4.
+        expected = -(math.log(3 / 5) + math.log(1 / 5)) / 2
+        assert float(losses["auxiliary"].value) == pytest.approx(expected, abs=1e-6)
+
+    def test_new_rows_are_aligned(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        drive(made, task(2, {2: 4}, 2))
+        lengths = made.network.head.weight.norm(dim=1)
+        assert float(lengths[2]) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("train_base", [True, False])
+class TestTwoTasks:
+    def test_what_moves_and_what_stays(self, train_base: bool) -> None:
+        made = taught(tasks=1, train_base=train_base)
+        before = state(made.method.network)
+        teach(made, 2)
+        after = state(made.method.network)
+        trunk = [name for name in before if name.startswith("trunk.")]
+        assert len(trunk) > 10
+        stays = all(torch.equal(before[name], after[name]) for name in trunk)
+        assert stays is not train_base
+        old = [name for name in before if name.startswith("backbones.0.")]
+        assert all(torch.equal(before[name], after[name]) for name in old)
+
+    def test_versions_share_what_does_not_move(self, train_base: bool, tmp_path: Path) -> None:
+        home = tmp_path / "home"
+        taught(home, train_base=train_base)
+        first, second = (Home.open(home).document(number).parts for number in (1, 2))
+        assert list(first) == ["trunk", "backbone.0", "head", "class_means"]
+        assert list(second) == ["trunk", "backbone.0", "backbone.1", "head", "class_means"]
+        assert first["backbone.0"] == second["backbone.0"]
+        assert (first["trunk"] == second["trunk"]) is not train_base
+
+    def test_it_comes_back_and_goes_on_as_if_it_had_never_left(
+        self, train_base: bool, tmp_path: Path
+    ) -> None:
+        made = taught(tmp_path / "home", train_base=train_base)
+        back = Learner.load(tmp_path / "home")
+        assert all(
+            torch.equal(now, then)
+            for now, then in zip(
+                back.scores(PROBE).values(), made.scores(PROBE).values(), strict=True
+            )
+        )
+        teach(back, 3, 4)
+        straight = taught(train_base=train_base)
+        teach(straight, 3, 4)
+        assert same(state(back.method.network), state(straight.method.network))
+
+
+def test_size_counts_the_trunk_once() -> None:
+    made = taught(tasks=3)
+    size = made.size()
+    assert size.num_backbones == 3
+    assert size.backbone_parameters == TRUNK + 3 * BRANCH
+    assert size.head_parameters == 4 * 192 + 4
+
+
+def test_bytes_are_known_beforehand() -> None:
+    made = learner(memo())
+    for indices, num_old in (((0, 1), 0), ((2,), 2), ((3, 4), 3)):
+        work = task(len(made.history) + 1, dict.fromkeys(indices, 9), num_old)
+        announced = made.method.bytes_after(work, grows=num_old > 0)
+        teach(made, *indices)
+        parts = saving.describe(made._contents()).parts
+        assert announced == sum(ref.bytes for ref in parts.values())
+    # A third branch takes its own weights, not a trunk's again.
+    branch = {
+        name: (t.shape, t.dtype) for name, t in made.method.state().parts["backbone.2"].items()
+    }
+    assert encoded_size(branch) > 4 * BRANCH
+    assert encoded_size(branch) < 4 * (BRANCH + TRUNK // 2)
+
+
+def test_all_predictors_share_one_pass() -> None:
+    made = taught()
+    found = made.method.classifiers()
+    assert list(found) == ["linear", "nearest_mean"]
+    assert found["linear"].backbones is found["nearest_mean"].backbones
+    assert len(found["linear"].backbones) == 1
+
+
+def test_exported_it_predicts_the_same(tmp_path: Path) -> None:
+    made = taught(tasks=3)
+    primary = made.method.classifiers()["linear"]
+    path = tmp_path / "model.onnx"
+    export_onnx(
+        primary.score,
+        primary.backbones,
+        Preprocessing((3, SIZE, SIZE), made.mean, made.std),
+        made.class_names,
+        (),
+        path,
+        method="memo",
+        version=1,
+    )
+    data = labelled({0: 4, 1: 4, 2: 4, 3: 4}, seed=5).images.gather(torch.arange(16))
+    check = check_onnx(path, data, made.decision_function(data))
+    assert check.num_images == check.same_argmax == 16
+
+
+@pytest.mark.parametrize("missing", ["trunk", "backbone.0", "head"])
+def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
+    made = taught()
+    saved = made.method.state()
+    kept = {name: part for name, part in saved.parts.items() if name != missing}
+    with pytest.raises(DamagedError, match="the saved"):
+        method().restore(type(saved)(saved.values, kept), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "called"), [("trunk", "trunk"), ("backbone.1", "backbone 1"), ("head", "head")]
+)
+def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
+    name: str, called: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = taught().method.state()
+    first = next(iter(saved.parts[name]))
+    part = {**saved.parts[name], first: torch.zeros(2, 2)}
+    fresh = method()
+    monkeypatch.setattr(type(fresh.workshop), "backbone", None)
+    with pytest.raises(DamagedError, match=f"of the saved {called} is torch.float32"):
+        fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+
+
+def test_trunk_and_branch_are_tried_on_an_image() -> None:
+    made = taught(tasks=1).method
+    made.refuse_unfit((3, SIZE, SIZE))
+    with pytest.raises(ValueError, match=r"cannot take images of shape \(1, 8, 8\)"):
+        made.refuse_unfit((1, SIZE, SIZE))
+
+
+def test_a_trunk_of_another_method_is_damage() -> None:
+    saved = taught(tasks=1).method.state()
+    other = learner(DERSettings(base=recipe(), grow=recipe())).method
+    with pytest.raises(DamagedError):
+        other.restore(saved, 2)

@@ -1,0 +1,110 @@
+"""WA against numbers worked by hand from spec §3.5 and §1.8."""
+
+import math
+
+import pytest
+import torch
+
+from driven import batch, drive
+from grace.configs.methods import WASettings
+from grace.data.scenario import Task
+from grace.engine.phase import Phase
+from grace.methods.wa import WA
+from tiny_streams import labelled, learner, recipe, task
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def wa() -> WA:
+    made = learner(WASettings(base=recipe(), update=recipe())).method
+    assert isinstance(made, WA)
+    return made
+
+
+def test_the_loss_by_hand() -> None:
+    method = wa()
+    drive(method, task(1, {0: 4, 1: 4, 2: 4}, 0))
+    with torch.no_grad():
+        method.network.head.weight.zero_()
+        method.network.head.bias.copy_(torch.tensor([2 * math.log(2), 0.0, 0.0]))
+    phase = next(method.learn(task(2, {3: 4, 4: 4}, 3)))
+    assert isinstance(phase, Phase)
+    head = phase.heads[0]
+    with torch.no_grad():
+        head.weight.zero_()  # type: ignore[operator]
+        head.bias.zero_()  # type: ignore[operator]
+    losses = phase.objective(batch(torch.tensor([4]), torch.rand(1, 64), torch.rand(1, 64)))
+    # λ = 3/5.
+    assert losses["classification"].weight == pytest.approx(0.4)
+    assert losses["distillation"].weight == pytest.approx(0.6)
+    assert float(losses["classification"].value.detach()) == pytest.approx(math.log(5), abs=1e-6)
+    # Against an even student the cross-entropy with any teacher is ln 3, without T².
+    assert float(losses["distillation"].value.detach()) == pytest.approx(math.log(3), abs=1e-6)
+    # And against (4 ln 2, 0, 0)/2, that is (4, 1, 1)/6, with a teacher (2, 1, 1)/4:
+    with torch.no_grad():
+        head.bias[0] = 4 * math.log(2)  # type: ignore[index]
+    losses = phase.objective(batch(torch.tensor([4]), torch.rand(1, 64), torch.rand(1, 64)))
+    expected = -0.5 * math.log(4 / 6) - 0.5 * math.log(1 / 6)
+    assert float(losses["distillation"].value.detach()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_forgotten_classes_do_not_count() -> None:
+    method = wa()
+    drive(method, task(1, {0: 4, 1: 4, 2: 4}, 0))
+    method.forget([0])
+    work = Task(
+        number=2,
+        data=labelled({3: 4}),
+        new_classes=[3],
+        num_old_classes=3,
+        num_classes=4,
+        forgotten=frozenset([0]),
+    )
+    phase = next(method.learn(work))
+    assert isinstance(phase, Phase)
+    losses = phase.objective(batch(torch.tensor([3]), torch.rand(1, 64), torch.rand(1, 64)))
+    # Two of the three classes that are left are old.
+    assert losses["distillation"].weight == pytest.approx(2 / 3)
+    assert bool(losses["distillation"].value.isfinite())
+
+
+def test_new_rows_are_aligned_and_teach_the_next_task() -> None:
+    method = wa()
+    drive(method, task(1, {0: 4, 1: 4}, 0))
+    # Lengths 8·(1, 3) of 64 equal weights, mean 16.
+    with torch.no_grad():
+        method.network.head.weight.copy_(torch.tensor([[1.0], [3.0]]).expand(2, 64))
+
+    def lengthened(item: object) -> None:
+        """What training did: a new row of length 8·4, and a bias."""
+        if isinstance(item, Phase):
+            with torch.no_grad():
+                item.heads[0].weight[2:] = 4.0  # type: ignore[index]
+                item.heads[0].bias[2:] = 5.0  # type: ignore[index]
+
+    drive(method, task(2, {2: 4}, 2), lengthened)
+    head = method.network.head
+    # γ = 16/32 = ½: the new row has 2s, the old ones and the bias stay.
+    assert head.weight[:, 0].tolist() == pytest.approx([1.0, 3.0, 2.0])
+    assert head.bias.tolist() == pytest.approx([0.0, 0.0, 5.0])
+
+    phase = next(method.learn(task(3, {3: 4}, 3)))
+    assert isinstance(phase, Phase)
+    ones = torch.ones(1, 64) / 64
+    losses = phase.objective(batch(torch.tensor([3]), ones, ones))
+    # Teacher logits (1, 3, 2 + 5), the student's the same: the entropy of σ((1, 3, 7)/2).
+    target = torch.tensor([0.5, 1.5, 3.5], dtype=torch.float64).softmax(0)
+    entropy = float(-(target * target.log()).sum())
+    assert float(losses["distillation"].value.detach()) == pytest.approx(entropy, abs=1e-5)
+
+
+def test_a_first_task_is_not_aligned() -> None:
+    method = wa()
+    before: list[float] = []
+
+    def remembered(item: object) -> None:
+        if isinstance(item, Phase):
+            before.extend(item.heads[0].weight.norm(dim=1).tolist())  # type: ignore[operator]
+
+    drive(method, task(1, {0: 4, 1: 4}, 0), remembered)
+    assert method.network.head.weight.norm(dim=1).tolist() == before
