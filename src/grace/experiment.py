@@ -15,8 +15,10 @@ from grace.record import (
     RecordWriter,
     RunInfo,
     RunRecord,
+    collect_versions,
     describe_run,
     find_same_run,
+    fingerprints,
     read_record,
     refuse_occupied,
     run_directory,
@@ -39,6 +41,7 @@ def run_experiment(
     progress: "Progress | None" = None,
     *,
     resume: bool = False,
+    first_tasks: Path | None = None,
 ) -> RunRecord:
     """Run one experiment and write its record, task by task.
 
@@ -51,6 +54,8 @@ def run_experiment(
         progress: told what happens.
         resume: go on with this very run if it was interrupted, in ``directory`` or, without one,
             the newest under ``runs/``; one that was finished is returned as it is.
+        first_tasks: folder, made if need be, where runs find and leave the network of their first
+            task, each under the fingerprint of all that decides it; none trains it in any case.
 
     Returns:
         The finished record.
@@ -87,6 +92,8 @@ def run_experiment(
             # Read again: another process may have gone on with it meanwhile.
             done = _same_run(place, info) if resume else None
             if done is None or done.info.status != "finished":
+                if first_tasks is not None:
+                    learner.share_first_task(first_tasks / info.fingerprints["first_task"])
                 record = RecordWriter(place, info, done)
                 done = _carry_out(learner, scenario, record, told)
             _drop(place / "checkpoint")
@@ -94,6 +101,34 @@ def run_experiment(
             return done
     finally:
         torch.set_num_threads(threads)  # engine.threads holds for this run alone
+
+
+def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
+    """Return the fingerprints that each run's record would have, without carrying any out.
+
+    The images are read and checked, those that several runs share once.
+
+    Args:
+        runs: resolved settings.
+
+    Raises:
+        ValueError: for data or a scenario that no run could use.
+    """
+    from grace.data.scenario import Scenario
+    from grace.data.sources import load_dataset
+
+    datasets: dict[str, tuple[Dataset, str]] = {}
+    found: list[Mapping[str, str]] = []
+    for settings in runs:
+        key = settings.data.model_dump_json()
+        if key not in datasets:
+            dataset = load_dataset(settings.data)
+            digest = _digest({"train": dataset.train, "test": dataset.test})
+            datasets[key] = (dataset, digest)
+        dataset, digest = datasets[key]
+        Scenario(dataset, settings.scenario, settings.seeds.class_order)
+        found.append(fingerprints(settings, digest, collect_versions()))
+    return found
 
 
 def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
@@ -158,7 +193,6 @@ def _names(scenario: "Scenario", task: "Task") -> list[str]:
 def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> dict[str, Any]:
     """Update the learner with one task and test it; return the record's line."""
     clock = time.perf_counter
-    started = clock()
     # One that was learnt and saved by a process that was killed before it could write the line is
     # recognised. The checkpoint is this run's alone: its tasks need no hashing to be told apart.
     update = learner.update(
@@ -167,11 +201,13 @@ def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") 
         is_last=task.is_last,
         identity=f"task {task.number}",
     )
-    learnt = clock()
     sizes = scenario.task_sizes[: task.number]
+    started = clock()
     tested = _test(learner, scenario.test_images(task.number), sizes)
-    ended = clock()
-    seconds = {"learn": learnt - started, "evaluate": ended - learnt, "total": ended - started}
+    evaluate = clock() - started
+    # All that it costs, whichever process spent it.
+    learn = update.seconds + sum(work.seconds.earlier for work in update.work)
+    seconds = {"learn": learn, "evaluate": evaluate, "total": learn + evaluate}
     return {**_describe_update(learner, update, sizes), **tested, "seconds": seconds}
 
 
@@ -229,6 +265,7 @@ def _describe_update(
                 "epochs": work.epochs,
                 "images": work.images,
                 "seconds": work.seconds.total,
+                "earlier": work.seconds.earlier,
                 "losses": work.losses,
             }
             for work in update.work

@@ -29,9 +29,15 @@ def fake_experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any
         calls: list[Any] = []
 
         def run_experiment(
-            settings: Any, directory: Path | None, progress: Any, *, resume: bool
+            settings: Any,
+            directory: Path | None,
+            progress: Any,
+            *,
+            resume: bool,
+            first_tasks: Path | None,
         ) -> RunRecord:
             assert not resume
+            assert first_tasks is None
             calls.append((settings, directory))
             return behaviour(progress)
 
@@ -48,7 +54,7 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"grace {grace.__version__}\n")
 
 
-@pytest.mark.parametrize("verb", [[], ["run"], ["report"], ["list"], ["show"]])
+@pytest.mark.parametrize("verb", [[], ["run"], ["compare"], ["report"], ["list"], ["show"]])
 def test_help_imports_nothing_heavy(verb: list[str]) -> None:
     script = (
         f"import sys\nsys.argv = ['grace', *{verb!r}, '--help']\n"

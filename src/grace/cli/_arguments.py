@@ -1,4 +1,4 @@
-"""Positional arguments shared by ``run`` and ``show``."""
+"""Positional arguments shared by ``run``, ``show`` and ``compare``."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,11 +17,19 @@ def settings_from(arguments: Sequence[str]) -> "ExperimentSettings":
     """
     from grace.configs.load import load_experiment
 
+    with one_line_warnings():
+        return load_experiment(*split(arguments))
+
+
+def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Tell the experiment from the settings.
+
+    Raises:
+        ValueError: two experiments are named.
+    """
     words = [text for text in arguments if "=" not in text]
     if len(words) > 1:
         raise ValueError(
             f"'{words[1]}' is no setting: after the experiment '{words[0]}' write KEY=VALUE"
         )
-    overrides = [text for text in arguments if "=" in text]
-    with one_line_warnings():
-        return load_experiment(words[0] if words else "digits", overrides)
+    return words[0] if words else "digits", [text for text in arguments if "=" in text]

@@ -6,6 +6,7 @@ import typer
 
 import grace
 from grace.cli._errors import show_tracebacks
+from grace.cli.compare import compare
 from grace.cli.doctor import doctor
 from grace.cli.export import export
 from grace.cli.forget import forget
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run)
+app.command("compare")(compare)
 app.command("report")(report)
 app.command("list")(list_names)
 app.command("show")(show)

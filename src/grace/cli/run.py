@@ -35,6 +35,14 @@ def run(
             "these settings under runs/. A run that was not begun yet begins.",
         ),
     ] = False,
+    first_tasks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in which runs share the network of their first task, as the runs of "
+            "'grace compare' do.",
+            show_default=False,
+        ),
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
 ) -> None:
     """Learn a stream of classes task by task and record it."""
@@ -46,7 +54,7 @@ def run(
         from grace.experiment import run_experiment
 
         with RichProgress() as progress:
-            record = run_experiment(settings, out, progress, resume=resume)
+            record = run_experiment(settings, out, progress, resume=resume, first_tasks=first_tasks)
         path = None
         if report:
             from grace.studies.report import write_report

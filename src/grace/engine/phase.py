@@ -76,6 +76,8 @@ class Phase:
             frozen parts.
         teacher: the network that the phase distils into a smaller one, if it does: whoever wants
             to can measure what that costs. The engine does not use it.
+        is_common: whether other methods train just this, bit for bit, on the same data with the
+            same recipe and seeds, so that its outcome can be shared. The engine does not use it.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Phase:
     trunk: nn.Module | None = None
     trains_trunk: bool = False
     teacher: ExpandableNetwork | None = None
+    is_common: bool = False
 
     @property
     def trained(self) -> Sequence[nn.Module]:

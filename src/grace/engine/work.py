@@ -17,6 +17,8 @@ class Seconds:
     frozen: float = 0.0
     training: float = 0.0
     total: float = 0.0
+    earlier: float = 0.0
+    """Of the total, what another process had spent: it was interrupted, or shares its result."""
 
 
 @final

@@ -53,17 +53,23 @@ class Journal:
         self._next = time.monotonic() + seconds_between
         self.was_read = False
         """Whether some of its work was found and not done anew."""
+        self.common: Journal | None = None
+        """Where what other learners train alike is found and left, once it is finished."""
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out the ``number``-th item of an update, or find its result."""
         if isinstance(item, Phase):
-            return trainer.run(item, _PhaseEntry(self, number, item))
+            own = _PhaseEntry(self, number, item)
+            if self.common is None or not item.is_common:
+                return trainer.run(item, own)
+            return trainer.run(item, _CommonPhase(own, _PhaseEntry(self.common, 0, item)))
         wanted = _sweep_key(item)
         found = self._read(number, wanted)
         if found is not None:
             with suppress(*_UNFIT):
                 value = _unpacked(found[0]["value"], found[1])
-                seconds = Seconds(total=float(found[0]["seconds"]))
+                spent = float(found[0]["seconds"])
+                seconds = Seconds(total=spent, earlier=spent)
                 if isinstance(item, GradientSweep):
                     trainer.restore_buffers(item, _moved(found[1]))
                 trainer.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
@@ -175,6 +181,23 @@ class _PhaseEntry:
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
         self._journal.offer_phase(self._number, self._phase, take, is_last=is_last)
+
+
+@final
+class _CommonPhase:
+    """The keeper of a phase that others train alike: whoever finishes it first leaves it to all."""
+
+    def __init__(self, own: _PhaseEntry, common: _PhaseEntry) -> None:
+        self._own = own
+        self._common = common
+
+    def saved(self) -> Snapshot | None:
+        return self._common.saved() or self._own.saved()
+
+    def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
+        self._own.offer(take, is_last=is_last)
+        if is_last:
+            self._common.offer(take, is_last=True)
 
 
 def _digest(text: str, kept: Mapping[str, Tensor]) -> str:

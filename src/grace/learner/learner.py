@@ -117,6 +117,7 @@ class Learner:
         if not is_saved:
             workshop.refuse_unfit_backbone(shape, shares_trunk=build.shares_trunk)
         self.method: Method[Any] = build(settings.method, workshop, memory)
+        self._first_task: Path | None = None
         self._ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
             channels, height, width = shape
@@ -250,6 +251,15 @@ class Learner:
             current = self.home.current()
             if current is not None:
                 self._become(self.home.document(current), self.home)
+
+    def share_first_task(self, folder: Path) -> None:
+        """Share the network of the first task with all learners that are given this folder.
+
+        Args:
+            folder: made if need be. Whoever gives it sees to it that data, settings, seeds and
+                versions of these learners agree in all that decides that network.
+        """
+        self._first_task = folder
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the newest versions from the home; the one in use stays."""
@@ -543,6 +553,9 @@ class Learner:
     def _perform(self, task: Task, journal: Journal | None) -> tuple[Outcome, float | None]:
         """Run the method; also measure what a phase distils from, on the held-out images."""
         self.trainer.start_task(task.number)
+        if journal and self._first_task and task.number == 1:
+            self._first_task.mkdir(parents=True, exist_ok=True)
+            journal.common = Journal(self._first_task)
         steps = self.method.learn(task)
         result: Any = None
         teacher: float | None = None

@@ -118,7 +118,8 @@ def describe(contents: Contents) -> Document:
 def _timeless(update: Update) -> Update:
     """Replace all times that were taken by one of the usual number of digits."""
     usual = 0.01234567890123456
-    phase, sweep = Seconds(usual, usual, usual, usual), Seconds(total=usual)
+    phase = Seconds(usual, usual, usual, usual, usual)
+    sweep = Seconds(total=usual, earlier=usual)
     work = [replace(done, seconds=phase if done.epochs else sweep) for done in update.work]
     return update.model_copy(update={"seconds": usual, "work": tuple(work)})
 

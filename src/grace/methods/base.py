@@ -5,7 +5,7 @@ Shapes: B images, d features of a backbone, D of all backbones together, K class
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import torch
@@ -385,17 +385,20 @@ class Method(ABC, Generic[SettingsT]):
 
     def first_task(self, task: Task) -> Steps[Outcome]:
         """Train one fresh backbone and head on the first task with cross-entropy."""
-        self.network = self.fresh_network(task)
-        yield self.classification_phase("base", self.settings.base, task.data)
+        backbone = self.workshop.backbone(task.number)
+        self.network = self.fresh_network(task, backbone)
+        # Uncut, so that it is one phase for all methods, whose outcome they can share.
+        phase = self.classification_phase("base", self.settings.base, task.data, backbone=backbone)
+        yield replace(phase, is_common=True)
         return Outcome(verdict="base")
 
-    def fresh_network(self, task: Task) -> ExpandableNetwork:
-        """Make one fresh backbone with a fresh head over a task's classes."""
-        trunk, backbone = None, self.workshop.backbone(task.number)
+    def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
+        """Make a fresh head over a task's classes for one backbone, a fresh one unless given."""
+        trunk, branch = None, backbone or self.workshop.backbone(task.number)
         if self.shares_trunk:
-            trunk, backbone = split(backbone)
-        head = self.class_head(task, backbone.feature_dim, "main")
-        return ExpandableNetwork([backbone], head, trunk)
+            trunk, branch = split(branch)
+        head = self.class_head(task, branch.feature_dim, "main")
+        return ExpandableNetwork([branch], head, trunk)
 
     def class_head(self, task: Task, in_features: int, purpose: str) -> LinearHead:
         """Make a fresh head over all classes of a task, the forgotten ones masked."""
@@ -409,14 +412,13 @@ class Method(ABC, Generic[SettingsT]):
         recipe: Recipe,
         data: LabelledImages,
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        backbone: Backbone | None = None,
     ) -> Phase:
         """Train the single backbone and its head with ``loss`` of logits (B, K) and labels (B,)."""
         return Phase(
             name=name,
-            backbones=[self.single_backbone],
+            backbones=[backbone or self.single_backbone],
             heads=[self.network.head],
-            trunk=self.network.trunk,
-            trains_trunk=True,
             objective=self.classification(loss),
             recipe=recipe,
             data=data,

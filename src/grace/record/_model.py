@@ -34,6 +34,8 @@ class PhaseRecord(_Frozen):
     epochs: int
     images: int
     seconds: float
+    earlier: float = 0.0
+    """Of the seconds, what another process had spent."""
     losses: dict[str, float] = {}
 
 

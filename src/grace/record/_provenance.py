@@ -80,12 +80,15 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def fingerprints(
     settings: ExperimentSettings, data_digest: str, versions: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the two SHA-256 fingerprints of a run, over canonical JSON.
+    """Return the three SHA-256 fingerprints of a run, over canonical JSON.
 
     *protocol* covers the data files, their selection and split, base and increment, augmentation,
     memory rule and backbone: runs that share it may stand in one table. *run* covers that and the
     method with its recipes, the class order, the seeds and the versions: runs that share it repeat
-    each other. How the work is carried out (``engine``, where the files lie) is in neither.
+    each other. *first_task* covers what of that decides the first task of a method that trains one
+    fresh network there: data, held-out images, base, backbone, class order, seeds, versions and the
+    recipe ``method.base``; runs that share it can share that network. How the work is carried out
+    (``engine``, where the files lie) is in none but for the precision, which is in the last.
     """
     config = settings.model_dump(mode="json")
     carried_out = ("root", "streaming", "skip_unreadable", "skip_duplicates")
@@ -104,7 +107,18 @@ def fingerprints(
         "seeds": config["seeds"],
         "versions": dict(versions),
     }
-    return {"protocol": _digest(protocol), "run": _digest(run)}
+    first_task = {
+        **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
+        "validation": config["memory"]["validation"],
+        "recipe": config["method"]["base"],
+        "precision": config["engine"]["precision"],
+        **{key: run[key] for key in ("class_order", "seeds", "versions")},
+    }
+    return {
+        "protocol": _digest(protocol),
+        "run": _digest(run),
+        "first_task": _digest(first_task),
+    }
 
 
 def _digest(value: Mapping[str, Any]) -> str:

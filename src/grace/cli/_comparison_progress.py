@@ -1,0 +1,123 @@
+"""What a comparison shows while it works, and at its end."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from grace.cli._clock import in_clock
+from grace.cli._columns import aligned
+from grace.studies.cells import Cell
+from grace.studies.comparison import Comparison
+from grace.studies.tables import comparison_table, format_cell
+
+
+@final
+class ComparisonProgress:
+    """A line for every run that ends; on a terminal also those that run, and the time left.
+
+    It implements :class:`grace.studies.pool.Watcher`.
+    """
+
+    def __init__(self, cells: Sequence[Cell], console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._total = len(cells)
+        self._width = max(len(cell.name) for cell in cells)
+        self._left = 0
+        self._running: dict[str, tuple[float, int]] = {}
+        self._seconds: list[float] = []
+        self._started = time.monotonic()
+        self._live = Live(
+            console=self._console, get_renderable=self._drawn, transient=True, refresh_per_second=2
+        )
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take away what was drawn; after an interruption say how to go on."""
+        self._live.stop()
+        if isinstance(error, KeyboardInterrupt):
+            self._say("the runs were stopped; the same command goes on with them")
+
+    def planned(self, num_left: int, at_once: int) -> None:
+        """Tell how much there is to do."""
+        self._left = num_left
+        done = self._total - num_left
+        self._say(
+            f"{self._total} runs, {done} finished before, {num_left} to do, {at_once} at a time"
+            if done
+            else f"{self._total} runs, {at_once} at a time"
+        )
+
+    def cell_started(self, cell: Cell) -> None:
+        """Show it among those that run."""
+        self._running[cell.name] = (time.monotonic(), 0)
+
+    def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
+        """Show how far it is."""
+        self._running[cell.name] = (self._running[cell.name][0], num_tasks)
+
+    def cell_ended(self, cell: Cell, failure: str | None) -> None:
+        """Print its line."""
+        started, _ = self._running.pop(cell.name)
+        seconds = time.monotonic() - started
+        self._left -= 1
+        self._seconds.append(seconds)
+        what = f"failed: {failure}" if failure else f"done in {in_clock(seconds)}"
+        counted = f"{self._total - self._left}/{self._total}"
+        self._say(f"{counted:>7}  {cell.name:<{self._width}}  {what}{self._time_left()}")
+
+    def _time_left(self) -> str:
+        if not self._left:
+            return ""
+        spent = time.monotonic() - self._started
+        return f", about {in_clock(spent / len(self._seconds) * self._left)} left"
+
+    def _drawn(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for name, (started, done) in self._running.items():
+            tasks = f"{done} task{'' if done == 1 else 's'} done"
+            table.add_row(name, tasks, in_clock(time.monotonic() - started))
+        return table
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+def print_comparison(result: Comparison, console: Console | None = None) -> None:
+    """Print the table, what failed, and where the files lie."""
+    out = console or Console(highlight=False)
+    lines: list[str] = []
+    if result.records:
+        lines += _table(result)
+    for name, failure in result.failures.items():
+        lines.append(f"{name} failed: {failure}")
+    lines += [f"{path.stem:<8} {path}" for path in result.files if path.suffix in (".html", ".md")]
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def _table(result: Comparison) -> list[str]:
+    """Align the columns that fit a screen; the files have all."""
+    table = comparison_table(result.records)
+    shown = ("last", "average", "forgetting", "backbones", "parameters_backbones", "seconds")
+    places = [i for i, column in enumerate(table.columns) if column.key in shown]
+    rows = [["method", "runs", *(table.columns[i].heading for i in places)]]
+    for row in table.rows:
+        cells = [format_cell(row.cells[i], table.columns[i]) for i in places]
+        rows.append([row.group.label, str(len(row.group.complete)), *cells])
+    return [*aligned(rows, "<" + ">" * (len(places) + 1)), ""]

@@ -1,0 +1,112 @@
+"""``grace compare``: one experiment with every method and several seeds, tables and a report."""
+
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from grace.cli._arguments import split
+from grace.cli._errors import one_line_errors, one_line_warnings
+
+
+def compare(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="EXPERIMENT|KEY=VALUE",
+            help="A packaged experiment or a YAML file (default: digits), then settings for every "
+            "run. A method's own are those of its preset: methods.der.grow.epochs=10.",
+            show_default=False,
+        ),
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods, comma-separated. Default: all.", show_default=False)
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds: 1,2,3 or 1-3.")] = "1-3",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs at a time. Default: what cores and memory allow.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory; an interrupted comparison there goes on. "
+            "Default: comparisons/EXPERIMENT.",
+            show_default=False,
+        ),
+    ] = None,
+    share: Annotated[
+        bool,
+        typer.Option(help="Train a first task that methods have in common once for all of them."),
+    ] = True,
+) -> None:
+    """Run one experiment with many methods and seeds; write tables and a report.
+
+    Interrupted at any moment, the same command goes on where it stopped.
+    """
+    with one_line_errors(), _ended_like_ctrl_c():
+        from grace.cli._comparison_progress import ComparisonProgress, print_comparison
+        from grace.studies.cells import cells_of
+        from grace.studies.comparison import compare as carry_out
+
+        experiment, overrides = split(arguments or ())
+        chosen = [name.strip() for name in methods.split(",") if name.strip()]
+        with one_line_warnings():
+            cells = cells_of(experiment, overrides, chosen, _numbers(seeds))
+        directory = out or Path("comparisons") / cells[0].settings.name
+        with ComparisonProgress(cells) as progress:
+            result = carry_out(
+                cells,
+                directory,
+                progress,
+                at_once=jobs,
+                shares_first_task=share,
+                command=shlex.join(["grace", *sys.argv[1:]]),
+            )
+        print_comparison(result)
+        if result.failures:
+            raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[int]:
+    """Read "1,2,5" or "1-3" or both.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
+        if found is None:
+            raise ValueError(f"--seeds {text!r}: write seeds as 1,2,3 or 1-3")
+        first = int(found[1])
+        last = int(found[2]) if found[2] else first
+        if not first <= last < first + 1000:
+            raise ValueError(f"--seeds {text!r}: {part.strip()} is no range of at most 1000 seeds")
+        numbers += range(first, last + 1)
+    return numbers
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """Let a request to end (SIGTERM) end the runs too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,81 @@
+"""The cells of a comparison: one run for every method and seed. Torch-free."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from grace.configs._nearest import did_you_mean
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.load import load_experiment
+from grace.configs.registry import METHODS
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison: a method with a seed."""
+
+    method: str
+    seed: int
+    settings: ExperimentSettings
+
+    @property
+    def name(self) -> str:
+        """What its files are called: "grace-s1"."""
+        return f"{self.method}-s{self.seed}"
+
+
+def cells_of(
+    experiment: str,
+    overrides: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (1, 2, 3),
+) -> list[Cell]:
+    """Resolve the runs of a comparison, seed by seed.
+
+    Args:
+        experiment: a packaged experiment, or the path of a YAML file; each method takes its preset
+            there.
+        overrides: ``key.path=value`` texts that hold for every run; a method's own settings are
+            those of its preset, ``methods.der.grow.epochs=10``.
+        methods: names; none takes all.
+        seeds: each sets all four seeds of a run.
+
+    Raises:
+        ValueError: for unknown or repeated methods or seeds, an override that belongs to no
+            comparison, or settings that are wrong.
+    """
+    chosen = list(methods) or list(METHODS)
+    for name in chosen:
+        if name not in METHODS:
+            raise ValueError(
+                f"no method '{name}'{did_you_mean(name, METHODS)} (known: {', '.join(METHODS)})"
+            )
+    if not seeds:
+        raise ValueError("a comparison needs a seed at least")
+    for what, given in {"method": chosen, "seed": [str(seed) for seed in seeds]}.items():
+        twice = next((text for text in given if given.count(text) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{what} {twice} is given twice")
+    for override in overrides:
+        _refuse_single(override)
+    return [
+        Cell(
+            name, seed, load_experiment(experiment, [*overrides, f"method={name}", f"seed={seed}"])
+        )
+        for seed in seeds
+        for name in chosen
+    ]
+
+
+def _refuse_single(override: str) -> None:
+    """Refuse what would set every run's method or seed alike."""
+    key = override.partition("=")[0].strip()
+    if key == "method":
+        raise ValueError(f"'{override}': a comparison takes its methods by --methods")
+    if key == "seed" or key.partition(".")[0] == "seeds":
+        raise ValueError(f"'{override}': a comparison takes its seeds by --seeds")
+    if key.startswith("method."):
+        raise ValueError(
+            f"'{override}' would hold for all methods: write methods.NAME.{key[len('method.') :]}=…"
+        )

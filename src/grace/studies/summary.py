@@ -1,0 +1,118 @@
+"""A page of text about a comparison: what was run where, and what came out."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from grace.record import RunRecord
+from grace.studies.groups import Group, group_records, spread
+from grace.studies.tables import comparison_table, to_markdown
+from grace.studies.units import in_percent, in_seconds
+
+
+def summarise(records: Sequence[RunRecord], command: str = "") -> str:
+    """Write provenance, cost, the comparison table and accuracy per task, as Markdown.
+
+    Args:
+        records: finished runs, at least one.
+        command: that made them, if one did.
+    """
+    infos = [record.info for record in records]
+    names = sorted({info.experiment for info in infos})
+    parts = [
+        f"# Comparison: {', '.join(names)}",
+        *sorted({info.description for info in infos if info.description}),
+        *([f"```bash\n{command}\n```"] if command else []),
+        _provenance(records),
+        _cost(records),
+        "## Results",
+        "Mean ± standard deviation over the runs of a method.",
+        to_markdown(comparison_table(records)).strip(),
+        "## Accuracy after each task",
+        "On all classes seen, in percent; mean over the runs of a method.",
+        _per_task(group_records(records)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def shared_seconds(records: Sequence[RunRecord]) -> float:
+    """Add up the seconds of training that runs were spared by sharing a first task's network.
+
+    A run was spared them if it found that phase whole and others share its first task.
+    """
+    shares = Counter(record.info.fingerprints.get("first_task") for record in records)
+    return sum(
+        phase.earlier
+        for record in records
+        if record.tasks and shares[record.info.fingerprints.get("first_task")] > 1
+        for phase in record.tasks[0].phases[:1]
+        if phase.epochs
+    )
+
+
+def _provenance(records: Sequence[RunRecord]) -> str:
+    """Say when, from which source and on what machine; more than one of each is counted."""
+    infos = [record.info for record in records]
+    days = sorted({info.started[:10] for info in infos})
+    facts = {
+        "date": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+        "commit": _listed(info.commit or "unknown" for info in infos),
+        "torch": _listed(str(info.versions.get("torch")) for info in infos),
+        "python": _listed(str(info.versions.get("python")) for info in infos),
+        "hardware": _listed(_hardware(record) for record in records),
+    }
+    return "\n".join(f"- {key}: {value}" for key, value in facts.items())
+
+
+def _hardware(record: RunRecord) -> str:
+    known = record.info.hardware
+    machine = known.get("gpu") or known.get("cpu") or "unknown"
+    return f"{machine}, {known.get('cores')} cores, {known.get('threads')} threads a run"
+
+
+def _listed(values: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(values))
+
+
+def _cost(records: Sequence[RunRecord]) -> str:
+    total, shared = sum(record.seconds for record in records), shared_seconds(records)
+    starts = [datetime.fromisoformat(record.info.started) for record in records]
+    ends = [datetime.fromisoformat(r.info.finished) for r in records if r.info.finished]
+    text = f"{len(records)} runs, {in_seconds(total)} of work"
+    if ends:
+        elapsed = (max(ends) - min(starts)).total_seconds()
+        text += f"; {in_seconds(elapsed)} from the first one's start to the last one's end"
+    if shared:
+        text += (
+            f". Sharing the first task's network spared {in_seconds(shared)} of that work "
+            f"({100 * shared / total:.0f} %)"
+        )
+    return text + "."
+
+
+def _per_task(groups: Sequence[Group]) -> str:
+    most = max(len(record.tasks) for group in groups for record in group.records)
+    titles = ["Method", *(f"Task {number}" for number in range(1, most + 1)), "Old", "New"]
+    lines = [_line(titles), _line(["---", *["---:"] * (len(titles) - 1)])]
+    for group in groups:
+        runs = group.complete
+        cells = [_mean([_at(run, number) for run in runs]) for number in range(most)]
+        last = [run.tasks[-1].accuracy for run in runs]
+        cells.append(_mean([found.old if found else None for found in last]))
+        cells.append(_mean([found.new if found else None for found in last]))
+        lines.append(_line([group.label, *cells]))
+    return "\n".join(lines)
+
+
+def _at(run: RunRecord, place: int) -> float | None:
+    accuracies = run.accuracies()
+    return accuracies[place] if place < len(accuracies) else None
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    found = spread(values)
+    return in_percent(found.mean if found else None, 1)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

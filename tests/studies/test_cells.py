@@ -1,0 +1,53 @@
+"""Which runs a comparison has."""
+
+import pytest
+
+from grace.configs.registry import METHODS
+from grace.studies.cells import cells_of
+
+
+def test_every_method_with_every_seed_seed_by_seed() -> None:
+    cells = cells_of("digits")
+    assert [cell.seed for cell in cells] == [1] * 10 + [2] * 10 + [3] * 10
+    assert [cell.method for cell in cells] == list(METHODS) * 3
+    assert len({cell.name for cell in cells}) == 30
+    for cell in cells:
+        assert cell.settings.method.name == cell.method
+        # All four seeds, so that class order, weights, data and exemplars differ between them.
+        assert set(cell.settings.seeds.model_dump().values()) == {cell.seed}
+
+
+def test_each_method_has_its_preset_and_what_is_said_of_all() -> None:
+    overrides = ["memory.size=50", "methods.der.grow.epochs=7"]
+    der, wa = cells_of("digits", overrides, ["der", "wa"], [5])
+    assert (der.name, wa.name) == ("der-s5", "wa-s5")
+    assert der.settings.memory.size == wa.settings.memory.size == 50
+    # digits.yaml: 30 epochs for what distils, 10 for the others.
+    assert der.settings.method.model_dump()["grow"]["epochs"] == 7
+    assert wa.settings.method.model_dump()["update"]["epochs"] == 30
+
+
+@pytest.mark.parametrize(
+    ("overrides", "methods", "seeds", "message"),
+    [
+        ([], ["drr"], [1], r"no method 'drr'; did you mean 'der'\? \(known: grace, der, "),
+        ([], ["der", "wa", "der"], [1], "method der is given twice"),
+        ([], [], [1, 2, 1], "seed 1 is given twice"),
+        ([], [], [], "a comparison needs a seed at least"),
+        (["method=der"], [], [1], "'method=der': a comparison takes its methods by --methods"),
+        (["seed=2"], [], [1], "'seed=2': a comparison takes its seeds by --seeds"),
+        (["seeds.data=2"], [], [1], "'seeds.data=2': a comparison takes its seeds by --seeds"),
+        (
+            ["method.grow.epochs=3"],
+            [],
+            [1],
+            "'method.grow.epochs=3' would hold for all methods: write methods.NAME.grow.epochs=…",
+        ),
+        (["memory.sizes=3"], ["der"], [1], "memory.sizes"),
+    ],
+)
+def test_what_is_no_comparison_is_refused(
+    overrides: list[str], methods: list[str], seeds: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        cells_of("digits", overrides, methods, seeds)

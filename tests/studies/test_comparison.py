@@ -1,0 +1,183 @@
+"""A whole comparison, in processes of its own, and what it leaves."""
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.experiment import run_experiment
+from grace.storage.errors import BusyError
+from grace.storage.lock import exclusive
+from grace.studies.cells import Cell, cells_of
+from grace.studies.comparison import Comparison, compare
+from grace.studies.summary import shared_seconds, summarise
+from synthetic_records import MakeRecord
+
+QUICK = [
+    "data.max_train_per_class=8",
+    "data.max_test_per_class=5",
+    "scenario.increment=5",
+    "memory.size=20",
+    "methods.replay.base.epochs=2",
+    "methods.wa.base.epochs=2",
+    "methods.replay.update.epochs=1",
+    "methods.wa.update.epochs=1",
+]
+
+
+class Notes:
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.planned_runs: list[tuple[int, int]] = []
+        self.ended: list[tuple[str, str | None]] = []
+
+    def planned(self, num_left: int, at_once: int) -> None:
+        self.planned_runs.append((num_left, at_once))
+
+    def cell_started(self, cell: Cell) -> None: ...
+
+    def cell_progressed(self, cell: Cell, num_tasks: int) -> None: ...
+
+    def cell_ended(self, cell: Cell, failure: str | None) -> None:
+        self.ended.append((cell.name, failure))
+
+
+def cells(*methods: str, more: tuple[str, ...] = ()) -> list[Cell]:
+    return cells_of("digits", [*QUICK, *more], methods, [4])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison, Notes]:
+    """Two methods with one seed."""
+    directory, notes = tmp_path_factory.mktemp("comparison") / "there", Notes()
+    result = compare(cells("wa", "replay"), directory, notes, at_once=2, command="as typed")
+    return directory, result, notes
+
+
+@pytest.fixture
+def copied(whole: tuple[Path, Comparison, Notes], tmp_path: Path) -> Path:
+    """The same comparison, to be changed."""
+    shutil.copytree(whole[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_every_cell_is_the_run_that_it_would_be_alone(
+    whole: tuple[Path, Comparison, Notes], tmp_path: Path
+) -> None:
+    directory, result, notes = whole
+    assert result.failures == {}
+    assert [record.method for record in result.records] == ["wa", "replay"]
+    assert notes.planned_runs == [(2, 2)]
+    assert sorted(notes.ended) == [("replay-s4", None), ("wa-s4", None)]
+    for cell, record in zip(cells("wa", "replay"), result.records, strict=True):
+        assert record.directory == directory / "runs" / cell.name
+        alone = run_experiment(cell.settings, tmp_path / cell.name)
+        assert [t.classifiers for t in record.tasks] == [t.classifiers for t in alone.tasks]
+        assert [t.confusion for t in record.tasks] == [t.confusion for t in alone.tasks]
+
+
+def test_the_first_task_was_trained_once(whole: tuple[Path, Comparison, Notes]) -> None:
+    directory, result, _ = whole
+    wa, replay = (record.tasks[0].phases[0] for record in result.records)
+    # Which of the two trained it depends on the machine; the other one waited for it.
+    assert sorted([wa.earlier > 0, replay.earlier > 0]) == [False, True]
+    assert shared_seconds(result.records) == max(wa.earlier, replay.earlier)
+    assert len(list((directory / "first-tasks").rglob("*.safetensors"))) == 1
+
+
+def test_what_is_written(whole: tuple[Path, Comparison, Notes]) -> None:
+    directory, result, _ = whole
+    names = ["report.html", "summary.md", "table.csv", "table.md", "table.tex"]
+    assert sorted(path.name for path in result.files) == names
+    rows = list(csv.DictReader(io.StringIO((directory / "table.csv").read_text())))
+    assert [row["method"] for row in rows] == ["wa", "replay"]
+    for row, record in zip(rows, result.records, strict=True):
+        assert float(row["last_mean"]) == record.last
+    summary = (directory / "summary.md").read_text()
+    assert "as typed" in summary
+    assert "Sharing the first task's network spared" in summary
+    assert f"| wa | {result.records[0].accuracies()[0]:.1f} |" in summary
+    assert "wa" in (directory / "report.html").read_text()
+
+
+def test_what_is_finished_is_not_done_again(copied: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in copied.glob("runs/*/*")}
+    notes = Notes()
+    result = compare(cells("wa", "replay"), copied, notes, at_once=1)
+    assert notes.planned_runs == [(0, 1)]
+    assert len(result.records) == 2
+    assert {path: path.stat().st_mtime_ns for path in copied.glob("runs/*/*")} == before
+
+
+def test_a_failed_cell_is_told_and_begun_again(copied: Path) -> None:
+    """Another process holds one run: its cell fails, the rest is reported on."""
+    place = copied / "runs" / "wa-s4"
+    (place / "tasks.jsonl").write_bytes(b"")
+    text = (place / "run.json").read_text()
+    (place / "run.json").write_text(text.replace('"finished"', '"running"', 1))
+    notes = Notes()
+    with exclusive(place / "lock", "the run"):
+        result = compare(cells("wa", "replay"), copied, notes, at_once=1)
+    assert list(result.failures) == ["wa-s4"]
+    assert f"pid {os.getpid()}" in result.failures["wa-s4"]
+    assert [record.method for record in result.records] == ["replay"]
+
+
+@pytest.mark.parametrize("more", ["memory.size=30", "data.split_seed=1"])
+def test_another_comparison_is_refused(copied: Path, more: str) -> None:
+    with pytest.raises(ValueError, match="holds a run with other settings, data or versions"):
+        compare(cells("wa", more=(more,)), copied, Notes())
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(ValueError, match="something other than a comparison: choose another --out"):
+        compare(cells("wa"), tmp_path, Notes())
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_only_one_process_compares(copied: Path) -> None:
+    with exclusive(copied / "lock", "it"), pytest.raises(BusyError, match="being changed by"):
+        compare(cells("wa"), copied, Notes())
+
+
+def test_what_no_run_could_use_is_refused_before_any_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"scenario\.base"):
+        compare(cells("wa", more=("scenario.base=11",)), tmp_path / "new", Notes())
+    assert not (tmp_path / "new").exists()
+
+
+def test_summary_by_hand(make_record: MakeRecord) -> None:
+    records = [make_record(method, seed) for method in ("der", "replay") for seed in (1, 2)]
+    text = summarise(records, "grace compare x")
+    # Every synthetic task takes 1.75 s: four runs of five tasks.
+    assert "4 runs, 35.0 s of work" in text
+    means = [
+        sum(record.accuracies()[0] or 0 for record in records[:2]) / 2,
+        sum(record.accuracies()[4] or 0 for record in records[:2]) / 2,
+    ]
+    (line,) = [row for row in text.split("\n") if row.startswith("| der | ")]
+    shown = line.split(" | ")
+    assert (shown[1], shown[5]) == (f"{means[0]:.1f}", f"{means[1]:.1f}")
+
+
+def test_seconds_found_after_an_interruption_are_not_called_shared(
+    make_record: MakeRecord,
+) -> None:
+    def found(record: Any, seconds: float, first_task: str) -> Any:
+        task = record.tasks[0]
+        phase = task.phases[0].model_copy(update={"earlier": seconds})
+        first = task.model_copy(update={"phases": (phase, *task.phases[1:])})
+        info = record.info.model_copy(update={"fingerprints": {"first_task": first_task}})
+        return type(record)(record.directory, info, (first, *record.tasks[1:]))
+
+    records = [make_record("der", seed) for seed in (1, 2, 3)]
+    seconds: Callable[[list[Any]], float] = shared_seconds
+    alike = [found(records[0], 0.0, "a"), found(records[1], 1.25, "a")]
+    assert seconds([*alike, found(records[2], 9.0, "b")]) == 1.25

@@ -1,0 +1,234 @@
+"""A first task that methods train alike is trained once, and never taken for another one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.configs.experiment import ExperimentSettings, ScenarioSettings, SeedSettings
+from grace.configs.load import load_experiment
+from grace.configs.methods import (
+    BaseMethodSettings,
+    DERSettings,
+    EWCSettings,
+    FinetuneSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    JointSettings,
+    MemoSettings,
+    ReplaySettings,
+    WASettings,
+)
+from grace.data.images import Dataset
+from grace.engine.phase import Phase
+from grace.engine.trainer import Trainer
+from grace.experiment import identify, run_experiment
+from grace.record import RunRecord, fingerprints
+from tiny_streams import dataset, recipe, settings
+from tiny_streams import quick_disk as quick_disk
+from tiny_streams import tiny_backbones as tiny_backbones
+
+BASE = {"base": recipe(2)}
+ALIKE: Mapping[str, BaseMethodSettings] = {
+    "finetune": FinetuneSettings(update=recipe(), **BASE),
+    "replay": ReplaySettings(update=recipe(), **BASE),
+    "ewc": EWCSettings(update=recipe(), **BASE),
+    "icarl": ICaRLSettings(update=recipe(), **BASE),
+    "wa": WASettings(update=recipe(), **BASE),
+    "der": DERSettings(grow=recipe(), **BASE),
+    "memo": MemoSettings(grow=recipe(), **BASE),
+    "grace": GraceSettings(grow=recipe(), compress=recipe(), assess_on="previous", **BASE),
+    "foster": FosterSettings(boost=recipe(), compress=recipe(), **BASE),
+}
+
+
+@pytest.fixture
+def quadrants(monkeypatch: pytest.MonkeyPatch, tiny_backbones: None, quick_disk: None) -> Dataset:
+    """Four classes under the name that the settings give."""
+    data = dataset(4, train=8, test=4)
+    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: data)
+    return data
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Phases of which an epoch was trained, by name."""
+    names: list[str] = []
+    batches = Trainer._epoch_batches
+
+    def noted(trainer: Trainer, name: str, epoch: int, *rest: Any) -> Any:
+        if epoch == 0:
+            names.append(name)
+        return batches(trainer, name, epoch, *rest)
+
+    monkeypatch.setattr(Trainer, "_epoch_batches", noted)
+    return names
+
+
+def run(
+    method: BaseMethodSettings, directory: Path, first_tasks: Path | None, **changes: Any
+) -> RunRecord:
+    return run_experiment(settings(method, **changes), directory, first_tasks=first_tasks)
+
+
+def results(record: RunRecord) -> list[Any]:
+    """All that was computed; not how long it took."""
+    return [
+        (task.classifiers, task.confusion, task.saturation, [p.losses for p in task.phases])
+        for task in record.tasks
+    ]
+
+
+def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
+    quadrants: Dataset, trained: list[str], tmp_path: Path
+) -> None:
+    shared = tmp_path / "first-tasks"
+    for number, (name, method) in enumerate(ALIKE.items()):
+        alone = run(method, tmp_path / f"{name} alone", None)
+        trained.clear()
+        record = run(method, tmp_path / name, shared)
+        assert results(record) == results(alone)
+        assert ("base" in trained) == (number == 0), name
+        base = record.tasks[0].phases[0]
+        assert (base.name, base.epochs) == ("base", 2)
+        # What another run spent counts as this one's cost, and the record says so.
+        assert (base.earlier > 0) == (number > 0)
+        assert base.seconds >= base.earlier
+        assert record.tasks[0].seconds.learn >= base.seconds
+    # Linear heads alone are 2 × 64 + 2: a whole ResNet-8 and its head lie there, once.
+    assert len(list(shared.rglob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seeds": SeedSettings(class_order=7)},
+        {"seeds": SeedSettings(initialisation=7)},
+        {"seeds": SeedSettings(data=7)},
+        {"scenario": ScenarioSettings(base=3, increment=1)},
+        {"scenario": ScenarioSettings(increment=2, class_order=(3, 2, 1, 0))},
+        {"method": ReplaySettings(update=recipe(), base=recipe(3))},
+        {"method": ReplaySettings(update=recipe(), base=recipe(2, lr=0.04))},
+    ],
+    ids=lambda changes: str(next(iter(changes.values())))[:60],
+)
+def test_another_first_task_is_never_taken_for_it(
+    quadrants: Dataset, trained: list[str], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    shared = tmp_path / "first-tasks"
+    run(ALIKE["replay"], tmp_path / "one", shared)
+    method = changes.pop("method", ALIKE["replay"])
+    alone = run(method, tmp_path / "other alone", None, **changes)
+    trained.clear()
+    record = run(method, tmp_path / "other", shared, **changes)
+    assert "base" in trained
+    assert record.tasks[0].phases[0].earlier == 0
+    assert results(record) == results(alone)
+
+
+def test_other_images_are_never_taken_for_them(
+    quadrants: Dataset, trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks")
+    other = dataset(4, train=9, test=4)
+    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: other)
+    trained.clear()
+    run(ALIKE["replay"], tmp_path / "two", tmp_path / "first-tasks")
+    assert "base" in trained
+
+
+def test_a_method_that_begins_otherwise_leaves_nothing(quadrants: Dataset, tmp_path: Path) -> None:
+    record = run(JointSettings(**BASE), tmp_path / "joint", tmp_path / "first-tasks")
+    assert record.complete
+    assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
+
+
+def test_what_was_left_damaged_is_trained_anew(
+    quadrants: Dataset, trained: list[str], tmp_path: Path
+) -> None:
+    shared = tmp_path / "first-tasks"
+    whole = run(ALIKE["replay"], tmp_path / "one", shared)
+    (left,) = shared.rglob("*.safetensors")
+    data = bytearray(left.read_bytes())
+    data[-1] ^= 1
+    left.write_bytes(data)
+    trained.clear()
+    assert results(run(ALIKE["wa"], tmp_path / "two", shared))[0] == results(whole)[0]
+    assert "base" in trained
+    # And it lies there whole again.
+    trained.clear()
+    run(ALIKE["der"], tmp_path / "three", shared)
+    assert "base" not in trained
+
+
+def test_a_run_killed_behind_a_shared_first_task_goes_on(
+    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "first-tasks"
+    run(ALIKE["replay"], tmp_path / "one", shared)
+    alone = run(ALIKE["der"], tmp_path / "alone", None)
+    optimise = Trainer.optimise
+
+    def killed(trainer: Trainer, phase: Phase, *rest: Any) -> Any:
+        if phase.name == "grow":
+            raise KeyboardInterrupt
+        return optimise(trainer, phase, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "optimise", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(ALIKE["der"], tmp_path / "two", shared)
+    record = run_experiment(
+        settings(ALIKE["der"]), tmp_path / "two", resume=True, first_tasks=shared
+    )
+    assert results(record) == results(alone)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "same"),
+    [
+        (["method=der"], True),
+        (["method=memo"], True),
+        (["method.grow.epochs=3"], True),
+        (["method.threshold=0.1"], True),
+        # It decides what is kept after the first task, not what is learnt in it.
+        (["memory.size=50"], True),
+        (["scenario.base=2"], True),
+        (["engine.threads=2"], True),
+        (["data.streaming=true"], True),
+        (["method=foster"], False),  # cosine in its first task
+        (["method.base.epochs=11"], False),
+        (["method.base.weight_decay=0.1"], False),
+        (["scenario.base=4"], False),
+        (["memory.validation=3"], False),
+        (["backbone.name=resnet32"], False),
+        (["data.augmentation=none"], False),
+        (["data.max_train_per_class=9"], False),
+        (["seeds.class_order=2"], False),
+        (["seeds.initialisation=2"], False),
+        (["seeds.data=2"], False),
+        (["engine.precision=bfloat16"], False),
+    ],
+)
+def test_what_the_fingerprint_of_a_first_task_covers(overrides: list[str], same: bool) -> None:
+    versions = {"torch": "2"}
+
+    def fingerprint(*given: str) -> str:
+        return fingerprints(load_experiment("digits", given), "00", versions)["first_task"]
+
+    assert (fingerprint(*overrides) == fingerprint()) == same
+    one = load_experiment("digits")
+    assert fingerprints(one, "01", versions)["first_task"] != fingerprint()
+    assert fingerprints(one, "00", {"torch": "3"})["first_task"] != fingerprint()
+
+
+def test_runs_are_identified_without_being_carried_out(quadrants: Dataset, tmp_path: Path) -> None:
+    methods = [ALIKE["der"], ALIKE["replay"]]
+    wanted: list[ExperimentSettings] = [settings(method) for method in methods]
+    records = [run(m, tmp_path / str(i), None) for i, m in enumerate(methods)]
+    assert identify(wanted) == [record.info.fingerprints for record in records]
+    one, two = identify(wanted)
+    assert one["first_task"] == two["first_task"]
+    assert one["run"] != two["run"]
