@@ -57,9 +57,7 @@ def test_what_is_asked_for(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Non
     assert made["cells"] == ["der-s2", "wa-s2"]
     assert made["out"] == Path("there")
     assert (made["at_once"], made["shares_first_task"]) == (3, False)
-    assert (
-        made["command"] == "grace compare digits memory.size=50 --methods 'der, wa' --seeds 2"
-    )
+    assert made["command"] == "grace compare digits memory.size=50 --methods 'der, wa' --seeds 2"
 
 
 def test_seeds_are_numbers_and_ranges(calls: Calls) -> None:

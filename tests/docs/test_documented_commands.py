@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from grace.cli._arguments import settings_from
+from grace.cli._arguments import settings_from, split
 from grace.cli.app import app
+from grace.studies.cells import cells_of
 
 ROOT = Path(__file__).parents[2]
-VERBS = "run|report|list|show|learn|doctor|predict|info|history|rollback|forget|export"
+VERBS = "run|compare|report|list|show|learn|doctor|predict|info|history|rollback|forget|export"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -39,6 +40,9 @@ def test_every_command_is_understood(page: str, command: str, tmp_path: Path) ->
         name, verb, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
         parsed = verb.make_context(name, rest, parent=context).params
     arguments = parsed.get("arguments") or []
+    if name == "compare":
+        cells_of(*split(arguments))
+        return
     if name not in ("run", "show") or "method=aligned" in arguments:
         return  # the worked example's method is not registered here
     if arguments and arguments[0].startswith("./"):
