@@ -15,7 +15,7 @@ import torch._dynamo  # so that it is there before the first fork
 
 import grace.data.sources
 import grace.experiment
-import grace.methods.base
+import grace.methods.workshop
 import grace.record._write
 import kills
 import tiny_streams
@@ -152,7 +152,7 @@ STEPS: tuple[Callable[[Learner], None], ...] = (_first, _again, _grow, _refused,
 def _prepare() -> None:
     """Make work quick and moments dense: a small network, a snapshot after every epoch."""
     torch.set_num_threads(1)
-    grace.methods.base.build_backbone = tiny_streams._resnet8
+    grace.methods.workshop.build_backbone = tiny_streams._resnet8
     Journal.__init__.__defaults__ = (0.0, 0.0)
     grace.record._write.commit = lambda: None  # no processes of git's
 

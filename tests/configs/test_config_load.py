@@ -11,13 +11,7 @@ from grace.configs.load import (
     list_experiments,
     load_experiment,
 )
-from grace.configs.methods import (
-    DERSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    MemoSettings,
-)
+from grace.configs.methods import DERSettings, FinetuneSettings, GraceSettings
 from grace.configs.registry import METHODS
 
 
@@ -25,115 +19,6 @@ def grace_of(name: str, *overrides: str) -> GraceSettings:
     method = load_experiment(name, overrides).method
     assert isinstance(method, GraceSettings)
     return method
-
-
-# spec §5.1, row by row: τ₁, ρ, α, β; base and increment from the names.
-PUBLISHED = {
-    "cifar100-b0i5": (0.50, 0.90, 0.2, 0.8, 0, 5),
-    "cifar100-b0i10": (0.60, 0.96, 0.4, 1.6, 0, 10),
-    "cifar100-b50i2": (0.50, 0.90, 0.2, 0.8, 50, 2),
-    "cifar100-b50i10": (0.60, 0.96, 0.2, 0.8, 50, 10),
-    "imagenet100-b0i5": (0.35, 0.90, 1.2, 0.6, 0, 5),
-    "imagenet100-b0i10": (0.40, 0.96, 0.8, 0.2, 0, 10),
-    "imagenet100-b50i10": (0.34, 0.92, 0.5, 0.5, 50, 10),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_configurations(name: str) -> None:
-    threshold, decay, alpha, beta, base, increment = PUBLISHED[name]
-    settings, method = load_experiment(name), grace_of(name)
-    assert method.threshold == threshold
-    assert method.threshold_decay == decay
-    assert method.logit_weight == alpha
-    assert method.feature_weight == beta
-    assert method.assess_on == "previous"
-    assert (settings.scenario.base, settings.scenario.increment) == (base, increment)
-    assert settings.memory.size == 2000
-    # spec §5.2: the schedules of Grow and Compress, and of the first task.
-    assert (method.base.epochs, method.base.milestones) == (200, (60, 120, 170))
-    assert (method.grow.epochs, method.grow.milestones) == (170, (80, 120, 150))
-    assert (method.compress.epochs, method.compress.schedule) == (130, "cosine")
-    assert method.grow.weight_decay == method.compress.weight_decay == 2e-4
-    if name.startswith("imagenet"):
-        # spec §1.4: the 7×7 stem where base and increment are equal, else 3×3.
-        assert settings.backbone.name == "resnet18"
-        assert settings.backbone.stem == ("conv7" if base == 0 else "conv3")
-        assert settings.data.image_size == 224
-
-
-# spec §6, columns "Task ≥ 2".
-@pytest.mark.parametrize(
-    ("method", "field", "epochs", "milestones"),
-    [
-        ("finetune", "update", 80, (40, 70)),
-        ("replay", "update", 70, (30, 50)),
-        ("der", "grow", 170, (80, 120, 150)),
-        ("wa", "update", 170, (60, 100, 140)),
-        ("icarl", "update", 170, (80, 120)),
-        ("ewc", "update", 180, (70, 120, 150)),
-    ],
-)
-def test_baselines_keep_their_own_recipes(
-    method: str, field: str, epochs: int, milestones: tuple[int, ...]
-) -> None:
-    settings = load_experiment("cifar100-b0i10", [f"method={method}"]).method
-    recipe = getattr(settings, field)
-    assert (recipe.epochs, recipe.milestones) == (epochs, milestones)
-    assert (recipe.lr, recipe.weight_decay, recipe.batch_size) == (0.1, 2e-4, 128)
-
-
-# spec §3.7: β₁ published for a protocol, 0.96 where there is none; §3.8: the shared trunk of the
-# Base 50 protocols is frozen.
-@pytest.mark.parametrize(
-    ("name", "betas"),
-    [
-        ("cifar100-b0i5", (0.96,)),
-        ("cifar100-b0i10", (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)),
-        ("cifar100-b50i2", (0.95,)),
-        ("cifar100-b50i10", (0.94,)),
-        ("imagenet100-b0i5", (0.96,)),
-        ("imagenet100-b0i10", (0.96,)),
-        ("imagenet100-b50i10", (0.97,)),
-    ],
-)
-def test_published_configurations_of_foster_and_memo(name: str, betas: tuple[float, ...]) -> None:
-    foster = load_experiment(name, ["method=foster"]).method
-    assert isinstance(foster, FosterSettings)
-    assert foster.boosting_beta == betas
-    assert (foster.compression_beta, foster.temperature, foster.distillation_weight) == (0.97, 2, 1)
-    recipes = [foster.base, foster.boost, foster.compress]
-    assert [recipe.epochs for recipe in recipes] == [200, 170, 130]
-    assert [recipe.weight_decay for recipe in recipes] == [5e-4, 5e-4, 0]
-    assert all((r.lr, r.batch_size, r.schedule) == (0.1, 128, "cosine") for r in recipes)
-    memo = load_experiment(name, ["method=memo"]).method
-    assert isinstance(memo, MemoSettings)
-    assert memo.train_base is ("-b0" in name)
-    assert (memo.grow.epochs, memo.grow.milestones) == (170, (80, 120, 150))
-    assert (memo.grow.weight_decay, memo.base.weight_decay) == (2e-4, 5e-4)
-
-
-def test_both_schedules_of_memo() -> None:
-    overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
-    memo = load_experiment("cifar100-b50i10", overrides).method
-    assert isinstance(memo, MemoSettings)
-    assert [(r.schedule, r.epochs, r.milestones) for r in (memo.base, memo.grow)] == [
-        ("cosine", 200, ()),
-        ("cosine", 170, ()),
-    ]
-
-
-def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
-    foster = load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method
-    assert isinstance(foster, FosterSettings)
-    assert foster.boosting_beta == (0.9,)
-    for wrong, message in (
-        ("1", r"boosting_beta\[0\] = 1 should be less than 1"),
-        ("[0.9,-1]", r"boosting_beta\[1\] = -1 should be greater than or equal to 0"),
-        ("[]", "boosting_beta: needs the value of task 2 at least"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            load_experiment("digits", ["method=foster", f"method.boosting_beta={wrong}"])
 
 
 @pytest.mark.parametrize("method", METHODS)

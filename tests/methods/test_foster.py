@@ -16,8 +16,8 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase, Sweep
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
-from grace.methods.base import Workshop
 from grace.methods.foster import Foster
+from grace.methods.workshop import Workshop
 from grace.networks.backbone import Backbone
 from grace.networks.heads import MASKED
 from grace.storage.errors import DamagedError

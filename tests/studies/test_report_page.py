@@ -2,10 +2,15 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from grace.configs.registry import METHODS
 from grace.record import RunRecord, read_record
 from grace.studies import figures
 from grace.studies.groups import group_records
@@ -89,6 +94,81 @@ def test_curves_are_means_with_a_band_of_one_deviation(make_record: MakeRecord) 
     assert band["y"][0] - line["y"][0] == pytest.approx(deviation)
     assert line["y"][0] - band["y"][-1] == pytest.approx(deviation)
     assert line["x"] == [1, 2, 3, 4, 5]
+
+
+def test_every_method_has_a_look_of_its_own_in_every_figure(make_record: MakeRecord) -> None:
+    groups = group_records([make_record(method) for method in METHODS])
+    looks = dict(zip((group.method for group in groups), figures.styles(groups), strict=True))
+    pairs = {method: (look.colour, look.dash) for method, look in looks.items()}
+    assert pairs.keys() == METHODS.keys()
+    assert len({colour for colour, _ in pairs.values()}) == len(METHODS)
+    # The same among fewer and in another order.
+    fewer = [groups[number] for number in (7, 2, 0)]
+    assert [(look.colour, look.dash) for look in figures.styles(fewer)] == [
+        pairs[group.method] for group in fewer
+    ]
+    own = {look.key: pairs[method] for method, look in looks.items()}
+    for draw in (figures.accuracy_figure, figures.parameters_figure, figures.expansion_figure):
+        lines = draw(groups, list(looks.values()))["data"]
+        assert {(t["meta"], t["line"]["color"], t["line"]["dash"]) for t in lines} == {
+            (key, colour, dash) for key, (colour, dash) in own.items()
+        }
+
+
+def test_variants_and_strangers_look_otherwise(make_record: MakeRecord) -> None:
+    (group,) = group_records([make_record("grace")])
+    other = replace(group, method="grown")
+    several = [group, replace(group, variant="threshold=0"), *[replace(other, method=f"new {n}")
+               for n in range(6)]]  # fmt: skip
+    looks = figures.styles(several)
+    assert len({(look.colour, look.dash) for look in looks}) == 8
+    assert [look.colour for look in looks[:2]] == [looks[0].colour] * 2
+    assert looks[0].dash == "solid"
+
+
+def seen(colour: str, sight: str) -> np.ndarray[Any, Any]:
+    """CIELAB coordinates of a colour as red- or green-blind eyes see it.
+
+    Machado, Oliveira, Fernandes (2009), table 1, severity 1; sRGB and CIELAB by IEC 61966-2-1.
+    """
+    matrices = {
+        "normal": np.eye(3),
+        "red-blind": [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ],
+        "green-blind": [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ],
+    }
+    srgb = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(np.array(matrices[sight]) @ linear, 0, 1)
+    to_xyz = [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+    x, y, z = np.array(to_xyz) @ linear / np.array([0.95047, 1, 1.08883])
+    roots = [
+        np.cbrt(v) if v > (6 / 29) ** 3 else v / (3 * (6 / 29) ** 2) + 4 / 29 for v in (x, y, z)
+    ]
+    return np.array([116 * roots[1] - 16, 500 * (roots[0] - roots[1]), 200 * (roots[1] - roots[2])])
+
+
+@pytest.mark.parametrize("sight", ["normal", "red-blind", "green-blind"])
+def test_methods_of_one_dash_are_told_apart_by_colour(make_record: MakeRecord, sight: str) -> None:
+    # L* of black and white by definition: 0 and 100.
+    assert seen("#FFFFFF", sight) == pytest.approx([100, 0, 0], abs=0.05)
+    assert seen("#000000", sight) == pytest.approx([0, 0, 0], abs=1e-9)
+    looks = figures.styles(group_records([make_record(method) for method in METHODS]))
+    for one, other in combinations(looks, 2):
+        distance = float(np.linalg.norm(seen(one.colour, sight) - seen(other.colour, sight)))
+        # 2.3 is just noticeable side by side; thin lines far apart need ten times that.
+        assert distance > (28 if one.dash == other.dash else 15), (one, other)
 
 
 def test_verdicts_and_threshold_are_drawn(make_record: MakeRecord) -> None:

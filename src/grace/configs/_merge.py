@@ -52,6 +52,28 @@ def _merge_methods(below: Any, above: Any) -> Any:  # noqa: ANN401 - as written 
     return dict(over) if other else merge(under, over)
 
 
+def backbone_for(layers: Sequence[Layer], method: str) -> Layer:
+    """Merge the layers' backbones; the one that a method's preset has lies over its own layer's.
+
+    Returns:
+        ``{"backbone": …}``, or nothing where no layer has one.
+    """
+    found: Layer = {}
+    for layer in layers:
+        presets = layer.get("methods")
+        preset = presets.get(method) if isinstance(presets, Mapping) else None
+        for holder in (layer, preset):
+            if isinstance(holder, Mapping) and "backbone" in holder:
+                found = merge(found, {"backbone": holder["backbone"]})
+    return found
+
+
+def without_backbone(preset: Any) -> Layer:  # noqa: ANN401 - as written by the user
+    """Give what a preset holds for its method; nothing if it is none."""
+    given = preset if isinstance(preset, Mapping) else {}
+    return {key: value for key, value in given.items() if key != "backbone"}
+
+
 def as_method(value: Any) -> Any:  # noqa: ANN401 - as written by the user
     """Turn a method's bare name into a mapping; nothing is an empty one."""
     if value is None:

@@ -1,7 +1,8 @@
 """Experiments by name: a packaged or own YAML file, its parents, and overrides.
 
 A file is a short difference from its ``parent``. Its ``methods`` hold a preset per method; the
-preset of the chosen ``method`` lies over that method's defaults and under explicit settings.
+preset of the chosen ``method`` lies over that method's defaults and under explicit settings. A
+preset may have a ``backbone`` too, which lies over the one of its own file.
 """
 
 import re
@@ -16,13 +17,21 @@ from pydantic import ValidationError
 
 from grace.configs import _yaml
 from grace.configs._base import Settings
-from grace.configs._merge import Layer, as_method, leaf_paths, merge, merge_experiments
+from grace.configs._merge import (
+    Layer,
+    as_method,
+    backbone_for,
+    leaf_paths,
+    merge,
+    merge_experiments,
+    without_backbone,
+)
 from grace.configs._merge import parse_overrides as _parse_overrides
 from grace.configs._nearest import did_you_mean
 from grace.configs._problems import booleans_as_numbers, method_name, problems_of
 from grace.configs.describe import describe_settings
 from grace.configs.effects import settings_without_effect
-from grace.configs.experiment import ExperimentSettings
+from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.methods import MethodSettings
 
 
@@ -69,7 +78,7 @@ def load_experiment(
     """
     chain = _chain(name_or_path)
     layer, problems = _parse_overrides(overrides)
-    settings, found = _resolve(merge_experiments(_flattened(chain), layer))
+    settings, found = _resolve([*chain, layer])
     if problems or found or settings is None:
         raise ConfigError([*problems, *found])
     explicit = dict.fromkeys(leaf_paths(layer))
@@ -87,7 +96,8 @@ def dump_settings(settings: ExperimentSettings) -> str:
     return _yaml.dump(settings.model_dump(mode="json"))
 
 
-def _resolve(raw: Layer) -> tuple[ExperimentSettings | None, list[str]]:
+def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[str]]:
+    raw = _flattened(layers)
     presets = raw.pop("methods", {})
     if not isinstance(presets, Mapping):
         return None, ["methods: should hold one mapping per method"]
@@ -101,9 +111,8 @@ def _resolve(raw: Layer) -> tuple[ExperimentSettings | None, list[str]]:
         problems["method"] = f"method = {name!r} should be one of {', '.join(models)}{hint}"
         raw = {key: value for key, value in raw.items() if key != "method"}
     else:
-        preset = presets.get(name)
-        below = preset if isinstance(preset, Mapping) else {}
-        raw = raw | {"method": merge(below, {"name": name} | method)}
+        below = without_backbone(presets.get(name))
+        raw |= {"method": merge(below, {"name": name} | method)} | backbone_for(layers, name)
         # What is wrong with the chosen preset is told once, under the name people set it by.
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
     for path, line in booleans_as_numbers(raw, ExperimentSettings).items():
@@ -131,10 +140,15 @@ def _preset_problems(
         elif not isinstance(preset, Mapping):
             problems[path] = f"{path} = {preset!r} should be a mapping of settings"
         else:
-            try:
-                models[name].model_validate(preset)
-            except ValidationError as error:
-                problems |= problems_of(error, models[name], path)
+            parts: list[tuple[str, type[Settings], Any]] = [
+                (path, models[name], without_backbone(preset)),
+                (f"{path}.backbone", BackboneSettings, preset.get("backbone", {})),
+            ]
+            for place, model, part in parts:
+                try:
+                    model.model_validate(part)
+                except ValidationError as error:
+                    problems |= problems_of(error, model, place)
     return problems
 
 

@@ -53,7 +53,7 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
             "grow": num_backbones,
             "boost": num_backbones,
             "compress": num_backbones + 1 if num_new else num_backbones,
-            "update": num_backbones if method.distils_old_self else 0,
+            "update": num_backbones if method.freezes_old_network else 0,
         }.get(name, 0)
         passes += recipe.epochs * (num_train + num_kept) * (1 + frozen / 3)
     channels, height, width = learner.shape

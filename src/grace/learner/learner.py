@@ -36,7 +36,8 @@ from grace.learner.home import Creation, Home
 from grace.learner.intake import AnyImages, Intake, as_images, class_indices, divide, take_in
 from grace.learner.journal import Journal
 from grace.learner.unknown import cutoff, familiarity
-from grace.methods.base import Classifier, Method, Outcome, Workshop
+from grace.methods.base import Classifier, Method, Outcome
+from grace.methods.workshop import Workshop
 from grace.storage import strict_json
 
 

@@ -12,27 +12,23 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
-from grace.configs.experiment import ExperimentSettings
 from grace.configs.methods import BaseMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean
 from grace.data.scenario import Task
-from grace.engine.device import Device
 from grace.engine.phase import Batch, Loss, Objective, Phase, Sweep, Work
 from grace.engine.reducers import Collect
 from grace.methods.outcome import Outcome as Outcome
+from grace.methods.workshop import Workshop
 from grace.networks.backbone import Backbone
 from grace.networks.branching import split
-from grace.networks.build import build_backbone
 from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import MASKED, LinearHead, grown
+from grace.networks.heads import MASKED, LinearHead
 from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
 from grace.objectives.classification import cross_entropy
-from grace.randomness import generator
 from grace.storage.errors import DamagedError
-from grace.storage.memory import refuse_too_large
 from grace.storage.tensors import encoded_size
 
 T = TypeVar("T")
@@ -94,82 +90,13 @@ def network_bytes(network: ExpandableNetwork, num_more: int, num_classes: int) -
     return num_bytes
 
 
-@final
-@dataclass(frozen=True)
-class Workshop:
-    """Makes fresh modules, on the device, seeded by what they are for."""
-
-    settings: ExperimentSettings
-    num_channels: int
-    device: Device
-
-    def backbone(self, *purpose: str | int) -> Backbone:
-        """Build a fresh backbone in eval mode without gradients."""
-        seed = self.settings.seeds.initialisation
-        backbone = build_backbone(
-            self.settings.backbone, self.num_channels, seed, "backbone", *purpose
-        )
-        return self.device.place(backbone).eval().requires_grad_(False)
-
-    def sketch(self) -> Backbone:
-        """Build a backbone of the meta device, in eval mode: shapes without memory or numbers."""
-        with torch.device("meta"):
-            backbone = build_backbone(self.settings.backbone, self.num_channels, 0, "sketch")
-            return backbone.to("meta").eval().requires_grad_(False)
-
-    def refuse_unfit_backbone(
-        self,
-        shape: tuple[int, int, int],
-        probe: nn.Module | None = None,
-        *,
-        shares_trunk: bool = False,
-    ) -> None:
-        """Try a backbone on one image of shape (C, H, W).
-
-        Args:
-            shape: of the images.
-            probe: one that is there, images → features; none makes a fresh one, unless it is too
-                large.
-            shares_trunk: whether the fresh one is cut before its last stage.
-
-        Raises:
-            ValueError: when there is no such backbone, it takes more than half of the machine's
-                memory, it cannot be cut, or it cannot take such images.
-        """
-        if probe is None:
-            num_bytes = sum(tensor.nbytes for tensor in self.sketch().state_dict().values())
-            refuse_too_large(num_bytes, f"backbone {self.settings.backbone.name}")
-            backbone = self.backbone("probe")
-            probe = nn.Sequential(*split(backbone)) if shares_trunk else backbone
-        try:
-            with torch.no_grad():
-                probe(torch.zeros(1, *shape, device=self.device.torch_device))
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise ValueError(
-                f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
-                f"({reason}): set data.image_size or choose another backbone.name"
-            ) from error
-
-    def head(self, in_features: int, num_outputs: int, *purpose: str | int) -> LinearHead:
-        """Make a fresh head."""
-        return self.device.place(LinearHead(in_features, num_outputs, self._draws(purpose)))
-
-    def grown_head(
-        self, head: LinearHead, in_features: int, num_classes: int, *purpose: str | int
-    ) -> LinearHead:
-        """Make a larger head that keeps the old block exactly."""
-        return grown(head, in_features, num_classes, self._draws(purpose))
-
-    def _draws(self, purpose: tuple[str | int, ...]) -> torch.Generator:
-        return generator(self.settings.seeds.initialisation, "head", *purpose)
-
-
 class Method(ABC, Generic[SettingsT]):
     """An algorithm that learns task after task.
 
     ``learn`` yields everything that costs or decides; between two yields nothing runs but what
-    stands there. A method starts without a network: its first task builds it.
+    stands there. Its frame is the same for all: a method says what it does in ``later_task`` and,
+    where that differs, in ``first_task`` and ``remember``. It starts without a network: its first
+    task builds it.
     """
 
     uses_memory: ClassVar[bool] = True
@@ -180,8 +107,10 @@ class Method(ABC, Generic[SettingsT]):
     """Whether every later task adds a backbone, with no way back."""
     shares_trunk: ClassVar[bool] = False
     """Whether its backbones share all but their last stage."""
-    distils_old_self: ClassVar[bool] = False
-    """Whether later tasks train beside a frozen copy of the network as it was."""
+    freezes_old_network: ClassVar[bool] = False
+    """Whether later tasks train beside the network as it was, frozen."""
+    learns_known_classes: ClassVar[bool] = False
+    """Whether it has a rule for a later task of known classes only; without one it refuses."""
 
     def __init__(self, settings: SettingsT, workshop: Workshop, memory: ExemplarMemory) -> None:
         self.settings = settings
@@ -210,9 +139,40 @@ class Method(ABC, Generic[SettingsT]):
     def network(self, network: ExpandableNetwork) -> None:
         self._network = network
 
-    @abstractmethod
+    @final
     def learn(self, task: Task) -> Steps[Outcome]:
-        """Learn a task's images; yield every phase and sweep, return the outcome."""
+        """Learn a task's images; yield every phase and sweep, return the outcome.
+
+        Raises:
+            ValueError: for a task of known classes only that the method has no rule for.
+        """
+        if task.number == 1:
+            outcome = yield from self.first_task(task)
+        else:
+            self._refuse_known_classes(task)
+            outcome = yield from self.later_task(task)
+        yield from self.remember(task)
+        return outcome
+
+    def first_task(self, task: Task) -> Steps[Outcome]:
+        """Train one fresh backbone and head on the first task with cross-entropy."""
+        backbone = self.workshop.backbone(task.number)
+        self.network = self.fresh_network(task, backbone)
+        # Uncut, so that it is one phase for all methods, whose outcome they can share.
+        phase = self.classification_phase("base", self.settings.base, task.data, backbone=backbone)
+        yield replace(phase, is_common=True)
+        return Outcome(verdict="base")
+
+    @abstractmethod
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        """Train on a later task's images, and on exemplars where there are any."""
+
+    def _refuse_known_classes(self, task: Task) -> None:
+        if task.num_new_classes == 0 and not self.learns_known_classes:
+            raise ValueError(
+                f"task {task.number} has no new class and this method has no rule for that: "
+                "add images of a new class, or use grace or replay"
+            )
 
     def classifiers(self) -> Mapping[str, Classifier]:
         """Name the predictors, the primary one first: the one that is reported and exported."""
@@ -373,7 +333,7 @@ class Method(ABC, Generic[SettingsT]):
         network = self._network or self.fresh_network(task)
         num_more = int(grows and self._network is not None)
         num_bytes = network_bytes(network, num_more, task.num_classes)
-        if self.uses_memory:
+        if self._herds:
             width = network.feature_dim + num_more * network.backbones[-1].feature_dim
             num_bytes += encoded_size({"means": ((task.num_classes, width), torch.float32)})
         return num_bytes
@@ -382,15 +342,6 @@ class Method(ABC, Generic[SettingsT]):
         """Whether one backbone more leaves room for an exemplar of each class."""
         room = self.memory.room
         return room is None or room.quota(task.num_live, self.bytes_after(task, grows=True)) > 0
-
-    def first_task(self, task: Task) -> Steps[Outcome]:
-        """Train one fresh backbone and head on the first task with cross-entropy."""
-        backbone = self.workshop.backbone(task.number)
-        self.network = self.fresh_network(task, backbone)
-        # Uncut, so that it is one phase for all methods, whose outcome they can share.
-        phase = self.classification_phase("base", self.settings.base, task.data, backbone=backbone)
-        yield replace(phase, is_common=True)
-        return Outcome(verdict="base")
 
     def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
         """Make a fresh head over a task's classes for one backbone, a fresh one unless given."""
@@ -439,14 +390,6 @@ class Method(ABC, Generic[SettingsT]):
         (backbone,) = self.network.backbones
         return backbone
 
-    def refuse_without_new_class(self, task: Task) -> None:
-        """Raise ValueError where a method has no rule for a task of known classes only."""
-        if task.num_new_classes == 0:
-            raise ValueError(
-                f"task {task.number} has no new class and this method has no rule for that: "
-                "add images of a new class, or use grace or replay"
-            )
-
     def grow_head(self, task: Task) -> None:
         """Give the head the rows of a task's new classes; the backbones stay."""
         network = self.network
@@ -460,12 +403,16 @@ class Method(ABC, Generic[SettingsT]):
         return concatenate([task.data, self.memory.data()])
 
     def remember(self, task: Task, herd_with: ExpandableNetwork | None = None) -> Steps[None]:
-        """Update the exemplars and the class means (spec §1.9).
+        """Update the exemplars and the class means (spec §1.9); keep none, or all, if so declared.
 
         Old classes keep their first exemplars. Each class of the task is herded from its images,
         those of a known class together with its stored ones. The means are the present network's;
         so are the features that are herded, unless another network is given.
         """
+        if self.keeps_all_images:
+            self.keep(task.data)
+        if not self._herds:
+            return
         quota = self.memory.quota(task.num_live, self.bytes_after(task, grows=False))
         if not quota:
             return
@@ -477,6 +424,10 @@ class Method(ABC, Generic[SettingsT]):
         for index in self.memory.classes:
             means[index] = class_mean(features[exemplars.labels == index])
         self._class_means = means.to(self.workshop.device.torch_device)
+
+    @property
+    def _herds(self) -> bool:
+        return self.uses_memory and not self.keeps_all_images
 
     def _herd(self, task: Task, quota: int, network: ExpandableNetwork) -> Steps[None]:
         exemplars = self.memory.data()

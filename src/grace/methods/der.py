@@ -15,16 +15,10 @@ class DER(Method[DERSettings]):
     """Dynamically expandable representation: GRACE that never compresses."""
 
     adds_backbones: ClassVar[bool] = True
+    freezes_old_network: ClassVar[bool] = True
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-        else:
-            self.refuse_without_new_class(task)
-            self.network = yield from grow(
-                self, task, self.settings.grow, self.settings.auxiliary_weight
-            )
-            outcome = Outcome(verdict="grow")
-        yield from self.remember(task)
-        return outcome
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        settings = self.settings
+        self.network = yield from grow(self, task, settings.grow, settings.auxiliary_weight)
+        return Outcome(verdict="grow")

@@ -24,7 +24,8 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase, named_parameters
 from grace.engine.reducers import SquaredGradients
-from grace.methods.base import Method, Outcome, Steps, Workshop
+from grace.methods.base import Method, Outcome, Steps
+from grace.methods.workshop import Workshop
 from grace.networks.loading import load_tensors
 from grace.objectives.classification import new_class_cross_entropy
 from grace.objectives.importance import merged_importance, quadratic_penalty
@@ -43,19 +44,13 @@ class EWC(Method[EWCSettings]):
         self.importance: dict[str, Tensor] = {}
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-            batch_size = self.settings.base.batch_size
-        else:
-            self.refuse_without_new_class(task)
-            yield from self._update(task)
-            outcome = Outcome(verdict="update")
-            batch_size = self.settings.update.batch_size
-        yield from self._estimate_importance(task, batch_size)
+    def first_task(self, task: Task) -> Steps[Outcome]:
+        outcome = yield from super().first_task(task)
+        yield from self._estimate_importance(task, self.settings.base.batch_size)
         return outcome
 
-    def _update(self, task: Task) -> Steps[None]:
+    @override
+    def later_task(self, task: Task) -> Steps[Outcome]:
         """L = CE(z[:, K_old:], y − K_old) + λ·Ω, with the present network as anchor."""
         importance = self.importance
         anchor = {name: value.detach().clone() for name, value in self._parameters().items()}
@@ -79,6 +74,8 @@ class EWC(Method[EWCSettings]):
             recipe=self.settings.update,
             data=task.data,
         )
+        yield from self._estimate_importance(task, self.settings.update.batch_size)
+        return Outcome(verdict="update")
 
     def _estimate_importance(self, task: Task, batch_size: int) -> Steps[None]:
         """F_new = min(mean over batches of (∂CE/∂θ)², limit), merged by numbers of classes."""

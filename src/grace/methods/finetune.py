@@ -21,10 +21,7 @@ class Finetune(Method[FinetuneSettings]):
     uses_memory: ClassVar[bool] = False
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            return (yield from self.first_task(task))
-        self.refuse_without_new_class(task)
+    def later_task(self, task: Task) -> Steps[Outcome]:
         self.grow_head(task)
         loss = partial(new_class_cross_entropy, num_old=task.num_old_classes)
         yield self.classification_phase("update", self.settings.update, task.data, loss)

@@ -13,7 +13,7 @@ Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
 """
 
 from collections.abc import Collection, Mapping
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
-from grace.methods.base import Classifier, Method, Outcome, Steps, Workshop, network_bytes
+from grace.methods.base import Classifier, Method, Outcome, Steps, network_bytes
+from grace.methods.workshop import Workshop
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.objectives.balancing import effective_number_weights
 from grace.objectives.classification import cross_entropy
@@ -37,6 +38,8 @@ _TEACHER = "teacher."
 class Foster(Method[FosterSettings]):
     """One backbone between tasks, the student; ``teacher`` is the network that it learnt from."""
 
+    freezes_old_network: ClassVar[bool] = True
+
     def __init__(
         self, settings: FosterSettings, workshop: Workshop, memory: ExemplarMemory
     ) -> None:
@@ -44,19 +47,7 @@ class Foster(Method[FosterSettings]):
         self.teacher: ExpandableNetwork | None = None
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-        else:
-            outcome = yield from self._boost_and_compress(task)
-        herds = self.teacher if self.settings.herd_with == "teacher" else self.network
-        yield from self.remember(task, herds)
-        if not self._keeps_teacher:
-            self.teacher = None
-        return outcome
-
-    def _boost_and_compress(self, task: Task) -> Steps[Outcome]:
-        self.refuse_without_new_class(task)
+    def later_task(self, task: Task) -> Steps[Outcome]:
         boosted = yield from self._boost(task)
         self.network = yield from self._compress(task, boosted)
         self.teacher = boosted
@@ -128,6 +119,14 @@ class Foster(Method[FosterSettings]):
             teacher=boosted,
         )
         return ExpandableNetwork([student], head)
+
+    @override
+    def remember(self, task: Task, herd_with: ExpandableNetwork | None = None) -> Steps[None]:
+        if self.settings.herd_with == "teacher":
+            herd_with = self.teacher
+        yield from super().remember(task, herd_with)
+        if not self._keeps_teacher:
+            self.teacher = None
 
     def _class_weights(self, task: Task, data: LabelledImages, beta: float) -> Tensor:
         """Weights w (K,) of a phase's classes; the forgotten ones, without images, have 1."""

@@ -21,11 +21,9 @@ Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 from typing_extensions import override
 
 from grace.capacity.merge import bias, merge_weight, preservation
@@ -34,19 +32,12 @@ from grace.capacity.threshold import Threshold
 from grace.configs.methods import GraceSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Phase, Sweep
-from grace.methods.base import Method, Outcome, Steps, Workshop, read_values
+from grace.engine.phase import Sweep
+from grace.methods.base import Method, Outcome, Steps, read_values
+from grace.methods.compression import compress, distillation_phase
 from grace.methods.growth import grow
-from grace.networks.backbone import Backbone
+from grace.methods.workshop import Workshop
 from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.networks.heads import LinearHead, align_weights
-from grace.networks.merging import merge_backbones
-from grace.objectives.classification import cross_entropy
-from grace.objectives.distillation import (
-    distillation_share,
-    feature_distillation,
-    logit_distillation,
-)
 from grace.storage.errors import DamagedError
 
 
@@ -67,6 +58,9 @@ class Grace(Method[GraceSettings]):
 
     ``class_counts`` holds, for each backbone, the number of classes it was trained to represent.
     """
+
+    freezes_old_network: ClassVar[bool] = True
+    learns_known_classes: ClassVar[bool] = True
 
     def __init__(self, settings: GraceSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)
@@ -92,17 +86,18 @@ class Grace(Method[GraceSettings]):
         self._previous_saturation = saved.previous_saturation
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-            self.class_counts = [task.num_classes]
-        elif task.num_new_classes == 0:
-            outcome = yield from self._refresh(task)
-        else:
-            outcome = yield from self._grow_assess_compress(task)
-        if self.settings.assess_on == "previous" and outcome.verdict != "refresh":
-            self._previous_saturation = yield self._assess(task)
-        yield from self.remember(task)
+    def first_task(self, task: Task) -> Steps[Outcome]:
+        outcome = yield from super().first_task(task)
+        self.class_counts = [task.num_classes]
+        yield from self._assess_ahead(task)
+        return outcome
+
+    @override
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        if task.num_new_classes == 0:
+            return (yield from self._refresh(task))
+        outcome = yield from self._grow_assess_compress(task)
+        yield from self._assess_ahead(task)
         return outcome
 
     def _grow_assess_compress(self, task: Task) -> Steps[Outcome]:
@@ -119,7 +114,7 @@ class Grace(Method[GraceSettings]):
         if verdict != "grow":
             # Stage III: Compress
             weight = self._student_weight(task)
-            self.network = yield from self._compress(task, expanded, weight)
+            self.network = yield from compress(self, task, expanded, weight)
             self.class_counts[-1] += task.num_new_classes
         else:
             # The mergeable backbone becomes fixed, the provisional one mergeable.
@@ -129,6 +124,11 @@ class Grace(Method[GraceSettings]):
         return Outcome(
             verdict=verdict, saturation=saturation, threshold=threshold, merge_weight=weight
         )
+
+    def _assess_ahead(self, task: Task) -> Steps[None]:
+        """Assess for the next task, where the decision falls at the end of the one before."""
+        if self.settings.assess_on == "previous":
+            self._previous_saturation = yield self._assess(task)
 
     def _assess(self, task: Task) -> Sweep:
         """Saturation of the mergeable backbone on D̃_t."""
@@ -162,38 +162,12 @@ class Grace(Method[GraceSettings]):
             self.settings.gamma,
         )
 
-    def _initial_student(
-        self, task: Task, expanded: ExpandableNetwork, weight: float | None
-    ) -> Backbone:
-        if weight is None:
-            return self.workshop.backbone("student", task.number)
-        return merge_backbones(expanded.backbones[-2], expanded.backbones[-1], weight)
-
-    def _compress(
-        self, task: Task, expanded: ExpandableNetwork, weight: float | None
-    ) -> Steps[ExpandableNetwork]:
-        """Distil the expanded network into one with a backbone less (paper §3.5)."""
-        fixed = list(expanded.backbones)[:-2]
-        student = self._initial_student(task, expanded, weight)
-        width = expanded.feature_dim - expanded.backbones[-1].feature_dim
-        head = self.class_head(task, width, "student")
-        yield self._distillation_phase(
-            "compress",
-            task,
-            teacher=expanded,
-            student=student,
-            head=head,
-            num_replaced=2,
-            share=distillation_share(task.num_live_old, task.num_live),
-        )
-        align_weights(head, task.num_new_classes)
-        return ExpandableNetwork([*fixed, student], head)
-
     def _refresh(self, task: Task) -> Steps[Outcome]:
         """Take in fresh images of known classes; the number of backbones stays."""
         present = self.network
         student, head = copy_of(present.backbones[-1]), copy_of(present.head)
-        yield self._distillation_phase(
+        yield distillation_phase(
+            self,
             "refresh",
             task,
             teacher=present,
@@ -204,54 +178,3 @@ class Grace(Method[GraceSettings]):
         )
         self.network = ExpandableNetwork([*list(present.backbones)[:-1], student], head)
         return Outcome(verdict="refresh", threshold=self.threshold.value)
-
-    def _distillation_phase(
-        self,
-        name: str,
-        task: Task,
-        *,
-        teacher: ExpandableNetwork,
-        student: Backbone,
-        head: LinearHead,
-        num_replaced: int,
-        share: float,
-    ) -> Phase:
-        """One student backbone replaces the teacher's last ones, all others shared and frozen.
-
-        L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper Eq. 11), with λ = ``share``. The
-        teacher's backbones are computed once for both networks.
-        """
-        settings = self.settings
-        num_fixed = len(teacher.backbones) - num_replaced
-        replaced_width = sum(b.feature_dim for b in list(teacher.backbones)[num_fixed:])
-        projection = self.workshop.head(
-            student.feature_dim, replaced_width, "projection", task.number
-        )
-        heads = [head, projection] if settings.feature_distillation else [head]
-        distils = settings.logit_distillation or settings.feature_distillation
-        scale = 1 - share if distils or settings.scale_cross_entropy else 1.0
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            features: Tensor = batch.learned[0]
-            logits = head(torch.cat([*batch.frozen[:num_fixed], features], dim=1))
-            losses = {"classification": Loss(cross_entropy(logits, batch.labels), scale)}
-            if settings.logit_distillation:
-                targets = teacher.head(torch.cat(list(batch.frozen), dim=1))
-                value = logit_distillation(logits, targets, settings.temperature)
-                losses["logits"] = Loss(value, share * settings.logit_weight)
-            if settings.feature_distillation:
-                goal = torch.cat(list(batch.frozen[num_fixed:]), dim=1)
-                value = feature_distillation(projection(features), goal)
-                losses["features"] = Loss(value, share * settings.feature_weight)
-            return losses
-
-        return Phase(
-            name=name,
-            backbones=[student],
-            heads=heads,
-            frozen=list(teacher.backbones),
-            objective=objective,
-            recipe=settings.compress,
-            data=self.with_exemplars(task),
-            teacher=teacher if num_replaced > 1 else None,
-        )

@@ -18,15 +18,17 @@ from typing_extensions import override
 from grace.configs.methods import ICaRLSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.methods.base import Classifier, Method, Outcome, Steps, Workshop
+from grace.methods.base import Classifier, Method, Outcome, Steps
 from grace.methods.distilling import distil_old_self
+from grace.methods.workshop import Workshop
 
 
 @final
 class ICaRL(Method[ICaRLSettings]):
     """One backbone and one growing head, which is for training; exemplars classify."""
 
-    distils_old_self: ClassVar[bool] = True
+    freezes_old_network: ClassVar[bool] = True
+    learns_known_classes: ClassVar[bool] = True
 
     def __init__(self, settings: ICaRLSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)
@@ -37,21 +39,16 @@ class ICaRL(Method[ICaRLSettings]):
             )
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-        else:
-            yield from distil_old_self(
-                self,
-                task,
-                self.settings.update,
-                temperature=self.settings.temperature,
-                classification_weight=1.0,
-                distillation_weight=self.settings.distillation_weight,
-            )
-            outcome = Outcome(verdict="update")
-        yield from self.remember(task)
-        return outcome
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        yield from distil_old_self(
+            self,
+            task,
+            self.settings.update,
+            temperature=self.settings.temperature,
+            classification_weight=1.0,
+            distillation_weight=self.settings.distillation_weight,
+        )
+        return Outcome(verdict="update")
 
     @override
     def classifiers(self) -> Mapping[str, Classifier]:

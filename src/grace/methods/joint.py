@@ -14,14 +14,17 @@ class Joint(Method[JointSettings]):
     """Training from scratch at every task, or at the last only; its memory keeps every image."""
 
     keeps_all_images: ClassVar[bool] = True
+    learns_known_classes: ClassVar[bool] = True
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
+    def first_task(self, task: Task) -> Steps[Outcome]:
         if self.settings.final_task_only and not task.is_last:
-            self.keep(task.data)
             return Outcome(verdict="skip")
         self.network = self.fresh_network(task)
-        data = self.with_exemplars(task)
-        yield self.classification_phase("base", self.settings.base, data)
-        self.keep(task.data)
+        yield self.classification_phase("base", self.settings.base, self.with_exemplars(task))
         return Outcome(verdict="base")
+
+    @override
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        """Start again, as if all images there ever were had come at once."""
+        return self.first_task(task)

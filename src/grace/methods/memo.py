@@ -29,19 +29,11 @@ class Memo(Method[MemoSettings]):
 
     adds_backbones: ClassVar[bool] = True
     shares_trunk: ClassVar[bool] = True
+    freezes_old_network: ClassVar[bool] = True
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-        else:
-            outcome = yield from self._specialise(task)
-        yield from self.remember(task)
-        return outcome
-
-    def _specialise(self, task: Task) -> Steps[Outcome]:
+    def later_task(self, task: Task) -> Steps[Outcome]:
         """Train one specialised block more, and the generalised one if it goes on to train."""
-        self.refuse_without_new_class(task)
         settings = self.settings
         self.network = yield from grow(
             self,

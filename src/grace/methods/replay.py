@@ -1,6 +1,6 @@
 """Replay: Finetune with herded exemplars mixed into every task (spec §3.2)."""
 
-from typing import final
+from typing import ClassVar, final
 
 from typing_extensions import override
 
@@ -13,14 +13,11 @@ from grace.methods.base import Method, Outcome, Steps
 class Replay(Method[ReplaySettings]):
     """One backbone and one growing head on new images and exemplars, loss over all logits."""
 
+    learns_known_classes: ClassVar[bool] = True
+
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-        else:
-            self.grow_head(task)
-            data = self.with_exemplars(task)
-            yield self.classification_phase("update", self.settings.update, data)
-            outcome = Outcome(verdict="update")
-        yield from self.remember(task)
-        return outcome
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        self.grow_head(task)
+        data = self.with_exemplars(task)
+        yield self.classification_phase("update", self.settings.update, data)
+        return Outcome(verdict="update")

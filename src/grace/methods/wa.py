@@ -27,24 +27,18 @@ class WA(Method[WASettings]):
     The aligned network is the next task's teacher.
     """
 
-    distils_old_self: ClassVar[bool] = True
+    freezes_old_network: ClassVar[bool] = True
 
     @override
-    def learn(self, task: Task) -> Steps[Outcome]:
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-        else:
-            share = distillation_share(task.num_live_old, task.num_live)
-            self.refuse_without_new_class(task)
-            yield from distil_old_self(
-                self,
-                task,
-                self.settings.update,
-                temperature=self.settings.temperature,
-                classification_weight=1 - share,
-                distillation_weight=share,
-            )
-            align_weights(self.network.head, task.num_new_classes)
-            outcome = Outcome(verdict="update")
-        yield from self.remember(task)
-        return outcome
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        share = distillation_share(task.num_live_old, task.num_live)
+        yield from distil_old_self(
+            self,
+            task,
+            self.settings.update,
+            temperature=self.settings.temperature,
+            classification_weight=1 - share,
+            distillation_weight=share,
+        )
+        align_weights(self.network.head, task.num_new_classes)
+        return Outcome(verdict="update")

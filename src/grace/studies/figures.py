@@ -19,7 +19,7 @@ Figure = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Style:
-    """How one group is drawn everywhere: colour by method, dash by variant."""
+    """How one group is drawn everywhere: colour and dash by method, other dashes by variant."""
 
     key: str
     colour: str
@@ -27,26 +27,50 @@ class Style:
 
 
 def styles(groups: Sequence[Group]) -> list[Style]:
-    """Give each group a style; colours are Okabe and Ito's, told apart by colour-blind eyes."""
-    colours = {
-        "grace": "#0072B2",
-        "der": "#D55E00",
-        "replay": "#009E73",
-        "finetune": "#B98300",
-        "joint": "#4D4D4D",
-    }
-    spare = ["#CC79A7", "#56B4E9", "#8C6BB1", "#A65628"]
+    """Give each group a style; a registered method's is its own, whatever else is drawn.
+
+    Further variants of a method have its colour and the dashes after its own. Methods that are not
+    registered here share what colours are left, in order of appearance.
+    """
     dashes = ["solid", "dash", "dot", "dashdot", "longdash"]
+    methods = dict.fromkeys(group.method for group in groups)
+    own = {method: _own_style(method) for method in methods}
+    strangers = [method for method in methods if own[method] is None]
     used: dict[tuple[str, str], int] = {}
     found = []
     for number, group in enumerate(groups):
-        if group.method not in colours:
-            colours[group.method] = spare[len(colours) % len(spare)]
         variant = used.get((group.experiment, group.method), 0)
         used[group.experiment, group.method] = variant + 1
-        dash = dashes[variant % len(dashes)]
-        found.append(Style(f"g{number}", colours[group.method], dash))
+        colour, dash = own[group.method] or _spare_style(strangers.index(group.method))
+        dash = dashes[(dashes.index(dash) + variant) % len(dashes)]
+        found.append(Style(f"g{number}", colour, dash))
     return found
+
+
+def _own_style(method: str) -> tuple[str, str] | None:
+    """Colour and dash of a registered method.
+
+    Seven of Okabe and Ito's eight colours (their yellow is too pale for a white page) and three
+    more. Those that look alike to colour-blind eyes have different dashes.
+    """
+    return {
+        "grace": ("#0072B2", "solid"),  # blue
+        "der": ("#D55E00", "solid"),  # vermilion
+        "replay": ("#009E73", "solid"),  # green
+        "joint": ("#000000", "solid"),  # black
+        "memo": ("#E69F00", "dash"),  # orange
+        "foster": ("#CC79A7", "dash"),  # pink
+        "finetune": ("#4D4D4D", "dash"),  # grey
+        "icarl": ("#56B4E9", "dot"),  # sky
+        "wa": ("#A65628", "dot"),  # brown
+        "ewc": ("#332288", "dot"),  # indigo
+    }.get(method)
+
+
+def _spare_style(number: int) -> tuple[str, str]:
+    colours = ["#882255", "#44AA99", "#999933", "#785EF0"]
+    dashes = ["dashdot", "longdash"]
+    return colours[number % len(colours)], dashes[number // len(colours) % len(dashes)]
 
 
 def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:

@@ -1,0 +1,99 @@
+"""Compress: distil a network into one of fewer backbones, as GRACE does (paper §3.5)."""
+
+import torch
+from torch import Tensor
+
+from grace.configs.methods import GraceSettings
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Phase
+from grace.methods.base import Method, Steps
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import LinearHead, align_weights
+from grace.networks.merging import merge_backbones
+from grace.objectives.classification import cross_entropy
+from grace.objectives.distillation import (
+    distillation_share,
+    feature_distillation,
+    logit_distillation,
+)
+
+
+def compress(
+    method: Method[GraceSettings], task: Task, expanded: ExpandableNetwork, weight: float | None
+) -> Steps[ExpandableNetwork]:
+    """Distil the expanded network into one with a backbone less; return it, aligned.
+
+    The student backbone starts as the mean of the mergeable and the provisional one, the mergeable
+    one with ``weight``, or afresh without a weight. Its head starts afresh.
+    """
+    *fixed, mergeable, provisional = expanded.backbones
+    if weight is None:
+        student = method.workshop.backbone("student", task.number)
+    else:
+        student = merge_backbones(mergeable, provisional, weight)
+    head = method.class_head(task, expanded.feature_dim - provisional.feature_dim, "student")
+    yield distillation_phase(
+        method,
+        "compress",
+        task,
+        teacher=expanded,
+        student=student,
+        head=head,
+        num_replaced=2,
+        share=distillation_share(task.num_live_old, task.num_live),
+    )
+    align_weights(head, task.num_new_classes)
+    return ExpandableNetwork([*fixed, student], head)
+
+
+def distillation_phase(
+    method: Method[GraceSettings],
+    name: str,
+    task: Task,
+    *,
+    teacher: ExpandableNetwork,
+    student: Backbone,
+    head: LinearHead,
+    num_replaced: int,
+    share: float,
+) -> Phase:
+    """One student backbone replaces the teacher's last ones, all others shared and frozen.
+
+    L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper Eq. 11), with λ = ``share``. The teacher's
+    backbones are computed once for both networks.
+    """
+    settings = method.settings
+    num_fixed = len(teacher.backbones) - num_replaced
+    replaced_width = sum(b.feature_dim for b in list(teacher.backbones)[num_fixed:])
+    projection = method.workshop.head(
+        student.feature_dim, replaced_width, "projection", task.number
+    )
+    heads = [head, projection] if settings.feature_distillation else [head]
+    distils = settings.logit_distillation or settings.feature_distillation
+    scale = 1 - share if distils or settings.scale_cross_entropy else 1.0
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        features: Tensor = batch.learned[0]
+        logits = head(torch.cat([*batch.frozen[:num_fixed], features], dim=1))
+        losses = {"classification": Loss(cross_entropy(logits, batch.labels), scale)}
+        if settings.logit_distillation:
+            targets = teacher.head(torch.cat(list(batch.frozen), dim=1))
+            value = logit_distillation(logits, targets, settings.temperature)
+            losses["logits"] = Loss(value, share * settings.logit_weight)
+        if settings.feature_distillation:
+            goal = torch.cat(list(batch.frozen[num_fixed:]), dim=1)
+            value = feature_distillation(projection(features), goal)
+            losses["features"] = Loss(value, share * settings.feature_weight)
+        return losses
+
+    return Phase(
+        name=name,
+        backbones=[student],
+        heads=heads,
+        frozen=list(teacher.backbones),
+        objective=objective,
+        recipe=settings.compress,
+        data=method.with_exemplars(task),
+        teacher=teacher if num_replaced > 1 else None,
+    )

@@ -1,0 +1,213 @@
+"""Every method's published numbers under every published protocol, field by field from the spec."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.configs.experiment import BackboneSettings
+from grace.configs.load import ConfigError, load_experiment
+from grace.configs.methods import FosterSettings, MemoSettings
+from grace.configs.recipe import Recipe
+from grace.configs.registry import METHODS
+from grace.data.scenario import task_sizes
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What spec §1.1, §3.7, §3.8 and §5.1 give for one of them."""
+
+    base: int
+    increment: int
+    num_tasks: int
+    grace: tuple[float, float, float, float]
+    """τ₁, ρ, α, β (§5.1)."""
+    boosting_beta: tuple[float, ...]
+    """FOSTER's β₁ where one is published for the protocol, PyCIL's 0.96 elsewhere (§3.7)."""
+
+    @property
+    def is_base_50(self) -> bool:
+        return self.base == 50
+
+
+PER_TASK = (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)
+PROTOCOLS: Mapping[str, Protocol] = {
+    "cifar100-b0i5": Protocol(0, 5, 20, (0.50, 0.90, 0.2, 0.8), (0.96,)),
+    "cifar100-b0i10": Protocol(0, 10, 10, (0.60, 0.96, 0.4, 1.6), PER_TASK),
+    "cifar100-b50i2": Protocol(50, 2, 26, (0.50, 0.90, 0.2, 0.8), (0.95,)),
+    "cifar100-b50i10": Protocol(50, 10, 6, (0.60, 0.96, 0.2, 0.8), (0.94,)),
+    "imagenet100-b0i5": Protocol(0, 5, 20, (0.35, 0.90, 1.2, 0.6), (0.96,)),
+    "imagenet100-b0i10": Protocol(0, 10, 10, (0.40, 0.96, 0.8, 0.2), (0.96,)),
+    "imagenet100-b50i10": Protocol(50, 10, 6, (0.34, 0.92, 0.5, 0.5), (0.97,)),
+}
+
+
+def steps(epochs: int, *milestones: int, weight_decay: float = 2e-4) -> dict[str, Any]:
+    """Lr 0.1, ×0.1 at the milestones, batch 128, momentum 0.9 (§1.6)."""
+    return {
+        "epochs": epochs,
+        "batch_size": 128,
+        "lr": 0.1,
+        "momentum": 0.9,
+        "weight_decay": weight_decay,
+        "schedule": "multistep",
+        "milestones": milestones,
+        "decay": 0.1,
+    }
+
+
+def cosine(epochs: int, weight_decay: float = 2e-4) -> dict[str, Any]:
+    """The same, falling as a cosine to 0."""
+    return steps(epochs, weight_decay=weight_decay) | {"schedule": "cosine"}
+
+
+INIT = steps(200, 60, 120, 170, weight_decay=5e-4)
+GROW = steps(170, 80, 120, 150)
+
+
+def published(method: str, protocol: Protocol) -> dict[str, Any]:
+    """Every setting of a method (§3.1–3.8, §5.2, §6); joint training takes INIT at every task."""
+    threshold, decay, logit_weight, feature_weight = protocol.grace
+    found: Mapping[str, dict[str, Any]] = {
+        "finetune": {"base": INIT, "update": steps(80, 40, 70)},
+        "replay": {"base": INIT, "update": steps(70, 30, 50)},
+        "ewc": {
+            "base": INIT,
+            "update": steps(180, 70, 120, 150),
+            "penalty_weight": 1000,
+            "importance_limit": 1e-4,
+        },
+        "icarl": {
+            "base": INIT,
+            "update": steps(170, 80, 120),
+            "distillation_weight": 1,
+            "temperature": 2,
+        },
+        "wa": {"base": INIT, "update": steps(170, 60, 100, 140), "temperature": 2},
+        "der": {"base": INIT, "grow": GROW, "auxiliary_weight": 1},
+        "foster": {
+            "base": cosine(200, 5e-4),
+            "boost": cosine(170, 5e-4),
+            "compress": cosine(130, 0),
+            "boosting_beta": protocol.boosting_beta,
+            "compression_beta": 0.97,
+            "distillation_weight": 1,
+            "temperature": 2,
+            "herd_with": "student",
+        },
+        "memo": {
+            "base": INIT,
+            "grow": GROW,
+            "auxiliary_weight": 1,
+            # The survey's scripts: on for Base 0, off for all Base 50.
+            "train_base": not protocol.is_base_50,
+        },
+        "joint": {"base": INIT, "final_task_only": False},
+        "grace": {
+            "base": INIT,
+            "grow": GROW,
+            "compress": cosine(130),
+            "auxiliary_weight": 1,
+            "threshold": threshold,
+            "threshold_decay": decay,
+            "assess_on": "previous",
+            "expand_at": None,
+            "gamma": 5,
+            "initialisation": "importance",
+            "logit_distillation": True,
+            "feature_distillation": True,
+            "logit_weight": logit_weight,
+            "feature_weight": feature_weight,
+            "temperature": 2,
+            "scale_cross_entropy": True,
+        },
+    }
+    return found[method] | {"name": method}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_settings_are_the_published_ones(name: str, method: str) -> None:
+    protocol = PROTOCOLS[name]
+    settings = load_experiment(name, [f"method={method}"])
+    assert settings.method.model_dump() == published(method, protocol)
+    scenario = settings.scenario
+    assert (scenario.base, scenario.increment) == (protocol.base, protocol.increment)
+    assert len(task_sizes(100, scenario.base, scenario.increment)) == protocol.num_tasks
+    assert (settings.memory.size, settings.memory.per_class) == (2000, None)
+    assert settings.seeds.class_order == 1993
+    if name.startswith("cifar"):
+        assert settings.backbone.name == "resnet32"
+        assert (settings.data.source, settings.data.augmentation) == ("cifar100", "cifar")
+    else:
+        # §1.4: the 7×7 stem where base and increment are equal, else 3×3; for MEMO always 7×7.
+        stem = "conv3" if protocol.is_base_50 and method != "memo" else "conv7"
+        assert settings.backbone == BackboneSettings(name="resnet18", stem=stem)
+        assert (settings.data.source, settings.data.augmentation) == ("imagenet100", "imagenet")
+        assert (settings.data.image_size, settings.data.class_list) == (224, "icarl")
+
+
+def test_both_schedules_of_memo() -> None:
+    """§3.8: the survey's scripts fall as cosines over 200 and 170 epochs."""
+    overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
+    memo = load_experiment("cifar100-b50i10", overrides).method
+    assert isinstance(memo, MemoSettings)
+    assert memo.base.model_dump() == cosine(200, 5e-4)
+    assert memo.grow.model_dump() == cosine(170)
+    assert memo.grow.model_dump().keys() == Recipe.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "stem"),
+    [
+        (["method=memo"], "conv7"),
+        (["method=memo", "backbone.stem=conv3"], "conv3"),
+        (["method=memo", "backbone.name=resnet34"], "conv7"),
+        (["method=memo", "methods.memo.backbone.stem=cifar"], "cifar"),
+        (["method=der", "methods.memo.backbone.stem=cifar"], "conv3"),
+    ],
+)
+def test_a_presets_backbone_gives_way_to_what_is_asked_for(overrides: list[str], stem: str) -> None:
+    assert load_experiment("imagenet100-b50i10", overrides).backbone.stem == stem
+
+
+def test_a_presets_backbone_lies_over_that_of_its_own_file(tmp_path: Path) -> None:
+    parent, child = tmp_path / "parent.yaml", tmp_path / "child.yaml"
+    parent.write_text(
+        "backbone: {name: resnet18, stem: conv3}\nmethods: {memo: {backbone: {stem: conv7}}}\n"
+    )
+    child.write_text("parent: parent.yaml\nbackbone: {stem: cifar}\nmethod: memo\n")
+    assert load_experiment(str(parent), ["method=memo"]).backbone.stem == "conv7"
+    assert load_experiment(str(parent), ["method=wa"]).backbone.stem == "conv3"
+    assert load_experiment(str(child)).backbone == BackboneSettings(name="resnet18", stem="cifar")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("methods.memo.backbone.stm=conv3", "did you mean 'methods.memo.backbone.stem'?"),
+        ("methods.memo.backbone=5", "methods.memo.backbone = 5 should be a mapping"),
+        ("methods.wa.backbone.stem=conv9", "methods.wa.backbone.stem = 'conv9' should be"),
+        ("methods.memo.memory.size=5", "methods.memo.memory: no such setting"),
+    ],
+)
+def test_a_wrong_preset_is_named_whatever_the_method(override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("imagenet100-b50i10", [override])
+    assert says in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
+    foster = load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method
+    assert isinstance(foster, FosterSettings)
+    assert foster.boosting_beta == (0.9,)
+    for wrong, message in (
+        ("1", r"boosting_beta\[0\] = 1 should be less than 1"),
+        ("[0.9,-1]", r"boosting_beta\[1\] = -1 should be greater than or equal to 0"),
+        ("[]", "boosting_beta: needs the value of task 2 at least"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_experiment("digits", ["method=foster", f"method.boosting_beta={wrong}"])

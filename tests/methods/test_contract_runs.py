@@ -1,0 +1,135 @@
+"""What every method keeps to, continued: whole runs, seeds, devices, settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contract import PROBE, VARIANTS, declared, every_variant
+from counted_images import ReadCounts
+from grace.configs.experiment import EngineSettings, ScenarioSettings, SeedSettings
+from grace.data.images import Dataset
+from grace.engine.phase import Phase
+from grace.engine.trainer import NonFiniteLossError
+from grace.experiment import run_experiment
+from grace.learner.learner import Learner
+from recorded_streams import STREAM, teach
+from tiny_streams import (
+    SIZE,
+    class_names,
+    dataset,
+    labelled,
+    learner,
+    recipe,
+    same,
+    settings,
+    state,
+    task,
+)
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+
+@every_variant
+def test_an_experiment_keeps_its_test_images_and_later_tasks_to_itself(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole run: tasks of the classes {0, 1}, {2} and {3}."""
+    keeps_all = declared(variant).keeps_all_images
+    reads, plain, learn = ReadCounts(), dataset(4, train=6, test=3), Learner.update
+    train, test = reads.counted(plain.train, "train"), reads.counted(plain.test, "test")
+    images = Dataset(plain.name, train, test, plain.class_names, plain.mean, plain.std)
+    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: images)
+
+    def counted(made: Learner, *given: Any, **options: Any) -> Any:
+        reads.now = f"task {len(made.history) + 1}"
+        done = learn(made, *given, **options)
+        reads.now = f"test {len(made.history)}"
+        return done
+
+    monkeypatch.setattr(Learner, "update", counted)
+    stream = ScenarioSettings(base=2, increment=1, class_order=(0, 1, 2, 3))
+    run_experiment(settings(VARIANTS[variant], scenario=stream), tmp_path / "run")
+    for now, present in enumerate(([0, 1], [2], [3]), start=1):
+        assert int(reads.of("test", f"task {now}").sum()) == 0
+        own = torch.isin(train.labels, torch.tensor(present))
+        while_learning = reads.of("train", f"task {now}")
+        assert int(while_learning[own].min()) >= 1
+        earlier = while_learning[train.labels < present[0]]
+        assert bool((earlier >= 1).all() if keeps_all else (earlier == 0).all())
+        assert int(while_learning[train.labels > present[-1]].sum()) == 0
+        tested = reads.of("test", f"test {now}")
+        assert int(tested[test.labels <= present[-1]].min()) >= 1
+        assert int(tested[test.labels > present[-1]].sum()) == 0
+        assert int(reads.of("train", f"test {now}").sum()) == 0
+
+
+class TestSeeds:
+    """Grey images here: any number of channels works."""
+
+    def learnt(self, variant: str, **seeds: int) -> Mapping[str, Tensor]:
+        made = learner(VARIANTS[variant], channels=1, seeds=SeedSettings(**seeds))
+        for counts in ({0: 8, 1: 8}, {2: 8}):
+            teach(made, labelled(counts, channels=1))
+        assert made.scores(labelled({0: 3}, channels=1).images)["linear"].shape == (3, 3)
+        return state(made.method.network)
+
+    @every_variant
+    def test_one_seed_repeats_and_two_differ(self, variant: str) -> None:
+        one = self.learnt(variant)
+        # The first convolution comes first, whatever it is called.
+        assert next(iter(one.values())).shape[1] == 1
+        assert same(self.learnt(variant), one)
+        assert not same(self.learnt(variant, initialisation=2), one)
+        assert not same(self.learnt(variant, data=2), one)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@every_variant
+def test_cuda_learns_what_the_cpu_learns(variant: str) -> None:
+    """Draws are the same on every device; the kernels round otherwise."""
+    here, there = (
+        learner(VARIANTS[variant], engine=EngineSettings(device=device, compile=False, threads=1))
+        for device in ("cpu", "cuda")
+    )
+    for counts in STREAM[:2]:
+        ours, theirs = (teach(made, labelled(counts)) for made in (here, there))
+        assert [work.name for work in theirs.work] == [work.name for work in ours.work]
+        for one, other in zip(ours.work, theirs.work, strict=True):
+            assert other.losses == pytest.approx(one.losses, rel=0.05, abs=0.05)
+    accuracies = [made.score(PROBE.images, class_names(PROBE)) for made in (here, there)]
+    assert accuracies[1] == pytest.approx(accuracies[0], abs=0.2)
+
+
+@every_variant
+def test_a_huge_learning_rate_is_noticed(variant: str) -> None:
+    wild = VARIANTS[variant].model_copy(update={"base": recipe(epochs=8, lr=1e30)})
+    made = learner(wild)
+    with pytest.raises(NonFiniteLossError, match=r"phase 'base', epoch \d+, batch \d+: lower"):
+        teach(made, labelled(STREAM[0]))
+    assert made.history == []
+    assert made.class_names == []
+    assert made.method.classifiers() == {}
+    assert len(made.method.memory) == 0
+    assert made.size().num_backbones == 0
+
+
+@every_variant
+def test_settings_say_what_they_mean(variant: str) -> None:
+    model = type(VARIANTS[variant])
+    assert all(info.description for name, info in model.model_fields.items() if name != "name")
+
+
+@every_variant
+def test_learn_only_yields_between_steps(variant: str) -> None:
+    """Making the generator costs nothing: all work is yielded."""
+    made = learner(VARIANTS[variant])
+    first = made.method.learn(task(1, {0: 4, 1: 4}, 0))
+    assert made.method.classifiers() == {}
+    item = next(first)
+    assert isinstance(item, Phase)
+    assert item.name == "base"
+    assert item.data.images.shape == (3, SIZE, SIZE)

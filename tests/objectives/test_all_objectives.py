@@ -1,0 +1,68 @@
+"""Every function of objectives/ is pure, and has a test with numbers worked by hand beside this."""
+
+import ast
+import copy
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from grace.objectives import balancing, classification, distillation, importance
+
+MODULES = (balancing, classification, distillation, importance)
+FOLDER = Path(classification.__file__).parent
+
+
+def functions(module: ModuleType) -> list[str]:
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [name for name in names if not name.startswith("_")]
+
+
+def test_every_function_is_called_by_a_test_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == {
+        "__init__", *(module.__name__.rpartition(".")[2] for module in MODULES)
+    }  # fmt: skip
+    here = Path(__file__)
+    tests = "".join(path.read_text() for path in here.parent.glob("*.py") if path != here)
+    public = [name for module in MODULES for name in functions(module)]
+    assert public
+    assert [name for name in public if not re.search(rf"\b{name}\(", tests)] == []
+
+
+LOGITS, OTHERS = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]]), torch.ones(2, 3)
+LABELS = torch.tensor([1, 2])
+CALLS: list[tuple[Any, tuple[Any, ...]]] = [
+    (classification.cross_entropy, (LOGITS, LABELS)),
+    (classification.new_class_cross_entropy, (LOGITS, LABELS, 1)),
+    (classification.auxiliary_labels, (LABELS, 1)),
+    (distillation.logit_distillation, (LOGITS, OTHERS, 2.0)),
+    (distillation.soft_distillation, (LOGITS, OTHERS, 2.0)),
+    (distillation.balanced_distillation, (LOGITS, OTHERS, torch.tensor([0.5, 1.0, 1.5]), 2.0)),
+    (distillation.feature_distillation, (LOGITS, OTHERS)),
+    (distillation.distillation_share, (1, 3)),
+    (balancing.effective_number_weights, (torch.tensor([1, 0, 5]), 0.9)),
+    (importance.quadratic_penalty, ({"w": LOGITS}, {"w": OTHERS[:1]}, {"w": OTHERS[1:] * 2})),
+    (importance.merged_importance, ({"w": LOGITS[:1]}, {"w": OTHERS}, 0.5)),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "given"), CALLS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_it_is_pure(function: Any, given: tuple[Any, ...]) -> None:
+    """Equal arguments give equal values, and are left as they were; nothing random is drawn."""
+    before, drawn = copy.deepcopy(given), torch.random.get_rng_state()
+    one, two = function(*given), function(*given)
+    torch.testing.assert_close(one, two, rtol=0, atol=0)
+    torch.testing.assert_close(given, before, rtol=0, atol=0)
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+
+
+def test_purity_is_checked_of_all() -> None:
+    called = [function.__name__ for function, _ in CALLS]
+    assert called == [name for module in (classification, distillation, balancing, importance)
+                      for name in functions(module)]  # fmt: skip

@@ -1,0 +1,189 @@
+"""A learner over a whole stream, and what was seen of it in each task: the contract suite asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from counted_images import ReadCounts
+from grace.configs.methods import BaseMethodSettings
+from grace.data.images import Images, LabelledImages
+from grace.engine.phase import GradientSweep, Phase, Work
+from grace.learner.learner import Learner, Update
+from tiny_streams import class_names, labelled, learner, same, state, task, watch
+
+State = Mapping[str, Tensor]
+
+MEMORY_SIZE = 13
+# Uneven tasks of new classes, one of them of a single class; then images of the known class 0
+# beside a new one; then of known classes only.
+STREAM: tuple[Mapping[int, int], ...] = (
+    {0: 10, 1: 10, 2: 10},
+    {3: 10, 4: 10},
+    {5: 9},
+    {0: 6, 6: 9},
+    {1: 7, 3: 5},
+)
+NUM_SEEN = (3, 5, 6, 7, 7)
+
+
+@final
+@dataclass
+class Piece:
+    """One phase or sweep, as it was handed in and as it left things."""
+
+    name: str
+    begins: State
+    """The first backbone that trains; nothing in a sweep."""
+    head: State
+    """The head over all classes; nothing in a sweep."""
+    idle: list[tuple[torch.nn.Module, State]]
+    """What is not to change, and what it was: frozen parts; all that a sweep passes through."""
+    num_kept: int
+    """Exemplars in memory."""
+    left: list[State] = field(default_factory=list)
+    """What that was when the piece was done."""
+
+
+@final
+@dataclass
+class Step:
+    """What was seen during one task."""
+
+    old: State = field(default_factory=dict)
+    """The network before the task."""
+    new: State = field(default_factory=dict)
+    """The network after it."""
+    num_backbones: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    exemplars: Mapping[int, Tensor] = field(default_factory=dict)
+    """Pixels per class in memory after the task."""
+    candidates: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Pixels and features per class that were herded."""
+    parts: Mapping[str, State] = field(default_factory=dict)
+    """The tensors of the method's whole state after the task."""
+    expected_bytes: Mapping[bool, int] = field(default_factory=dict)
+    """Bytes that were expected of them before, by whether a backbone would be added."""
+    update: Update | None = None
+    refusal: str = ""
+
+    @property
+    def phases(self) -> list[Piece]:
+        """The pieces that optimise."""
+        return [piece for piece in self.pieces if piece.head]
+
+
+@final
+class Recording:
+    """One learner over the whole stream, and what was seen in each task."""
+
+    def __init__(self, method: BaseMethodSettings) -> None:
+        self.learner = learner(method)
+        self.steps: list[Step] = []
+        self.reads = ReadCounts()
+        """Owners and goings-on are tasks by their place in the stream: "0", "1", …"""
+        watch(self.learner, self._before, self._after)
+        for number, counts in enumerate(STREAM):
+            self._learn(str(number), counts)
+
+    def _learn(self, number: str, counts: Mapping[int, int]) -> None:
+        step, data = Step(), self.reads.counted(labelled(counts), number)
+        self.steps.append(step)
+        method = self.learner.method
+        if self.learner.history:
+            step.old = state(method.network)
+        coming = task(len(self.steps), counts, len(self.learner.class_names))
+        step.expected_bytes = {
+            grows: method.bytes_after(coming, grows=grows) for grows in (False, True)
+        }
+        self.reads.now = number
+        try:
+            step.update = teach(self.learner, data)
+        except ValueError as refusal:
+            step.refusal = str(refusal)
+        self.reads.now = "the test"
+        method = self.learner.method
+        step.new = state(method.network)
+        step.parts = kept_parts(self.learner)
+        step.num_backbones = len(method.network.backbones)
+        step.exemplars = {
+            index: pixels(method.memory.of_class(index)) for index in method.memory.classes
+        }
+
+    def _before(self, item: Work) -> None:
+        if isinstance(item, Phase):
+            begins, head, idle = state(item.backbones[0]), state(item.heads[0]), item.untrained
+        else:
+            heads = item.heads if isinstance(item, GradientSweep) else []
+            begins, head, idle = {}, {}, [*item.backbones, *heads]
+        kept = [(module, state(module)) for module in idle]
+        num_kept = len(self.learner.method.memory)
+        self.steps[-1].pieces.append(Piece(item.name, begins, head, kept, num_kept))
+
+    def _after(self, item: Work, result: Any) -> None:
+        step = self.steps[-1]
+        step.pieces[-1].left = [state(module) for module, _ in step.pieces[-1].idle]
+        if item.name == "herd":
+            labels, self.reads.now = item.data.labels, "the test"
+            step.candidates = {
+                index: (pixels(item.data.of_class(index).images), result[labels == index])
+                for index in set(labels.tolist())
+            }
+            self.reads.now = str(len(self.steps) - 1)
+
+
+class Recordings:
+    """Runs over the whole stream, each made once when a test first asks for it."""
+
+    def __init__(self, methods: Mapping[str, BaseMethodSettings]) -> None:
+        self._methods = methods
+        self._made: dict[str, Recording] = {}
+
+    def __getitem__(self, variant: str) -> Recording:
+        if variant not in self._made:
+            self._made[variant] = Recording(self._methods[variant])
+        return self._made[variant]
+
+
+@final
+class Culprit:
+    """Makes one item of an update fail: by a NaN in a phase's head, or outright in a sweep."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.armed = False
+
+    def __call__(self, item: Work) -> None:
+        if not self.armed or item.name != self.name:
+            return
+        if not isinstance(item, Phase | GradientSweep):
+            raise OSError("out of luck")
+        with torch.no_grad():
+            next(item.heads[0].parameters()).fill_(float("nan"))
+
+
+def teach(made: Learner, data: LabelledImages) -> Update:
+    return made.update(data.images, class_names(data))
+
+
+def kept_parts(made: Learner) -> dict[str, dict[str, Tensor]]:
+    """Copies of the tensors that a method would save."""
+    parts = made.method.state().parts
+    return {part: {name: t.clone() for name, t in own.items()} for part, own in parts.items()}
+
+
+def same_parts(one: Mapping[str, State], two: Mapping[str, State]) -> bool:
+    return one.keys() == two.keys() and all(same(one[part], two[part]) for part in one)
+
+
+def pixels(images: Images) -> Tensor:
+    return images.gather(torch.arange(len(images)))
+
+
+def moved(before: State, after: State) -> set[str]:
+    """The last words of the names of what differs: ``running_mean``, ``weight``, …"""
+    return {
+        name.rpartition(".")[2] for name in before if not torch.equal(before[name], after[name])
+    }
