@@ -1,10 +1,12 @@
 """A first task that methods train alike is trained once, and never taken for another one."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.nn.functional import cross_entropy
 
 from grace.configs.experiment import ExperimentSettings, ScenarioSettings, SeedSettings
 from grace.configs.load import load_experiment
@@ -21,11 +23,16 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
+from grace.configs.registry import METHODS, Entry
 from grace.data.images import Dataset
+from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
+from grace.methods.base import Method, Outcome, Steps
 from grace.record import RunRecord, fingerprints
+from grace.storage import atomic
+from grace.studies.summary import shared_seconds
 from tiny_streams import dataset, recipe, settings
 from tiny_streams import quick_disk as quick_disk
 from tiny_streams import tiny_backbones as tiny_backbones
@@ -94,7 +101,8 @@ def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
         base = record.tasks[0].phases[0]
         assert (base.name, base.epochs) == ("base", 2)
         # What another run spent counts as this one's cost, and the record says so.
-        assert (base.earlier > 0) == (number > 0)
+        assert (base.earlier > 0) == base.is_shared == (number > 0)
+        assert shared_seconds([record]) == base.earlier
         assert base.seconds >= base.earlier
         assert record.tasks[0].seconds.learn >= base.seconds
     # Linear heads alone are 2 × 64 + 2: a whole ResNet-8 and its head lie there, once.
@@ -184,6 +192,62 @@ def test_a_run_killed_behind_a_shared_first_task_goes_on(
         settings(ALIKE["der"]), tmp_path / "two", resume=True, first_tasks=shared
     )
     assert results(record) == results(alone)
+
+
+def test_what_an_interrupted_run_had_done_itself_was_not_shared(
+    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the network, is killed, goes on, and finds its own; then another one takes it."""
+    shared, method = tmp_path / "first-tasks", ALIKE["replay"]
+    sweep = Trainer.sweep
+
+    def killed(trainer: Trainer, item: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "sweep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(method, tmp_path / "one", shared)
+    assert Trainer.sweep is sweep
+    one = run_experiment(settings(method), tmp_path / "one", resume=True, first_tasks=shared)
+    base = one.tasks[0].phases[0]
+    assert (base.earlier > 0, base.is_shared) == (True, False)
+    two = run(ALIKE["wa"], tmp_path / "two", shared)
+    assert shared_seconds([one, two]) == two.tasks[0].phases[0].earlier > 0
+
+
+def test_a_full_disk_for_others_ends_no_run(
+    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = atomic.write_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if "first-tasks" in path.parts:
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(atomic, "write_bytes", full)
+    assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
+
+
+class Smooth(Method[ReplaySettings]):
+    """A method whose first task has a loss of its own."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise NotImplementedError
+
+    def classification(self, loss: Any = None) -> Any:
+        return super().classification(partial(cross_entropy, label_smoothing=0.5))
+
+
+def test_a_method_that_changes_its_first_task_shares_nothing(
+    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {**METHODS, "replay": Entry("smoothed", f"{__name__}:Smooth")}
+    monkeypatch.setattr("grace.configs.registry.METHODS", entries)
+    with pytest.raises(NotImplementedError):
+        run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks")
+    assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize(

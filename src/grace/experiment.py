@@ -91,7 +91,7 @@ def run_experiment(
             remove_leftovers(place)
             # Read again: another process may have gone on with it meanwhile.
             done = _same_run(place, info) if resume else None
-            if done is None or done.info.status != "finished":
+            if done is None or not done.complete:
                 if first_tasks is not None:
                     learner.share_first_task(first_tasks / info.fingerprints["first_task"])
                 record = RecordWriter(place, info, done)
@@ -106,19 +106,23 @@ def run_experiment(
 def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
     """Return the fingerprints that each run's record would have, without carrying any out.
 
-    The images are read and checked, those that several runs share once.
+    The images are read and checked, those that several runs share once, and so is whether each
+    method can begin here: its device, backbone and memory.
 
     Args:
         runs: resolved settings.
 
     Raises:
-        ValueError: for data or a scenario that no run could use.
+        ValueError: for data or settings that a run could not use.
     """
     from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
+    from grace.learner.learner import Learner
 
     datasets: dict[str, tuple[Dataset, str]] = {}
     found: list[Mapping[str, str]] = []
+    tried: set[str] = set()
+    versions = collect_versions()
     for settings in runs:
         key = settings.data.model_dump_json()
         if key not in datasets:
@@ -126,8 +130,12 @@ def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
             digest = _digest({"train": dataset.train, "test": dataset.test})
             datasets[key] = (dataset, digest)
         dataset, digest = datasets[key]
-        Scenario(dataset, settings.scenario, settings.seeds.class_order)
-        found.append(fingerprints(settings, digest, collect_versions()))
+        scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
+        if settings.method.name not in tried:
+            tried.add(settings.method.name)
+            learner = Learner(settings, dataset.train.images.shape, dataset.mean, dataset.std)
+            learner.check_memory(len(scenario.class_names))
+        found.append(fingerprints(settings, digest, versions))
     return found
 
 
@@ -266,6 +274,7 @@ def _describe_update(
                 "images": work.images,
                 "seconds": work.seconds.total,
                 "earlier": work.seconds.earlier,
+                "is_shared": work.is_shared,
                 "losses": work.losses,
             }
             for work in update.work

@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,7 @@ def test_seeds_are_numbers_and_ranges(calls: Calls) -> None:
         (["--seeds", "one"], "error: --seeds 'one': write seeds as 1,2,3 or 1-3"),
         (["--seeds", "3-1"], "error: --seeds '3-1': 3-1 is no range of at most 1000 seeds"),
         (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is no range of at most"),
+        (["--methods", ","], "error: no method '' (known: grace, "),
         (["--methods", "drr"], "error: no method 'drr'; did you mean 'der'?"),
         (["method=der"], "error: 'method=der': a comparison takes its methods by --methods"),
         (["digits", "cifar10"], "error: 'cifar10' is no setting: after the experiment 'digits'"),
@@ -153,3 +155,9 @@ def test_the_table_at_the_end(make_record: MakeRecord, tmp_path: Path) -> None:
     assert lines[2].split()[0] == "replay"
     assert lines[4].split() == ["report", str(files[0])]
     assert not any("table.csv" in line for line in lines)
+
+
+def test_a_run_ends_when_its_input_does() -> None:
+    command = [sys.executable, "-m", "grace", "run", "--with-parent", "--no-report"]
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=60)
+    assert done.returncode == 130

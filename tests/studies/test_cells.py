@@ -2,6 +2,7 @@
 
 import pytest
 
+from grace.configs.load import ConfigWarning
 from grace.configs.registry import METHODS
 from grace.studies.cells import cells_of
 
@@ -51,3 +52,12 @@ def test_what_is_no_comparison_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         cells_of("digits", overrides, methods, seeds)
+
+
+def test_what_has_no_effect_for_any_method_is_told_once() -> None:
+    with pytest.warns(ConfigWarning) as caught:
+        # Finetune and EWC keep no exemplars, but others do.
+        cells_of("digits", ["memory.size=50", "data.class_list=sorted"])
+    assert [str(warning.message) for warning in caught] == [
+        "data.class_list has no effect: it is imagenet100's"
+    ]

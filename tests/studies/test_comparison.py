@@ -4,7 +4,6 @@ import csv
 import io
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +71,10 @@ def test_every_cell_is_the_run_that_it_would_be_alone(
 ) -> None:
     directory, result, notes = whole
     assert result.failures == {}
-    assert [record.method for record in result.records] == ["wa", "replay"]
+    assert [record.method for record in result.records] == ["replay", "wa"]
     assert notes.planned_runs == [(2, 2)]
     assert sorted(notes.ended) == [("replay-s4", None), ("wa-s4", None)]
-    for cell, record in zip(cells("wa", "replay"), result.records, strict=True):
+    for cell, record in zip(cells("replay", "wa"), result.records, strict=True):
         assert record.directory == directory / "runs" / cell.name
         alone = run_experiment(cell.settings, tmp_path / cell.name)
         assert [t.classifiers for t in record.tasks] == [t.classifiers for t in alone.tasks]
@@ -84,7 +83,7 @@ def test_every_cell_is_the_run_that_it_would_be_alone(
 
 def test_the_first_task_was_trained_once(whole: tuple[Path, Comparison, Notes]) -> None:
     directory, result, _ = whole
-    wa, replay = (record.tasks[0].phases[0] for record in result.records)
+    replay, wa = (record.tasks[0].phases[0] for record in result.records)
     # Which of the two trained it depends on the machine; the other one waited for it.
     assert sorted([wa.earlier > 0, replay.earlier > 0]) == [False, True]
     assert shared_seconds(result.records) == max(wa.earlier, replay.earlier)
@@ -97,12 +96,12 @@ def test_what_is_written(whole: tuple[Path, Comparison, Notes]) -> None:
     assert sorted(path.name for path in result.files) == names
     rows = list(csv.DictReader(io.StringIO((directory / "table.csv").read_text())))
     assert [row["method"] for row in rows] == ["wa", "replay"]
-    for row, record in zip(rows, result.records, strict=True):
+    for row, record in zip(rows, result.records[::-1], strict=True):
         assert float(row["last_mean"]) == record.last
     summary = (directory / "summary.md").read_text()
     assert "as typed" in summary
     assert "Sharing the first task's network spared" in summary
-    assert f"| wa | {result.records[0].accuracies()[0]:.1f} |" in summary
+    assert f"| wa | {result.records[1].accuracies()[0]:.1f} |" in summary
     assert "wa" in (directory / "report.html").read_text()
 
 
@@ -115,29 +114,96 @@ def test_what_is_finished_is_not_done_again(copied: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in copied.glob("runs/*/*")} == before
 
 
-def test_a_failed_cell_is_told_and_begun_again(copied: Path) -> None:
-    """Another process holds one run: its cell fails, the rest is reported on."""
-    place = copied / "runs" / "wa-s4"
-    (place / "tasks.jsonl").write_bytes(b"")
+def unfinished(place: Path) -> None:
+    """Leave a run as one that was killed in its first task."""
+    (place / "tasks.jsonl").unlink()
     text = (place / "run.json").read_text()
     (place / "run.json").write_text(text.replace('"finished"', '"running"', 1))
-    notes = Notes()
+
+
+def test_a_failed_cell_is_told_and_begun_again(
+    whole: tuple[Path, Comparison, Notes], copied: Path
+) -> None:
+    """Another process holds one run: its cell fails, the rest is reported on."""
+    place = copied / "runs" / "wa-s4"
+    unfinished(place)
     with exclusive(place / "lock", "the run"):
-        result = compare(cells("wa", "replay"), copied, notes, at_once=1)
+        result = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
     assert list(result.failures) == ["wa-s4"]
     assert f"pid {os.getpid()}" in result.failures["wa-s4"]
     assert [record.method for record in result.records] == ["replay"]
 
+    again = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
+    assert again.failures == {}
+    assert results(again) == results(whole[1])
+
+
+def results(comparison: Comparison) -> list[Any]:
+    """What every run computed, by its method."""
+    records = sorted(comparison.records, key=lambda record: record.method)
+    return [[(task.classifiers, task.confusion) for task in record.tasks] for record in records]
+
+
+class Impatient(Notes):
+    """Presses Ctrl-C as soon as a run has done its first task."""
+
+    def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
+        if num_tasks == 1:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_comparison_goes_on(
+    whole: tuple[Path, Comparison, Notes], copied: Path
+) -> None:
+    unfinished(copied / "runs" / "wa-s4")
+    with pytest.raises(KeyboardInterrupt):
+        compare(cells("wa", "replay"), copied, Impatient(), at_once=1)
+    # What was finished then stands in the tables already.
+    assert "| replay |" in (copied / "summary.md").read_text()
+    assert "| wa |" not in (copied / "summary.md").read_text()
+    assert (copied / "runs" / "wa-s4" / "checkpoint").is_dir()
+    result = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
+    assert results(result) == results(whole[1])
+    assert not (copied / "runs" / "wa-s4" / "checkpoint").exists()
+
+
+def test_a_record_that_lost_a_line_is_learnt_again(
+    whole: tuple[Path, Comparison, Notes], copied: Path
+) -> None:
+    lines = copied / "runs" / "wa-s4" / "tasks.jsonl"
+    lines.write_bytes(lines.read_bytes().split(b"\n")[0] + b"\n")
+    result = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
+    assert results(result) == results(whole[1])
+
+
+def test_a_damaged_record_is_named_before_anything_is_done(copied: Path) -> None:
+    place = copied / "runs" / "wa-s4"
+    (place / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=f"damaged.*: remove {place} to do it anew"):
+        compare(cells("replay"), copied, Notes())
+
+
+def test_the_tables_are_about_all_runs_of_the_directory(copied: Path) -> None:
+    result = compare(cells("replay"), copied, Notes(), at_once=1)
+    assert [record.method for record in result.records] == ["replay", "wa"]
+    assert "| wa |" in (copied / "summary.md").read_text()
+
 
 @pytest.mark.parametrize("more", ["memory.size=30", "data.split_seed=1"])
-def test_another_comparison_is_refused(copied: Path, more: str) -> None:
+def test_another_protocol_is_refused(copied: Path, more: str) -> None:
+    # None of its own methods has a run there.
+    with pytest.raises(ValueError, match="holds a run with other data, backbone or memory"):
+        compare(cells("der", more=(more,)), copied, Notes())
+
+
+def test_other_settings_of_a_run_are_refused(copied: Path) -> None:
     with pytest.raises(ValueError, match="holds a run with other settings, data or versions"):
-        compare(cells("wa", more=(more,)), copied, Notes())
+        compare(cells("wa", more=("methods.wa.temperature=3",)), copied, Notes())
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(ValueError, match="something other than a comparison: choose another --out"):
+    with pytest.raises(ValueError, match="something else than a comparison: choose another --out"):
         compare(cells("wa"), tmp_path, Notes())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
@@ -150,6 +216,8 @@ def test_only_one_process_compares(copied: Path) -> None:
 def test_what_no_run_could_use_is_refused_before_any_starts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"scenario\.base"):
         compare(cells("wa", more=("scenario.base=11",)), tmp_path / "new", Notes())
+    with pytest.raises(ValueError, match=r"memory.size"):
+        compare(cells("wa", more=("memory.size=3",)), tmp_path / "new", Notes())
     assert not (tmp_path / "new").exists()
 
 
@@ -165,19 +233,3 @@ def test_summary_by_hand(make_record: MakeRecord) -> None:
     (line,) = [row for row in text.split("\n") if row.startswith("| der | ")]
     shown = line.split(" | ")
     assert (shown[1], shown[5]) == (f"{means[0]:.1f}", f"{means[1]:.1f}")
-
-
-def test_seconds_found_after_an_interruption_are_not_called_shared(
-    make_record: MakeRecord,
-) -> None:
-    def found(record: Any, seconds: float, first_task: str) -> Any:
-        task = record.tasks[0]
-        phase = task.phases[0].model_copy(update={"earlier": seconds})
-        first = task.model_copy(update={"phases": (phase, *task.phases[1:])})
-        info = record.info.model_copy(update={"fingerprints": {"first_task": first_task}})
-        return type(record)(record.directory, info, (first, *record.tasks[1:]))
-
-    records = [make_record("der", seed) for seed in (1, 2, 3)]
-    seconds: Callable[[list[Any]], float] = shared_seconds
-    alike = [found(records[0], 0.0, "a"), found(records[1], 1.25, "a")]
-    assert seconds([*alike, found(records[2], 9.0, "b")]) == 1.25

@@ -1,6 +1,7 @@
 """Positional arguments shared by ``run``, ``show`` and ``compare``."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.cli._errors import one_line_warnings
@@ -27,9 +28,14 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     Raises:
         ValueError: two experiments are named.
     """
-    words = [text for text in arguments if "=" not in text]
+    # The path of a file may hold a "=" too.
+    words = [text for text in arguments if "=" not in text or _is_file(text)]
     if len(words) > 1:
         raise ValueError(
             f"'{words[1]}' is no setting: after the experiment '{words[0]}' write KEY=VALUE"
         )
-    return words[0] if words else "digits", [text for text in arguments if "=" in text]
+    return words[0] if words else "digits", [text for text in arguments if text not in words]
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) and Path(text).is_file()

@@ -58,15 +58,15 @@ def compare(
     with one_line_errors(), _ended_like_ctrl_c():
         from grace.cli._comparison_progress import ComparisonProgress, print_comparison
         from grace.studies.cells import cells_of
-        from grace.studies.comparison import compare as carry_out
+        from grace.studies.comparison import compare as run_comparison
 
         experiment, overrides = split(arguments or ())
-        chosen = [name.strip() for name in methods.split(",") if name.strip()]
+        chosen = [name.strip() for name in methods.split(",")] if methods else []
         with one_line_warnings():
             cells = cells_of(experiment, overrides, chosen, _numbers(seeds))
         directory = out or Path("comparisons") / cells[0].settings.name
         with ComparisonProgress(cells) as progress:
-            result = carry_out(
+            result = run_comparison(
                 cells,
                 directory,
                 progress,

@@ -7,6 +7,7 @@ import typer
 
 from grace.cli._arguments import settings_from
 from grace.cli._errors import one_line_errors
+from grace.cli._parent import end_with_input
 
 
 def run(
@@ -43,9 +44,12 @@ def run(
             show_default=False,
         ),
     ] = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
 ) -> None:
     """Learn a stream of classes task by task and record it."""
+    if with_parent:
+        end_with_input()
     with one_line_errors():
         settings = settings_from(arguments or ())
         if out is not None and out.exists() and not resume:

@@ -22,6 +22,7 @@ class Snapshot:
         losses: means over the last epoch done.
         seconds: spent so far, in all.
         scaler: state of the gradient scaler (float16 only).
+        is_shared: whether it is another learner's, that had the same phase to do.
     """
 
     epochs: int
@@ -29,6 +30,7 @@ class Snapshot:
     losses: Mapping[str, float]
     seconds: float
     scaler: Mapping[str, float]
+    is_shared: bool = False
 
 
 class Keeper(Protocol):

@@ -184,7 +184,7 @@ class Trainer:
             if saved and steps.fits(saved):
                 steps.restore(saved)
                 first, done.losses = saved.epochs, saved.losses
-                done.seconds.earlier = saved.seconds
+                done.seconds.earlier, done.is_shared = saved.seconds, saved.is_shared
             for epoch, lr in list(enumerate(learning_rates(recipe)))[first:]:
                 batches = self._epoch_batches(phase.name, epoch, data, recipe.batch_size)
                 with self._dropout(phase.name, epoch):

@@ -31,3 +31,5 @@ class WorkDone:
     images: int
     losses: Mapping[str, float] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=Seconds)
+    is_shared: bool = False
+    """Whether another learner did it, whose outcome was taken over."""

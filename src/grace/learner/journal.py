@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -62,7 +62,8 @@ class Journal:
             own = _PhaseEntry(self, number, item)
             if self.common is None or not item.is_common:
                 return trainer.run(item, own)
-            return trainer.run(item, _CommonPhase(own, _PhaseEntry(self.common, 0, item)))
+            common = _PhaseEntry(self.common, 0, item)
+            return trainer.run(item, _CommonPhase(own, common, item.recipe.epochs))
         wanted = _sweep_key(item)
         found = self._read(number, wanted)
         if found is not None:
@@ -114,7 +115,7 @@ class Journal:
             return
         snapshot = take()
         facts = asdict(snapshot)
-        del facts["tensors"]
+        del facts["tensors"], facts["is_shared"]
         self._write(number, {**_phase_key(phase), "snapshot": facts}, snapshot.tensors)
         ended = time.monotonic()
         self._next = ended + max(self._between, self._share * (ended - started))
@@ -187,17 +188,23 @@ class _PhaseEntry:
 class _CommonPhase:
     """The keeper of a phase that others train alike: whoever finishes it first leaves it to all."""
 
-    def __init__(self, own: _PhaseEntry, common: _PhaseEntry) -> None:
+    def __init__(self, own: _PhaseEntry, common: _PhaseEntry, epochs: int) -> None:
         self._own = own
         self._common = common
+        self._epochs = epochs
 
     def saved(self) -> Snapshot | None:
-        return self._common.saved() or self._own.saved()
+        own = self._own.saved()
+        if own is not None and own.epochs == self._epochs:
+            return own
+        common = self._common.saved()
+        return own if common is None else replace(common, is_shared=True)
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
         self._own.offer(take, is_last=is_last)
         if is_last:
-            self._common.offer(take, is_last=True)
+            with suppress(OSError):  # A full disk ends no run that has its own.
+                self._common.offer(take, is_last=True)
 
 
 def _digest(text: str, kept: Mapping[str, Tensor]) -> str:

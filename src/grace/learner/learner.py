@@ -555,8 +555,10 @@ class Learner:
         """Run the method; also measure what a phase distils from, on the held-out images."""
         self.trainer.start_task(task.number)
         if journal and self._first_task and task.number == 1:
-            self._first_task.mkdir(parents=True, exist_ok=True)
-            journal.common = Journal(self._first_task)
+            # Another kind of device rounds otherwise.
+            folder = self._first_task / self.trainer.device.torch_device.type
+            folder.mkdir(parents=True, exist_ok=True)
+            journal.common = Journal(folder)
         steps = self.method.learn(task)
         result: Any = None
         teacher: float | None = None

@@ -160,8 +160,14 @@ class Method(ABC, Generic[SettingsT]):
         self.network = self.fresh_network(task, backbone)
         # Uncut, so that it is one phase for all methods, whose outcome they can share.
         phase = self.classification_phase("base", self.settings.base, task.data, backbone=backbone)
-        yield replace(phase, is_common=True)
+        yield replace(phase, is_common=self._begins_like_others())
         return Outcome(verdict="base")
+
+    @classmethod
+    def _begins_like_others(cls) -> bool:
+        """Whether all that makes the first phase is this class's own."""
+        made_by = ("classification_phase", "classification", "class_head", "fresh_network")
+        return all(getattr(cls, name) is getattr(Method, name) for name in made_by)
 
     @abstractmethod
     def later_task(self, task: Task) -> Steps[Outcome]:

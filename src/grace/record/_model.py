@@ -36,6 +36,8 @@ class PhaseRecord(_Frozen):
     seconds: float
     earlier: float = 0.0
     """Of the seconds, what another process had spent."""
+    is_shared: bool = False
+    """Whether it was another run that spent them."""
     losses: dict[str, float] = {}
 
 

@@ -1,12 +1,13 @@
 """The cells of a comparison: one run for every method and seed. Torch-free."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from grace.configs._nearest import did_you_mean
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import load_experiment
+from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 
 
@@ -44,6 +45,9 @@ def cells_of(
     Raises:
         ValueError: for unknown or repeated methods or seeds, an override that belongs to no
             comparison, or settings that are wrong.
+
+    Warns:
+        ConfigWarning: a setting has no effect in any run.
     """
     chosen = list(methods) or list(METHODS)
     for name in chosen:
@@ -59,13 +63,23 @@ def cells_of(
             raise ValueError(f"{what} {twice} is given twice")
     for override in overrides:
         _refuse_single(override)
-    return [
-        Cell(
-            name, seed, load_experiment(experiment, [*overrides, f"method={name}", f"seed={seed}"])
-        )
-        for seed in seeds
-        for name in chosen
+    pairs = [(name, seed) for seed in seeds for name in chosen]
+    found = [
+        _loaded(experiment, [*overrides, f"method={name}", f"seed={seed}"]) for name, seed in pairs
     ]
+    # For some methods much has no effect; what has none for any is told, once.
+    idle = set.intersection(*(set(told) for _, told in found))
+    for line in (line for line in found[0][1] if line in idle):
+        warnings.warn(line, ConfigWarning, stacklevel=2)
+    return [Cell(*pair, settings) for pair, (settings, _) in zip(pairs, found, strict=True)]
+
+
+def _loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettings, list[str]]:
+    """Resolve one run, and say what has no effect in it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigWarning)
+        settings = load_experiment(experiment, overrides)
+    return settings, [str(warning.message) for warning in caught]
 
 
 def _refuse_single(override: str) -> None:

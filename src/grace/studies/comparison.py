@@ -9,7 +9,7 @@ Layout::
     table.md, table.csv, table.tex, summary.md, report.html
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -19,7 +19,8 @@ from grace.record import RunRecord, read_record
 from grace.storage.atomic import write_text
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell
-from grace.studies.pool import Job, Watcher, carry_out, jobs_at_once, run_command
+from grace.studies.machine import jobs_at_once, run_command, run_environment
+from grace.studies.pool import Job, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
@@ -31,8 +32,8 @@ class Comparison:
     """What came of a comparison.
 
     Args:
-        records: of the runs that finished, in the order of the cells.
-        failures: by the names of the cells that failed, why.
+        records: of all runs of the directory that finished.
+        failures: by the names of the cells that did not, why.
         files: what was written about all of them; none if no run finished.
     """
 
@@ -50,12 +51,14 @@ def compare(
     shares_first_task: bool = True,
     command: str = "",
 ) -> Comparison:
-    """Carry out the cells that are not finished yet, and write tables and a report about all.
+    """Carry out the cells that are not finished yet; write tables and a report about the directory.
+
+    What has finished is written about even if this is interrupted.
 
     Args:
         cells: at least one.
-        directory: made if need be; an earlier comparison there goes on if it is the same one.
-            Cells may have been added.
+        directory: made if need be; an earlier comparison there goes on. It may have other methods
+            and seeds, but the same protocol.
         watcher: told what happens.
         at_once: runs at a time; none takes what cores and memory allow.
         shares_first_task: whether methods that train their first task alike train it once.
@@ -69,26 +72,36 @@ def compare(
             comparison.
         BusyError: if another process carries it out.
     """
+    _refuse_occupied(directory)
     from grace.experiment import identify
 
     identities = identify([cell.settings for cell in cells])
-    _refuse_occupied(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
-        left = [
-            (cell, identity)
+        for folder in ("cells", "runs", "logs"):
+            (directory / folder).mkdir(exist_ok=True)
+        _refuse_others(directory, {identity["protocol"] for identity in identities})
+        jobs_here = at_once or _at_once(cells)
+        environment = run_environment(jobs_here)
+        jobs = [
+            _job(directory, cell, identity, environment, shares=shares_first_task)
             for cell, identity in zip(cells, identities, strict=True)
             if not _is_finished(_place(directory, cell), identity)
         ]
-        for folder in ("cells", "runs", "logs"):
-            (directory / folder).mkdir(exist_ok=True)
-        jobs = [_job(directory, *one, shares=shares_first_task) for one in left]
-        failures = carry_out(jobs, at_once or _at_once(cells), watcher)
-        found = [_place(directory, cell) for cell in cells]
-        records = [read_record(place) for place in found if (place / "run.json").exists()]
-        finished = tuple(record for record in records if record.complete)
-        files = _write(directory, finished, command) if finished else ()
-    return Comparison(finished, failures, files)
+        failures: Mapping[str, str] = {}
+        files: tuple[Path, ...] = ()
+        try:
+            failures = carry_out(jobs, jobs_here, watcher)
+        finally:
+            records, unreadable = _records(directory)
+            if records:
+                files = _write(directory, records, command, jobs_here)
+        for cell in cells:
+            place = _place(directory, cell)
+            if all(record.directory != place for record in records):
+                why = unreadable.get(place, "its record is not complete")
+                failures = {cell.name: f"{why}: remove {place} to do it anew", **failures}
+    return Comparison(records, failures, files)
 
 
 def _place(directory: Path, cell: Cell) -> Path:
@@ -100,16 +113,27 @@ def _refuse_occupied(directory: Path) -> None:
     if not directory.exists():
         return
     known = directory.is_dir() and (directory / "lock").exists() and (directory / "runs").is_dir()
-    if not known and (not directory.is_dir() or any(directory.iterdir())):
+    begun = directory.is_dir() and {path.name for path in directory.iterdir()} <= {"lock"}
+    if not known and not begun:
         raise ValueError(
-            f"{directory} holds something other than a comparison: choose another --out"
+            f"{directory} holds something else than a comparison: choose another --out"
         )
+
+
+def _refuse_others(directory: Path, protocols: Collection[str]) -> None:
+    """Refuse to stand beside runs that may not stand in one table with these."""
+    for place in _begun(directory):
+        if _read(place).info.fingerprints.get("protocol") not in protocols:
+            raise ValueError(
+                f"{place} holds a run with other data, backbone or memory: choose another --out "
+                "for this comparison"
+            )
 
 
 def _is_finished(place: Path, identity: Mapping[str, str]) -> bool:
     if not (place / "run.json").exists():
         return False
-    record = read_record(place)
+    record = _read(place)
     if record.info.fingerprints.get("run") != identity["run"]:
         raise ValueError(
             f"{place} holds a run with other settings, data or versions: choose another --out for "
@@ -118,32 +142,68 @@ def _is_finished(place: Path, identity: Mapping[str, str]) -> bool:
     return record.complete
 
 
+def _read(place: Path) -> RunRecord:
+    try:
+        return read_record(place)
+    except ValueError as error:
+        raise ValueError(f"{error}: remove {place} to do it anew") from error
+
+
+def _begun(directory: Path) -> list[Path]:
+    return sorted(file.parent for file in (directory / "runs").glob("*/run.json"))
+
+
+def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, str]]:
+    """Read all finished runs of the directory, and say which cannot be read and why."""
+    records, unreadable = [], {}
+    for place in _begun(directory):
+        try:
+            record = read_record(place)
+        except ValueError as error:
+            unreadable[place] = str(error)
+            continue
+        if record.complete:
+            records.append(record)
+    return tuple(records), unreadable
+
+
 def _at_once(cells: Sequence[Cell]) -> int:
     import torch
 
-    engine = cells[0].settings.engine
-    is_gpu = engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
-    return jobs_at_once(engine.threads, "cuda" if is_gpu else "cpu")
+    settings = cells[0].settings
+    device = settings.engine.device
+    is_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return jobs_at_once(settings, "cuda" if is_gpu else "cpu")
 
 
-def _job(directory: Path, cell: Cell, identity: Mapping[str, str], *, shares: bool) -> Job:
+def _job(
+    directory: Path,
+    cell: Cell,
+    identity: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    shares: bool,
+) -> Job:
     settings = directory / "cells" / f"{cell.name}.yaml"
     write_text(settings, dump_settings(cell.settings))
     place, common = _place(directory, cell), directory / "first-tasks"
     options = {"--out": place, **({"--first-tasks": common} if shares else {})}
     return Job(
         cell=cell,
-        command=run_command(settings, options, "--resume", "--no-report"),
+        command=run_command(settings, options, "--resume", "--no-report", "--with-parent"),
         log=directory / "logs" / f"{cell.name}.txt",
         num_tasks=lambda: _num_tasks(place),
         first_task=common / identity["first_task"] if shares else None,
+        environment=environment,
     )
 
 
-def _write(directory: Path, records: Sequence[RunRecord], command: str) -> tuple[Path, ...]:
+def _write(
+    directory: Path, records: Sequence[RunRecord], command: str, at_once: int
+) -> tuple[Path, ...]:
     table = comparison_table(records)
     texts = {
-        "summary.md": summarise(records, command),
+        "summary.md": summarise(records, command, at_once),
         "table.md": to_markdown(table),
         "table.csv": to_csv(table),
         "table.tex": to_latex(table),

@@ -1,16 +1,15 @@
 """Several processes at once, one for each cell of a comparison."""
 
 import os
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
-from grace.storage.memory import memory_bytes
 from grace.studies.cells import Cell
 
 
@@ -37,11 +36,12 @@ class Job:
 
     Args:
         cell: the run.
-        command: program and arguments.
-        log: file that gets all its output.
+        command: program and arguments; its input ends when the process that started it does.
+        log: file to which all its output is added.
         num_tasks: tells how many of its tasks are done.
         first_task: folder in which the job leaves the network of its first task to others that
             name the same one; none if it shares none.
+        environment: variables that it gets beside those of this process.
     """
 
     cell: Cell
@@ -49,12 +49,47 @@ class Job:
     log: Path
     num_tasks: Callable[[], int]
     first_task: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def may_start(self, beside: "Sequence[Job]") -> bool:
         """Whether none of the jobs that run is training the first task that this one needs."""
-        if self.first_task is None or any(self.first_task.glob("*.safetensors")):
+        if self.first_task is None or any(self.first_task.rglob("*.safetensors")):
             return True
         return not any(job.first_task == self.first_task and job.num_tasks() == 0 for job in beside)
+
+
+@final
+class _Running:
+    """A job's process, and what was told of it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.told = -1
+        self._log_start = job.log.stat().st_size if job.log.exists() else 0
+        with job.log.open("ab") as log:
+            # The open input is what it knows its parent by: it ends when that is closed.
+            self.process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                job.command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **job.environment},
+            )
+
+    def failure(self) -> str | None:
+        """Say why it failed, if it did: by what killed it, or its last words."""
+        code = self.process.returncode
+        if code == 0:
+            return None
+        if code < 0:
+            hint = " (out of memory? try fewer --jobs)" if code == -9 else ""
+            return f"killed by {signal.Signals(-code).name}{hint}"
+        with self.job.log.open("rb") as log:
+            log.seek(self._log_start)
+            text = log.read().decode("utf-8", errors="replace")
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        errors = [line for line in lines if line.startswith("error:")]
+        return ([*lines, *errors] or ["it said nothing"])[-1].removeprefix("error: ")
 
 
 def carry_out(
@@ -72,94 +107,55 @@ def carry_out(
         seconds_between: pause between two looks at them.
 
     Returns:
-        By the names of the cells that failed, the last line of their output.
+        By the names of the cells that failed, why.
     """
     assert at_once >= 1
     watcher.planned(len(jobs), at_once)
-    waiting, running = list(jobs), dict[str, tuple[Job, subprocess.Popen[bytes], int]]()
+    waiting: list[Job] = list(jobs)
+    running: list[_Running] = []
     failures: dict[str, str] = {}
     try:
         while waiting or running:
-            beside = [job for job, _, _ in running.values()]
+            beside = [one.job for one in running]
             free = [job for job in waiting if len(beside) < at_once and job.may_start(beside)]
             if free:
-                job = free[0]
-                waiting.remove(job)
-                running[job.cell.name] = (job, _start(job), -1)
-                watcher.cell_started(job.cell)
+                waiting.remove(free[0])
+                running.append(_Running(free[0]))
+                watcher.cell_started(free[0].cell)
                 continue
-            for name, (job, process, told) in list(running.items()):
-                done = job.num_tasks()
-                if done != told:
-                    running[name] = (job, process, done)
-                    watcher.cell_progressed(job.cell, done)
-                if process.poll() is not None:
-                    del running[name]
-                    failure = _last_line(job.log) if process.returncode else None
+            for one in list(running):
+                # Asked first: what is written before the end is then seen.
+                ended = one.process.poll() is not None
+                done = one.job.num_tasks()
+                if done != one.told:
+                    one.told = done
+                    watcher.cell_progressed(one.job.cell, done)
+                if ended:
+                    running.remove(one)
+                    _close(one.process)
+                    failure = one.failure()
                     if failure is not None:
-                        failures[name] = failure
-                    watcher.cell_ended(job.cell, failure)
+                        failures[one.job.cell.name] = failure
+                    watcher.cell_ended(one.job.cell, failure)
             time.sleep(seconds_between)
     finally:
-        _end([process for _, process, _ in running.values()])
+        _end([one.process for one in running])
     return failures
 
 
-def jobs_at_once(threads: int | None, device: str, bytes_each: int = 2 * 10**9) -> int:
-    """Say how many runs this machine carries out at once.
-
-    Args:
-        threads: CPU threads of one run; none means all.
-        device: where they compute, "cpu" or "cuda".
-        bytes_each: memory that one run is taken to need, on the machine and on a GPU.
-
-    Returns:
-        As many as there are cores for the threads and memory for the runs; at least 1. On a GPU a
-        run needs one core, whatever ``threads`` is.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = cores or 1
-    wanted = [cores // (1 if device == "cuda" else threads or cores)]
-    memory = memory_bytes()
-    if memory is not None:
-        wanted.append(memory // bytes_each)
-    if device == "cuda":
-        import torch
-
-        wanted.append(torch.cuda.mem_get_info()[0] // bytes_each)
-    return max(1, min(wanted))
+def _close(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()
 
 
-def run_command(settings: Path, options: Mapping[str, Path], *flags: str) -> list[str]:
-    """Make the command that carries out one run with this very Python.
-
-    Args:
-        settings: file of the run's settings.
-        options: of ``grace run`` with their values.
-        flags: further options without a value.
-    """
-    given = [text for name, path in options.items() for text in (name, str(path))]
-    return [sys.executable, "-m", "grace", "run", str(settings), *given, *flags]
-
-
-def _start(job: Job) -> "subprocess.Popen[bytes]":
-    with job.log.open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own command, no shell
-            job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-        )
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-
-
-def _end(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+def _end(processes: "Sequence[subprocess.Popen[bytes]]", seconds: float = 10) -> None:
     for process in processes:
         process.terminate()
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(10)
+            process.wait(seconds)
         if process.poll() is None:
             process.kill()
             process.wait()
+        _close(process)

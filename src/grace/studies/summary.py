@@ -1,6 +1,5 @@
 """A page of text about a comparison: what was run where, and what came out."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -10,12 +9,13 @@ from grace.studies.tables import comparison_table, to_markdown
 from grace.studies.units import in_percent, in_seconds
 
 
-def summarise(records: Sequence[RunRecord], command: str = "") -> str:
+def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | None = None) -> str:
     """Write provenance, cost, the comparison table and accuracy per task, as Markdown.
 
     Args:
         records: finished runs, at least one.
         command: that made them, if one did.
+        at_once: how many ran at a time, if known.
     """
     infos = [record.info for record in records]
     names = sorted({info.experiment for info in infos})
@@ -24,7 +24,7 @@ def summarise(records: Sequence[RunRecord], command: str = "") -> str:
         *sorted({info.description for info in infos if info.description}),
         *([f"```bash\n{command}\n```"] if command else []),
         _provenance(records),
-        _cost(records),
+        _cost(records, at_once),
         "## Results",
         "Mean ± standard deviation over the runs of a method.",
         to_markdown(comparison_table(records)).strip(),
@@ -36,17 +36,13 @@ def summarise(records: Sequence[RunRecord], command: str = "") -> str:
 
 
 def shared_seconds(records: Sequence[RunRecord]) -> float:
-    """Add up the seconds of training that runs were spared by sharing a first task's network.
-
-    A run was spared them if it found that phase whole and others share its first task.
-    """
-    shares = Counter(record.info.fingerprints.get("first_task") for record in records)
+    """Add up the seconds of work that runs were spared because another run had done it."""
     return sum(
         phase.earlier
         for record in records
-        if record.tasks and shares[record.info.fingerprints.get("first_task")] > 1
-        for phase in record.tasks[0].phases[:1]
-        if phase.epochs
+        for task in record.tasks
+        for phase in task.phases
+        if phase.is_shared
     )
 
 
@@ -74,11 +70,13 @@ def _listed(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(values))
 
 
-def _cost(records: Sequence[RunRecord]) -> str:
+def _cost(records: Sequence[RunRecord], at_once: int | None) -> str:
     total, shared = sum(record.seconds for record in records), shared_seconds(records)
     starts = [datetime.fromisoformat(record.info.started) for record in records]
     ends = [datetime.fromisoformat(r.info.finished) for r in records if r.info.finished]
     text = f"{len(records)} runs, {in_seconds(total)} of work"
+    if at_once is not None:
+        text += f", {at_once} at a time"
     if ends:
         elapsed = (max(ends) - min(starts)).total_seconds()
         text += f"; {in_seconds(elapsed)} from the first one's start to the last one's end"
