@@ -11,19 +11,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.configs.experiment import SeedSettings
-from grace.configs.methods import (
-    BaseMethodSettings,
-    DERSettings,
-    EWCSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    ICaRLSettings,
-    JointSettings,
-    MemoSettings,
-    ReplaySettings,
-    WASettings,
-)
 from grace.configs.registry import METHODS
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.memory import herd
@@ -44,27 +31,10 @@ from tiny_streams import (
     task,
     watch,
 )
+from variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-BASE = {"base": recipe()}
-GRACE = {**BASE, "grow": recipe(), "compress": recipe()}
-VARIANTS: Mapping[str, BaseMethodSettings] = {
-    # A threshold of 1 is above every saturation of these features, 0 above none.
-    "grace-compresses": GraceSettings(threshold=1.0, **GRACE),
-    "grace-grows": GraceSettings(threshold=0.0, **GRACE),
-    "grace-previous": GraceSettings(assess_on="previous", expand_at=(3,), **GRACE),
-    "der": DERSettings(grow=recipe(), **BASE),
-    "foster": FosterSettings(boost=recipe(), compress=recipe(), **BASE),
-    "memo": MemoSettings(grow=recipe(), **BASE),
-    "memo-frozen": MemoSettings(grow=recipe(), train_base=False, **BASE),
-    "wa": WASettings(update=recipe(), **BASE),
-    "icarl": ICaRLSettings(update=recipe(), **BASE),
-    "replay": ReplaySettings(update=recipe(), **BASE),
-    "ewc": EWCSettings(update=recipe(), **BASE),
-    "finetune": FinetuneSettings(update=recipe(), **BASE),
-    "joint": JointSettings(**BASE),
-}
 EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
     "the old head is kept": {"joint": "the upper bound trains a fresh network at every task"},
     "exemplars": {
