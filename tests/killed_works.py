@@ -31,7 +31,7 @@ from grace.learner.learner import Learner
 from grace.record import RecordWriter
 from tiny_streams import class_names, labelled, recipe, settings
 
-CLOCK = {"seconds", "date", "created", "started", "finished"}
+CLOCK = {"seconds", "earlier", "date", "created", "started", "finished"}
 
 
 SHORT = recipe(2, batch_size=8)

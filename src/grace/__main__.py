@@ -1,5 +1,6 @@
-"""``python -m grace``: the command line without its script on the path."""
+"""``python -m grace``: the command, also under ``torchrun -m grace``."""
 
 from grace.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

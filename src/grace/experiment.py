@@ -15,6 +15,7 @@ from grace.record import (
     RecordWriter,
     RunInfo,
     RunRecord,
+    TaskRecord,
     collect_versions,
     describe_run,
     find_same_run,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from grace.data.images import Dataset, LabelledImages
     from grace.data.scenario import Scenario, Task
     from grace.engine.progress import Progress
+    from grace.engine.ranks import Ranks
     from grace.learner.document import Update
     from grace.learner.learner import Learner
 
@@ -47,6 +49,9 @@ def run_experiment(
 
     While it runs, the learner and its unfinished update are kept under ``checkpoint`` in the run
     directory, so that a run that was killed can go on.
+
+    Started by torchrun, several processes carry the run out together. The first one writes, and is
+    heard by ``progress``; all return the record.
 
     Args:
         settings: resolved settings.
@@ -66,21 +71,39 @@ def run_experiment(
             another run.
         BusyError: if another process carries this run out.
     """
+    from grace.engine.progress import Silence
+    from grace.engine.ranks import Ranks
+
+    with Ranks.started(settings.engine) as ranks:
+        told = progress if progress and ranks.is_first else Silence()
+        return _run(settings, directory, told, ranks, first_tasks, resume=resume)
+
+
+def _run(
+    settings: ExperimentSettings,
+    directory: Path | None,
+    told: "Progress",
+    ranks: "Ranks",
+    first_tasks: Path | None,
+    *,
+    resume: bool,
+) -> RunRecord:
     import torch
 
     from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
-    from grace.engine.progress import Silence
     from grace.learner.learner import Learner
 
-    told = progress or Silence()
     threads = torch.get_num_threads()
-    dataset = load_dataset(settings.data)
+    with ranks.first_goes_ahead():
+        dataset = load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     shape = dataset.train.images.shape
-    learner = Learner(settings, shape, dataset.mean, dataset.std, told)
+    learner = Learner(settings, shape, dataset.mean, dataset.std, told, ranks=ranks)
     try:
         learner.check_memory(len(scenario.class_names))
+        if not ranks.is_first:
+            return _follow(learner, scenario, ranks)
         info = _describe(settings, dataset, scenario, learner)
         earlier = _same_run(directory, info) if resume else None
         place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
@@ -96,8 +119,11 @@ def run_experiment(
                     learner.share_first_task(first_tasks / info.fingerprints["first_task"])
                 record = RecordWriter(place, info, done)
                 done = _carry_out(learner, scenario, record, told)
+            else:
+                ranks.tell(None)  # There is nothing to learn.
             _drop(place / "checkpoint")
             (place / "lock").unlink()
+            _tell(done, ranks)
             return done
     finally:
         torch.set_num_threads(threads)  # engine.threads holds for this run alone
@@ -139,6 +165,39 @@ def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
     return found
 
 
+def _tell(record: RunRecord, ranks: "Ranks") -> None:
+    tasks = [task.model_dump_json() for task in record.tasks]
+    ranks.tell([str(record.directory), record.info.model_dump_json(), tasks])
+
+
+def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunRecord:
+    """Learn what the first process learns, beside it; return the record that it writes."""
+    from grace.engine.trainer import NonFiniteLossError
+
+    checkpoint = ranks.tell(None)
+    if checkpoint is not None:
+        learner.become(checkpoint)
+        ranks.barrier()
+        try:
+            _learn_along(learner, scenario)
+        except NonFiniteLossError:
+            # All meet it. torchrun ends all with the first that ends, which shall not be before the
+            # record says why.
+            ranks.barrier()
+            raise
+    place, info, lines = ranks.tell(None)
+    tasks = tuple(TaskRecord.model_validate_json(line) for line in lines)
+    return RunRecord(Path(place), RunInfo.model_validate_json(info), tasks)
+
+
+def _learn_along(learner: "Learner", scenario: "Scenario") -> None:
+    for task in scenario:
+        if task.number > len(learner.history):
+            learner.update(task.data.images, _names(scenario, task), is_last=task.is_last)
+        elif learner.method.keeps_all_images:
+            learner.recall(task.data.images, _names(scenario, task))
+
+
 def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
     """Find the record of this very run, which another process began."""
     if directory is None:
@@ -169,6 +228,9 @@ def _carry_out(
             learner.keep_versions(1)
         # Lines without the learner that they tell of are written anew: it is lost.
         record.keep_tasks(len(learner.history))
+        # Nothing of the checkpoint changes before the others have read it.
+        learner.trainer.ranks.tell(str(checkpoint.resolve()))
+        learner.trainer.ranks.barrier()
         for task in scenario:
             names = scenario.class_names[task.num_old_classes : task.num_classes]
             told.task_started(task.number, len(scenario), names)
@@ -184,6 +246,7 @@ def _carry_out(
         record.fail(error)
         if isinstance(error, NonFiniteLossError):
             _drop(checkpoint)  # The same would happen again.
+            learner.trainer.ranks.barrier()
         raise
     return record.finish()
 
@@ -302,6 +365,7 @@ def _describe(
         device=device.type,
         threads=torch.get_num_threads(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        processes=learner.trainer.ranks.num_processes,
         notes=dataset.notes,
     )
 

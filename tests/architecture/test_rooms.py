@@ -12,6 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 # From the top of the house to its cellar; a room may import rooms that stand after it.
 ROOMS = (
+    "__main__",
     "cli",
     "studies",
     "experiment",

@@ -9,7 +9,13 @@ from PIL import Image
 from torch import Tensor
 
 from grace.data.augmentation import build_augmentation
-from grace.data.batches import augmented_batches, epoch_batches, ordered_batches
+from grace.data.batches import (
+    Rows,
+    augmented_batches,
+    batch_sizes,
+    epoch_batches,
+    ordered_batches,
+)
 from grace.data.files import FileImages
 from grace.data.images import LabelledImages, TensorImages
 from grace.data.joined import concatenate
@@ -67,6 +73,45 @@ def test_the_batch_size_does_not_change_what_is_drawn() -> None:
         )
         assert torch.equal(labels, other_labels)
         assert torch.equal(images, others)
+
+
+@pytest.mark.parametrize("held", ["memory", "files"])
+def test_rows_that_processes_take_are_those_of_the_whole(tmp_path: Path, held: str) -> None:
+    """23 images in batches of 5: rows 2 and 3 of five, of the last three all or the first again."""
+    data = made(23)
+    data = in_files(data, tmp_path, 8) if held == "files" else data
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+
+    def batches(rows: Rows | None) -> list[tuple[Tensor, Tensor]]:
+        return list(epoch_batches(data, 5, seeded(1), augmentation, seeded(2), rows=rows))
+
+    whole = batches(None)
+    first = batches(lambda size: slice(2 if size == 5 else 3))
+    second = batches(lambda size: slice(2, 5) if size == 5 else slice(1))
+    assert [len(labels) for _, labels in first] == [2, 2, 2, 2, 3]
+    assert [len(labels) for _, labels in second] == [3, 3, 3, 3, 1]
+    for (images, labels), *parts in zip(whole[:4], first, second, strict=False):
+        assert torch.equal(torch.cat([part[0] for part in parts]), images)
+        assert torch.equal(torch.cat([part[1] for part in parts]), labels)
+    assert torch.equal(first[4][0], whole[4][0])
+    assert torch.equal(second[4][0], whole[4][0][:1])
+
+
+@pytest.mark.parametrize(
+    ("num_images", "batch_size", "sizes"),
+    [
+        (0, 4, []),
+        (1, 4, [1]),
+        (3, 4, [3]),
+        (5, 4, [5]),
+        (8, 4, [4, 4]),
+        (9, 4, [4, 5]),
+        (11, 4, [4, 4, 3]),
+        (3, 1, [1, 1, 1]),
+    ],
+)
+def test_sizes_of_batches(num_images: int, batch_size: int, sizes: list[int]) -> None:
+    assert batch_sizes(num_images, batch_size) == sizes
 
 
 def test_large_batches_are_not_put_together() -> None:

@@ -168,8 +168,10 @@ def test_provenance_without_torch() -> None:
     versions = collect_versions()
     assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
     assert set(versions) == {"grace", "python", "torch", "numpy", "torchvision"}
-    hardware = collect_hardware("cpu", threads=2)
-    assert set(hardware) == {"platform", "cpu", "cores", "threads", "device", "gpu"}
+    hardware = collect_hardware("cpu", threads=2, processes=3)
+    names = {"platform", "cpu", "cores", "threads", "device", "gpu", "processes"}
+    assert set(hardware) == names
+    assert hardware["processes"] == 3
     assert hardware["cpu"]
     head = commit()
     assert head is None or len(head.removesuffix("-dirty")) == 40

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 
 import typer
 
+from grace.engine.launch import Launch
+
 _tracebacks: ContextVar[bool] = ContextVar("tracebacks", default=False)
 
 
@@ -32,8 +34,20 @@ def one_line_errors() -> Iterator[None]:
     except (ValueError, OSError) as error:
         if _tracebacks.get():
             traceback.print_exc()
-        typer.echo(f"error: {_text(error)}", err=True)
+        typer.echo(f"error{_place()}: {_text(error)}", err=True)
         raise typer.Exit(2) from None
+
+
+def _place() -> str:
+    """Say which of several processes it was; any may be the only one to fail."""
+    return f" (process {_rank()})" if _rank() else ""
+
+
+def _rank() -> int:
+    try:
+        return Launch.from_environment().rank
+    except ValueError:
+        return 0
 
 
 def _text(error: Exception) -> str:
@@ -45,7 +59,7 @@ def _text(error: Exception) -> str:
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Print our own warnings about settings as one line each on stderr."""
+    """Print our own warnings about settings as one line each on stderr, in the first process."""
     from grace.configs.load import ConfigWarning
 
     with warnings.catch_warnings(record=True) as caught:
@@ -53,7 +67,8 @@ def one_line_warnings() -> Iterator[None]:
         yield
     for warning in caught:
         if issubclass(warning.category, ConfigWarning):
-            typer.echo(f"warning: {warning.message}", err=True)
+            if _rank() == 0:
+                typer.echo(f"warning: {warning.message}", err=True)
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import grace
-from grace.cli._errors import show_tracebacks
+from grace.cli._errors import one_line_errors, show_tracebacks
 from grace.cli.compare import compare
 from grace.cli.doctor import doctor
 from grace.cli.export import export
@@ -19,6 +19,7 @@ from grace.cli.report import report
 from grace.cli.rollback import rollback
 from grace.cli.run import run
 from grace.cli.show import show
+from grace.engine.launch import Launch
 
 app = typer.Typer(
     name="grace",
@@ -48,8 +49,16 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _refuse_several_processes(verb: str | None) -> None:
+    if verb not in ("run", None) and Launch.from_environment().num_processes > 1:
+        raise ValueError(
+            f"grace {verb} works in one process: start it without torchrun, which is for grace run"
+        )
+
+
 @app.callback()
 def common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -62,6 +71,8 @@ def common(
 ) -> None:
     """Class-incremental learning by GRACE: grow, assess, compress."""
     show_tracebacks(traceback)
+    with one_line_errors():
+        _refuse_several_processes(context.invoked_subcommand)
 
 
 def main() -> None:

@@ -1,13 +1,17 @@
 """``grace run``: one experiment, from its settings to its record and report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grace.cli._arguments import settings_from
 from grace.cli._errors import one_line_errors
 from grace.cli._parent import end_with_input
+from grace.engine.launch import Launch
+
+if TYPE_CHECKING:
+    from grace.configs.experiment import ExperimentSettings
 
 
 def run(
@@ -47,11 +51,17 @@ def run(
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
 ) -> None:
-    """Learn a stream of classes task by task and record it."""
+    """Learn a stream of classes task by task and record it.
+
+    Started by torchrun, several processes share the work.
+    """
     if with_parent:
         end_with_input()
     with one_line_errors():
         settings = settings_from(arguments or ())
+        if Launch.from_environment().rank:
+            _follow(settings, out, resume=resume)
+            return
         if out is not None and out.exists() and not resume:
             raise ValueError(f"{out} exists already: choose another --out or remove it")
         from grace.cli.progress import RichProgress, print_summary
@@ -65,3 +75,10 @@ def run(
 
             path = write_report([record], record.directory / "report.html")
         print_summary(record, path)
+
+
+def _follow(settings: "ExperimentSettings", out: Path | None, *, resume: bool) -> None:
+    """Work beside the first process, which writes and prints."""
+    from grace.experiment import run_experiment
+
+    run_experiment(settings, out, None, resume=resume)

@@ -4,8 +4,9 @@ Shapes: N images, B of them in a batch, C channels, H×W pixels, K draws per ima
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from grace.data.crops import CropDraws
 from grace.data.images import CroppableImages, LabelledImages, TensorImages
 
 _CPU = torch.device("cpu")
+
+Rows = Callable[[int], slice]
+"""Which rows of a batch of so many images are wanted."""
 
 
 def epoch_batches(
@@ -26,10 +30,11 @@ def epoch_batches(
     *,
     device: torch.device = _CPU,
     channels_last: bool = False,
+    rows: Rows | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of uniformly shuffled, augmented batches; the last one may be smaller.
 
-    A last batch of a single image joins the one before it.
+    A last batch of a single image joins the one before it; ``batch_sizes`` tells their sizes.
 
     Args:
         data: N images; in memory on ``device`` for speed (``data.to(device)``), or in files.
@@ -40,6 +45,8 @@ def epoch_batches(
             the epoch takes row n, however the epoch is cut into batches.
         device: where batches are made and given.
         channels_last: give images channels-last strides.
+        rows: of each batch, those wanted, where other processes see to the others; none wants
+            all. Draws are made for all images: they are the same whoever takes which.
 
     Yields:
         Images (B, C, H, W) float32 and class indices (B,) int64, both on ``device``.
@@ -48,9 +55,12 @@ def epoch_batches(
         spec §1.2 (shuffle, no drop_last).
     """
     order = torch.randperm(len(data), generator=order_generator)
-    yield from _augmented(
-        data, order, batch_size, augmentation, augment_generator, device, channels_last
-    )
+    drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
+    sizes = batch_sizes(len(data), batch_size)
+    if rows is not None:
+        wanted, sizes = _wanted(sizes, rows)
+        order, drawn = order[wanted], drawn[wanted]
+    yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last)
 
 
 def augmented_batches(
@@ -64,9 +74,9 @@ def augmented_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the images augmented once, in dataset order; arguments as ``epoch_batches``."""
     order = torch.arange(len(data))
-    yield from _augmented(
-        data, order, batch_size, augmentation, augment_generator, device, channels_last
-    )
+    drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
+    sizes = batch_sizes(len(data), batch_size)
+    yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last)
 
 
 def ordered_batches(
@@ -96,19 +106,40 @@ def ordered_batches(
     def finish(pixels: Tensor, start: int, end: int) -> Tensor:
         return transform(pixels)
 
-    yield from _batches(data, order, batch_size, fetch, finish, device)
+    yield from _batches(data, order, batch_sizes(len(data), batch_size), fetch, finish, device)
+
+
+def batch_sizes(num_images: int, batch_size: int) -> list[int]:
+    """Say how many images each batch has; a single image left over joins the batch before it.
+
+    Batch norm cannot estimate a variance from one value, which is what one image leaves of a
+    network whose last map is a single pixel.
+    """
+    assert batch_size >= 1
+    full, left = divmod(num_images, batch_size)
+    if left == 1 and full and batch_size > 1:
+        return [*[batch_size] * (full - 1), batch_size + 1]
+    return [*[batch_size] * full, *([left] if left else [])]
+
+
+def _wanted(sizes: Sequence[int], rows: Rows) -> tuple[Tensor, list[int]]:
+    """Places in the epoch of every batch's wanted rows, and how many each batch has of them."""
+    ends = accumulate(sizes)
+    found = [range(end - size, end)[rows(size)] for size, end in zip(sizes, ends, strict=True)]
+    places = torch.tensor([place for part in found for place in part], dtype=torch.int64)
+    return places, [len(part) for part in found]
 
 
 def _augmented(
     data: LabelledImages,
     order: Tensor,
-    batch_size: int,
+    drawn: Tensor,
+    sizes: Sequence[int],
     augmentation: Augmentation,
-    augment_generator: torch.Generator,
     device: torch.device,
     channels_last: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
+    """Augment the images at ``order`` (N,) by the numbers ``drawn`` (N, K) for each."""
     draws, images, places = drawn.to(device), data.images, _places(data, order)
     if augmentation.crop_size and isinstance(images, CroppableImages):
         crop_draws, source = drawn[:, : CropDraws.num_draws], images
@@ -127,23 +158,22 @@ def _augmented(
     def finish(pixels: Tensor, start: int, end: int) -> Tensor:
         return transform(pixels, draws[start:end], channels_last)
 
-    yield from _batches(data, order, batch_size, fetch, finish, device)
+    yield from _batches(data, order, sizes, fetch, finish, device)
 
 
 def _batches(
     data: LabelledImages,
     order: Tensor,
-    batch_size: int,
+    sizes: Sequence[int],
     fetch: Callable[[int, int], Tensor],
     finish: Callable[[Tensor, int, int], Tensor],
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut an epoch into pieces, make each, and hand it out batch by batch."""
-    assert batch_size >= 1
     labels = data.labels[order].to(device)
     in_memory = isinstance(data.images, TensorImages)
-    ends = _batch_ends(len(order), batch_size)
-    at_once = _batches_at_once(data, batch_size) if in_memory else 1
+    ends = list(accumulate(sizes))
+    at_once = _batches_at_once(data, sizes[0]) if in_memory and sizes else 1
     groups = [ends[first : first + at_once] for first in range(0, len(ends), at_once)]
     starts = [0, *(group[-1] for group in groups[:-1])]
     pieces = [(start, group[-1]) for start, group in zip(starts, groups, strict=False)]
@@ -154,18 +184,6 @@ def _batches(
         for last in group:
             yield images[first - start : last - start], labels[first:last]
             first = last
-
-
-def _batch_ends(num_images: int, batch_size: int) -> list[int]:
-    """Say where each batch ends; a single image left over joins the batch before it.
-
-    Batch norm cannot estimate a variance from one value, which is what one image leaves of a
-    network whose last map is a single pixel.
-    """
-    ends = [*range(batch_size, num_images, batch_size), num_images] if num_images else []
-    if len(ends) > 1 and batch_size > 1 and num_images % batch_size == 1:
-        del ends[-2]
-    return ends
 
 
 def _batches_at_once(data: LabelledImages, batch_size: int, values: int = 400_000) -> int:

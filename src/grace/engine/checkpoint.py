@@ -5,7 +5,7 @@ Random draws are seeded by what they are for, so no generator state belongs to i
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 from torch import Tensor
 
@@ -31,6 +31,22 @@ class Snapshot:
     seconds: float
     scaler: Mapping[str, float]
     is_shared: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Known:
+    """What a sweep gave, where it is not done again.
+
+    Args:
+        value: its reducer's value.
+        seconds: that it took.
+        buffers: what a gradient sweep moved, as it left them.
+    """
+
+    value: Any
+    seconds: float
+    buffers: Mapping[str, Tensor]
 
 
 class Keeper(Protocol):

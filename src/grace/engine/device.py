@@ -4,7 +4,7 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar, final
+from typing import Literal, TypeVar, final
 
 import torch
 from torch import nn
@@ -32,13 +32,7 @@ class Device:
         Raises:
             ValueError: when CUDA is asked for and absent, or float16 is asked for on the CPU.
         """
-        name = settings.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        if name == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                "engine.device: no CUDA device is visible to torch; use engine.device=cpu"
-            )
+        name = device_name(settings)
         if name == "cpu" and settings.precision == "float16":
             raise ValueError(
                 "engine.precision: float16 needs a CUDA device; use float32 or bfloat16 on the CPU"
@@ -72,6 +66,19 @@ class Device:
             return bool(self.compile)
         pixels = recipe.epochs * num_images * shape[1] * shape[2]
         return pixels >= 2e8 and _can_compile(self.torch_device.type)
+
+
+def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:
+    """Say where tensors live.
+
+    Raises:
+        ValueError: when CUDA is asked for and absent.
+    """
+    if settings.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("engine.device: no CUDA device is visible to torch; use engine.device=cpu")
+    return settings.device
 
 
 @cache

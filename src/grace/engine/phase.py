@@ -23,6 +23,8 @@ from grace.networks.expandable import ExpandableNetwork
 class Batch:
     """One step's input to an objective.
 
+    Where several processes share the work, each sees its rows of the batch alone.
+
     Args:
         images: augmented, normalised images (B, C, H, W).
         labels: class indices (B,).
@@ -30,7 +32,8 @@ class Batch:
             autograd, unless they read a trunk that trains.
         learned: outputs of the phase's backbones in training, in their order, with autograd.
         epoch: epoch of the phase, from 0.
-        generator: for whatever the objective draws, seeded for this epoch.
+        generator: for whatever the objective draws, seeded for this epoch. It is alike in all
+            processes: draws for single images would meet other images in each.
     """
 
     images: Tensor
@@ -44,14 +47,29 @@ class Batch:
 @final
 @dataclass(frozen=True)
 class Loss:
-    """One named term of an objective: its scalar value and the weight it enters the sum with."""
+    """One named term of an objective.
+
+    Args:
+        value: scalar.
+        weight: that it enters the sum with.
+        num_images: of how many of the batch's images it is the mean, a whole number on the device;
+            none if of all, or if it does not depend on them. Several processes weigh their values
+            by it.
+    """
 
     value: Tensor
     weight: float = 1.0
+    num_images: Tensor | None = None
 
 
 Objective = Callable[[Batch], Mapping[str, Loss]]
-"""Named losses of a batch, free of data-dependent branches."""
+"""Named losses of a batch, free of data-dependent branches.
+
+Each is a mean over images of the batch, or does not depend on them: so the losses of a batch follow
+from those of its rows, which several processes compute. No objective of the package is anything
+else. One that were (a contrast between images, say) would need the global batch's features, and so
+a gathering that ``Passes`` does not do yet.
+"""
 
 
 @final

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from grace.engine.checkpoint import Snapshot
 from grace.engine.device import Device
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase, named_parameters, named_state
+from grace.engine.ranks import Ranks
 from grace.engine.tally import NonFiniteLossError, Tally
 from grace.engine.work import Seconds, WorkDone
 
@@ -20,7 +22,11 @@ Forward = Callable[[nn.Module, Tensor], Tensor]
 
 @final
 class Passes:
-    """Forward and backward passes over batches: all that a phase and a gradient sweep share."""
+    """Forward and backward passes over batches: all that a phase and a gradient sweep share.
+
+    Several processes do each its rows of a batch; losses are scaled by the share of the batch that
+    they are means over, so that they, and then the gradients, add up to the global batch's.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class Passes:
         device: Device,
         forward: Forward,
         seconds: Seconds,
+        ranks: Ranks,
     ) -> None:
         self.parameters = named_parameters(work.trained, work.heads)
         self.scaler = torch.amp.GradScaler(
@@ -42,14 +49,24 @@ class Passes:
         self._device = device
         self._forward = forward
         self._seconds = seconds
+        self._ranks = ranks
 
     def over(
-        self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int, draws: torch.Generator
+        self, batches: Iterator[tuple[Tensor, Tensor, int]], epoch: int, draws: torch.Generator
     ) -> Iterator[tuple[Mapping[str, Loss], int]]:
-        """Yield the losses and the number of images of each batch, its gradients in place."""
+        """Yield this process's part of each batch's losses, with the batch's gradients in place.
+
+        Args:
+            batches: images and labels of this process's rows, and the size of the global batch.
+            epoch: of the phase, from 0.
+            draws: for whatever the objective draws.
+
+        Yields:
+            Losses, and the size of the global batch.
+        """
         clock = time.perf_counter
         before = clock()
-        for images, labels in batches:
+        for images, labels, num_images in batches:
             ready = clock()
             with self._device.autocast():
                 with torch.set_grad_enabled(self._trains_trunk):
@@ -58,8 +75,9 @@ class Passes:
                 frozen_done = clock()
                 learned = [self._forward(module, inputs) for module in self._work.backbones]
                 losses = self._work.objective(Batch(images, labels, frozen, learned, epoch, draws))
+                losses = self._part_of(losses, num_images)
             self._differentiate(losses)
-            yield losses, len(labels)
+            yield losses, num_images
             stepped = clock()
             self._seconds.data += ready - before
             self._seconds.frozen += frozen_done - ready
@@ -73,11 +91,31 @@ class Passes:
             for name, parameter in self.parameters.items()
         }
 
+    def _part_of(self, losses: Mapping[str, Loss], num_images: int) -> Mapping[str, Loss]:
+        """Scale losses over this process's rows to their part of those over the batch."""
+        ranks = self._ranks
+        if not ranks.are_several:
+            return losses
+        share = ranks.share(num_images)
+        scaled = {name: replace(loss, value=loss.value * share) for name, loss in losses.items()}
+        counts = {n: loss.num_images for n, loss in losses.items() if loss.num_images is not None}
+        if counts:
+            # Of borrowed rows nothing counts.
+            own = torch.stack(list(counts.values())).float() * (share > 0)
+            total = own.clone()
+            ranks.sum([total])
+            for name, part in zip(counts, own / total.clamp_min(1), strict=True):
+                scaled[name] = replace(losses[name], value=losses[name].value * part)
+        return scaled
+
     def _differentiate(self, losses: Mapping[str, Loss]) -> None:
         total = torch.stack([loss.weight * loss.value for loss in losses.values()]).sum()
         for parameter in self.parameters.values():
             parameter.grad = None
         self.scaler.scale(total).backward()
+        # One exchange for all: networks grow and parts freeze, so no bucket would last.
+        gradients = [parameter.grad for parameter in self.parameters.values()]
+        self._ranks.sum([gradient for gradient in gradients if gradient is not None])
 
 
 @final
@@ -92,10 +130,12 @@ class Steps:
         device: Device,
         forward: Forward,
         seconds: Seconds,
+        ranks: Ranks,
     ) -> None:
         self._phase = phase
         self._device = device
-        self._passes = Passes(phase, frozen, trunk, device, forward, seconds)
+        self._ranks = ranks
+        self._passes = Passes(phase, frozen, trunk, device, forward, seconds, ranks)
         self._parameters = list(self._passes.parameters.values())
         self._optimiser = torch.optim.SGD(
             self._parameters,
@@ -143,6 +183,10 @@ class Steps:
         if saved.scaler:
             self._passes.scaler.load_state_dict(dict(saved.scaler))
 
+    def equalise(self) -> None:
+        """Take over the first process's weights and buffers, so that none can ever drift."""
+        self._ranks.broadcast([tensor for _, tensor in self._state()])
+
     def _state(self) -> Iterator[tuple[str, Tensor]]:
         return named_state(self._phase.trained, self._phase.heads)
 
@@ -156,17 +200,18 @@ class Steps:
         self,
         epoch: int,
         lr: float,
-        batches: Iterator[tuple[Tensor, Tensor]],
+        batches: Iterator[tuple[Tensor, Tensor, int]],
         draws: torch.Generator,
     ) -> dict[str, float]:
         """Take one epoch's steps; return the mean of every named loss over its images."""
         for group in self._optimiser.param_groups:
             group["lr"] = lr
-        tally = Tally(self._device.torch_device)
+        tally = Tally(self._device.torch_device, self._ranks)
         for losses, num_images in self._passes.over(batches, epoch, draws):
             self._passes.scaler.step(self._optimiser)
             self._passes.scaler.update()
             tally.add(losses, num_images)
+        average_buffers(self._phase, self._ranks)
         return tally.means(f"phase '{self._phase.name}', epoch {epoch + 1}")
 
 
@@ -185,6 +230,13 @@ def only_training(work: Phase | GradientSweep) -> Iterator[None]:
         for module in modules:
             module.eval().requires_grad_(False)
             module.zero_grad(set_to_none=True)
+
+
+def average_buffers(work: Phase | GradientSweep, ranks: Ranks) -> None:
+    """Make running statistics the same in all processes: each saw its rows of the batches."""
+    modules = [*work.trained, *work.heads]
+    buffers = [buffer for module in modules for buffer in module.buffers()]
+    ranks.average([buffer for buffer in buffers if buffer.is_floating_point()])
 
 
 def refuse_bad_weights(phase: Phase) -> None:

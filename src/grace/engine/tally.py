@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grace.engine.phase import Loss
+from grace.engine.ranks import Ranks
 
 
 class NonFiniteLossError(ValueError):
@@ -16,17 +17,23 @@ class NonFiniteLossError(ValueError):
 
 @final
 class Tally:
-    """Sums of named losses, kept on the device: nothing waits for it within a pass."""
+    """Sums of named losses, kept on the device: nothing waits for it within a pass.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: where losses are.
+        ranks: the processes whose losses add up to those of the batches.
+    """
+
+    def __init__(self, device: torch.device, ranks: Ranks) -> None:
         self._device = device
+        self._ranks = ranks
         self._sums: dict[str, Tensor] = {}
         self._first_bad: dict[str, Tensor] = {}
         self._num_batches = 0
         self._num_images = 0
 
     def add(self, losses: Mapping[str, Loss], num_images: int) -> None:
-        """Take one batch's losses, each a mean over ``num_images``."""
+        """Take this process's part of a batch's losses, which are means over ``num_images``."""
         self._num_batches += 1
         self._num_images += num_images
         for name, loss in losses.items():
@@ -39,15 +46,17 @@ class Tally:
             self._first_bad[name] = torch.minimum(self._first_bad[name], bad)
 
     def means(self, place: str, culprit: str = "this phase") -> dict[str, float]:
-        """Return the means per image.
+        """Return the means per image, over all processes.
 
         Args:
             place: the pass, for people: "phase 'grow', epoch 3".
             culprit: whose recipe is at fault if they are no numbers.
 
         Raises:
-            NonFiniteLossError: naming the first batch with a bad loss.
+            NonFiniteLossError: naming the first batch with a bad loss, in every process.
         """
+        self._ranks.sum(list(self._sums.values()))
+        self._ranks.minimum(list(self._first_bad.values()))
         first_bad = {name: float(batch) for name, batch in self._first_bad.items()}
         name = min(first_bad, key=first_bad.__getitem__)
         if first_bad[name] < math.inf:

@@ -2,29 +2,40 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
 from grace.configs.experiment import EngineSettings
 from grace.data.augmentation import Augmentation
-from grace.data.batches import augmented_batches, epoch_batches, ordered_batches
+from grace.data.batches import augmented_batches, batch_sizes, epoch_batches, ordered_batches
 from grace.data.images import LabelledImages
-from grace.engine.checkpoint import Keeper
+from grace.engine.batch_norm import synchronised
+from grace.engine.checkpoint import Keeper, Known, Snapshot
 from grace.engine.device import Device
 from grace.engine.phase import GradientSweep, Loss, Phase, PhaseResult, Sweep, Work
 from grace.engine.progress import Progress, Silence
+from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
-from grace.engine.steps import Forward, Passes, Steps, only_training, refuse_bad_weights
+from grace.engine.steps import (
+    Forward,
+    Passes,
+    Steps,
+    average_buffers,
+    only_training,
+    refuse_bad_weights,
+)
 from grace.engine.tally import NonFiniteLossError as NonFiniteLossError
 from grace.engine.tally import Tally
 from grace.engine.work import Seconds, WorkDone
 from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
+
+Told = TypeVar("Told", Known, Snapshot)
 
 
 def _forward(module: nn.Module, images: Tensor) -> Tensor:
@@ -36,11 +47,17 @@ def _forward(module: nn.Module, images: Tensor) -> Tensor:
 class Trainer:
     """Carries out phases and sweeps on one device.
 
+    With several processes, each with a trainer of its own, all are given the same work in the same
+    order. They share out the batches of phases and gradient sweeps; other sweeps are the first
+    one's, which tells the others what they gave: where rounding could differ between GPUs, no two
+    processes ever decide differently.
+
     Args:
         settings: device, precision, layout, compilation.
         augmentation: training augmentation and test transform of the data.
         data_seed: seed of image order and augmentation.
         progress: told about every phase, epoch and sweep.
+        ranks: the processes that do the work together; none for this one alone.
     """
 
     def __init__(
@@ -49,10 +66,12 @@ class Trainer:
         augmentation: Augmentation,
         data_seed: int,
         progress: Progress | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.device = Device.from_settings(settings)
         self.progress: Progress = progress or Silence()
         self.work: list[WorkDone] = []
+        self.ranks = ranks or Ranks()
         self._settings = settings
         self._augmentation = augmentation.to(self.device.torch_device)
         self._data_seed = data_seed
@@ -73,17 +92,52 @@ class Trainer:
         if isinstance(item, Phase):
             return self.optimise(item, keeper)
         started = time.perf_counter()
+        known: Known | None = None
+        if isinstance(item, Sweep) and self.ranks.is_first:
+            known = Known(self.sweep(item), time.perf_counter() - started, {})
+        # The first process may have found what an earlier one did.
+        known = self._told(Known, known)
+        if known is not None:
+            return self._taken(item, known)
+        assert not isinstance(item, Sweep)
         done = WorkDone(item.name, 0, len(item.data))
-        if isinstance(item, Sweep):
-            result = self.sweep(item)
-        else:
-            result = self.differentiate(item, done.seconds)
+        result = self.differentiate(item, done.seconds)
         done.seconds.total = time.perf_counter() - started
         self.work.append(done)
         return result
 
+    def recall(self, item: Sweep | GradientSweep, known: Known) -> Any:  # noqa: ANN401
+        """Note what a sweep gave an earlier process instead of doing it again; return it.
+
+        With several processes this is the first one's to call: the others ``run`` the sweep, and
+        hear of it there.
+
+        Raises:
+            ValueError: if its buffers are not those of the sweep; nothing has happened then.
+        """
+        result = self._taken(item, known, known.seconds)
+        self._told(Known, known)
+        return result
+
+    def _taken(self, item: Sweep | GradientSweep, known: Known, earlier: float = 0.0) -> Any:  # noqa: ANN401
+        if isinstance(item, GradientSweep):
+            self.restore_buffers(item, known.buffers)
+        seconds = Seconds(total=known.seconds, earlier=earlier)
+        self.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
+        return known.value
+
+    def _told(self, kind: type[Told], own: Told | None) -> Told | None:
+        """Hear what the first process found."""
+        if not self.ranks.are_several:
+            return own
+        facts = self.ranks.tell(vars(own) if own is not None else None)
+        return kind(**facts) if facts is not None else None
+
     def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
-        """Pass over data once, in eval mode and order; return the reducer's value."""
+        """Pass over data once, in eval mode and order; return the reducer's value.
+
+        Every process that calls this does it alone.
+        """
         self.progress.sweep_started(sweep.name, len(sweep.data))
         backbones = [self._frozen(module) for module in sweep.backbones]
         # In float32 whatever the precision of training: rounding to bfloat16 would raise the
@@ -126,16 +180,17 @@ class Trainer:
         self.progress.sweep_started(sweep.name, len(sweep.data))
         self._folded = {}  # What was folded is about to move.
         device = replace(self.device, precision=torch.float32)
-        tally = Tally(device.torch_device)
+        tally = Tally(device.torch_device, self.ranks)
         batches = self._epoch_batches(sweep.name, 0, self._on_device(sweep.data), sweep.batch_size)
-        with only_training(sweep), self._dropout(sweep.name, 0):
-            passes = Passes(sweep, [], None, device, _forward, seconds)
+        with only_training(sweep), self._one_batch_norm(sweep), self._dropout(sweep.name, 0):
+            passes = Passes(sweep, [], None, device, _forward, seconds, self.ranks)
             draws = self._draws("objective", sweep.name, 0)
             for losses, num_images in passes.over(batches, 0, draws):
                 gradients = passes.gradients()
                 sweep.reducer.update(gradients)
                 norm = torch.nn.utils.get_total_norm(gradients.values())
                 tally.add({**losses, "gradient": Loss(norm)}, num_images)
+        average_buffers(sweep, self.ranks)
         tally.means(f"sweep '{sweep.name}'", "the phase before it")
         return sweep.reducer.result()
 
@@ -167,10 +222,10 @@ class Trainer:
         assert len(phase.data) > 0, f"phase {phase.name} has no data"
         recipe = phase.recipe
         self.progress.phase_started(phase.name, recipe.epochs, len(phase.data))
-        saved = keeper.saved() if keeper else None
+        saved = self._told(Snapshot, keeper.saved() if keeper else None)
         started = time.perf_counter() - (saved.seconds if saved else 0.0)
         done = WorkDone(phase.name, recipe.epochs, len(phase.data))
-        with only_training(phase):
+        with only_training(phase), self._one_batch_norm(phase):
             # What was folded of anything else may train now.
             self._folded = {id(m): (m, self._frozen(m)) for m in phase.untrained}
             frozen = [self._frozen(module) for module in phase.frozen]
@@ -178,7 +233,7 @@ class Trainer:
             if trunk is not None and not phase.trains_trunk:
                 trunk = self._frozen(trunk)
             forward = self._forward_for(phase)
-            steps = Steps(phase, frozen, trunk, self.device, forward, done.seconds)
+            steps = Steps(phase, frozen, trunk, self.device, forward, done.seconds, self.ranks)
             data = self._on_device(phase.data)
             first = 0
             if saved and steps.fits(saved):
@@ -193,6 +248,7 @@ class Trainer:
                 self.progress.epoch_finished(phase.name, epoch + 1, recipe.epochs, done.losses, lr)
                 if keeper and epoch + 1 < recipe.epochs:
                     keeper.offer(partial(steps.snapshot, epoch + 1, done, started), is_last=False)
+            steps.equalise()
             refuse_bad_weights(phase)
             if keeper and first < recipe.epochs:
                 keeper.offer(partial(steps.snapshot, recipe.epochs, done, started), is_last=True)
@@ -205,8 +261,10 @@ class Trainer:
 
     def _epoch_batches(
         self, name: str, epoch: int, data: LabelledImages, batch_size: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        return epoch_batches(
+    ) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Images and labels of this process's rows of every batch, and the batch's size."""
+        sizes = batch_sizes(len(data), batch_size)
+        batches = epoch_batches(
             data,
             batch_size,
             self._draws("order", name, epoch),
@@ -214,28 +272,41 @@ class Trainer:
             self._draws("augment", name, epoch),
             device=self.device.torch_device,
             channels_last=self.device.channels_last,
+            rows=self.ranks.rows if self.ranks.are_several else None,
         )
+        return ((*batch, size) for batch, size in zip(batches, sizes, strict=True))
 
     def _draws(self, purpose: str, name: str, epoch: int) -> torch.Generator:
         return generator(self._data_seed, purpose, self._task, name, epoch)
 
     def _dropout(self, name: str, epoch: int) -> AbstractContextManager[None]:
-        """Seed torch's global generator, from which dropout draws."""
-        return seeded_globally(self._data_seed, "dropout", self._task, name, epoch)
+        """Seed torch's global generator, from which dropout draws, in each process anew."""
+        others = [self.ranks.rank] if self.ranks.rank else []
+        return seeded_globally(self._data_seed, "dropout", self._task, name, epoch, *others)
+
+    def _one_batch_norm(self, work: Phase | GradientSweep) -> AbstractContextManager[None]:
+        """Normalise by the whole batch on GPUs; on the CPU each process does by its rows."""
+        return synchronised(work.trained) if self._synchronises else nullcontext()
+
+    @property
+    def _synchronises(self) -> bool:
+        return self.ranks.are_several and self.device.torch_device.type == "cuda"
 
     def _on_device(self, data: LabelledImages) -> LabelledImages:
         return data.to(self.device.torch_device)
 
     def _forward_for(self, phase: Phase) -> Forward:
         compiles = self.device.compiles(phase.recipe, len(phase.data), phase.data.images.shape)
-        if not compiles:
+        # Synchronised batch norm exchanges in the middle of the pass, which nobody has compiled.
+        if not compiles or self._synchronises:
             return _forward
         batch_size = phase.recipe.batch_size
+        num_rows = len(range(batch_size)[self.ranks.rows(batch_size)])
         compiled = _compiled_forward()
 
         def compiled_for_full_batches(module: nn.Module, images: Tensor) -> Tensor:
             # The last, smaller batch would cost a compilation of its own.
-            run = compiled if len(images) == batch_size else _forward
+            run = compiled if len(images) == num_rows else _forward
             return run(module, images)
 
         return compiled_for_full_batches

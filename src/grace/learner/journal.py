@@ -18,14 +18,14 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from grace.engine.checkpoint import Snapshot
+from grace.engine.checkpoint import Known, Snapshot
 from grace.engine.phase import GradientSweep, Phase, Sweep, Work
 from grace.engine.trainer import Trainer
-from grace.engine.work import Seconds, WorkDone
 from grace.storage import atomic, strict_json, tensors
 from grace.storage.errors import DamagedError
 from grace.storage.memory import memory_bytes
 from grace.storage.reading import read_small
+from grace.storage.values import put_together, take_apart
 
 # What reading a forged entry may meet.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -68,18 +68,14 @@ class Journal:
         found = self._read(number, wanted)
         if found is not None:
             with suppress(*_UNFIT):
-                value = _unpacked(found[0]["value"], found[1])
-                spent = float(found[0]["seconds"])
-                seconds = Seconds(total=spent, earlier=spent)
-                if isinstance(item, GradientSweep):
-                    trainer.restore_buffers(item, _moved(found[1]))
-                trainer.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
-                return value
+                value = put_together(found[0]["value"], found[1])
+                known = Known(value, float(found[0]["seconds"]), _moved(found[1]))
+                return trainer.recall(item, known)
         result = trainer.run(item)
         kept: dict[str, Tensor] = {}
         entry = {
             **wanted,
-            "value": _packed(result, kept),
+            "value": take_apart(result, kept),
             "seconds": trainer.work[-1].seconds.total,
         }
         if isinstance(item, GradientSweep):
@@ -233,29 +229,3 @@ def _sweep_key(sweep: Sweep | GradientSweep) -> dict[str, Any]:
 def _moved(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
     moved = {name: tensor for name, tensor in kept.items() if name.startswith(_MOVED)}
     return {name.removeprefix(_MOVED): tensor for name, tensor in moved.items()}
-
-
-def _packed(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
-    """Describe a sweep's value in JSON, its tensors put aside into ``kept``."""
-    if isinstance(value, Tensor):
-        name = str(len(kept))
-        kept[name] = value
-        return {"tensor": name}
-    if isinstance(value, Mapping):
-        assert all(isinstance(key, str) for key in value)
-        return {"mapping": {key: _packed(item, kept) for key, item in value.items()}}
-    if isinstance(value, list | tuple):
-        return {"list": [_packed(item, kept) for item in value]}
-    assert value is None or isinstance(value, bool | int | float | str), type(value)
-    return {"plain": value}
-
-
-def _unpacked(packed: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
-    """Undo ``_packed``; a tuple comes back as a list."""
-    if "tensor" in packed:
-        return kept[packed["tensor"]]
-    if "mapping" in packed:
-        return {key: _unpacked(item, kept) for key, item in packed["mapping"].items()}
-    if "list" in packed:
-        return [_unpacked(item, kept) for item in packed["list"]]
-    return packed["plain"]

@@ -24,6 +24,7 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.engine.progress import Progress
+from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
 from grace.learner import saving
 from grace.learner.ceiling import Ceiling, set_aside
@@ -72,6 +73,8 @@ class Learner:
         std: likewise.
         progress: told what happens.
         is_saved: whether it is about to become what was saved: its backbone is not tried before.
+        ranks: the processes that teach it together, each a learner of its own with the same
+            images; none for this one alone. Only the first one's may have a home.
 
     Example:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
@@ -90,6 +93,7 @@ class Learner:
         progress: Progress | None = None,
         *,
         is_saved: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self._created_as = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
@@ -111,7 +115,7 @@ class Learner:
                 f"{shape[2]}×{shape[1]} pixels: set data.image_size"
             )
         augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])
-        self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress)
+        self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress, ranks)
         build: type[Method[Any]] = resolve("method", settings.method.name)
         memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
         workshop = Workshop(settings, shape[0], self.trainer.device)
@@ -261,6 +265,19 @@ class Learner:
                 versions of these learners agree in all that decides that network.
         """
         self._first_task = folder
+
+    def become(self, directory: str | Path) -> None:
+        """Become what a home has in use without living there: another process does.
+
+        Raises:
+            DamagedError: if the home's files cannot be trusted.
+        """
+        assert not self.history
+        assert self.home is None
+        home = Home.open(Path(directory))
+        current = home.current()
+        if current is not None:
+            self._become(home.document(current), home)
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the newest versions from the home; the one in use stays."""
@@ -478,7 +495,9 @@ class Learner:
                 update = update.model_copy(
                     update={"num_bytes": saving.describe(self._contents()).num_bytes}
                 )
-                self.history[-1] = update
+            # A gate that judged otherwise elsewhere would part the processes.
+            update = self._told(update)
+            self.history[-1] = update
             assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
             if self.home is not None:
                 self._write(self.home, accepted=update.accepted, digest=intake.digest)
@@ -488,6 +507,13 @@ class Learner:
         if not update.accepted:
             self._restore(before)
         return update
+
+    def _told(self, own: Update) -> Update:
+        """Hear what the first process says of the update."""
+        ranks = self.trainer.ranks
+        if not ranks.are_several:
+            return own
+        return Update.model_validate_json(ranks.tell(own.model_dump_json()))
 
     def _carry_out(self, intake: Intake, journal: Journal | None) -> Update:
         started = time.perf_counter()
@@ -555,8 +581,9 @@ class Learner:
         """Run the method; also measure what a phase distils from, on the held-out images."""
         self.trainer.start_task(task.number)
         if journal and self._first_task and task.number == 1:
-            # Another kind of device rounds otherwise.
-            folder = self._first_task / self.trainer.device.torch_device.type
+            # Another kind of device or number of processes rounds otherwise.
+            kind = self.trainer.device.torch_device.type
+            folder = self._first_task / f"{kind}-{self.trainer.ranks.num_processes}"
             folder.mkdir(parents=True, exist_ok=True)
             journal.common = Journal(folder)
         steps = self.method.learn(task)
@@ -592,7 +619,8 @@ class Learner:
             name_bytes = len(strict_json.dump(list(names)))
             num_present = len(set(task.data.labels.tolist()))
             aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
-            aside += 4 * len(held_out)
+            # Versions have numbers in the first process alone.
+            aside = self.trainer.ranks.tell(aside + 4 * len(held_out))
             grows = self.method.adds_backbones and task.number > 1
             kept = self.settings.memory
             keeps_any = wants and (kept.size != 0 or kept.per_class is not None)

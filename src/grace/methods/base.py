@@ -368,25 +368,25 @@ class Method(ABC, Generic[SettingsT]):
         name: str,
         recipe: Recipe,
         data: LabelledImages,
-        loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        objective: Objective | None = None,
         backbone: Backbone | None = None,
     ) -> Phase:
-        """Train the single backbone and its head with ``loss`` of logits (B, K) and labels (B,)."""
+        """Train the single backbone and its head, with cross-entropy unless told otherwise."""
         return Phase(
             name=name,
             backbones=[backbone or self.single_backbone],
             heads=[self.network.head],
-            objective=self.classification(loss),
+            objective=objective or self.classification(),
             recipe=recipe,
             data=data,
         )
 
-    def classification(self, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> Objective:
-        """Make the objective that is ``loss`` of logits (B, K) and labels (B,) alone."""
+    def classification(self) -> Objective:
+        """Make the objective that is cross-entropy over all classes alone."""
         head = self.network.head
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            return {"classification": Loss(loss(head(batch.learned[0]), batch.labels))}
+            return {"classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))}
 
         return objective
 

@@ -25,9 +25,9 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase, named_parameters
 from grace.engine.reducers import SquaredGradients
 from grace.methods.base import Method, Outcome, Steps
+from grace.methods.new_classes import new_class_loss
 from grace.methods.workshop import Workshop
 from grace.networks.loading import load_tensors
-from grace.objectives.classification import new_class_cross_entropy
 from grace.objectives.importance import merged_importance, quadratic_penalty
 from grace.storage.errors import DamagedError
 from grace.storage.tensors import encoded_size
@@ -59,10 +59,9 @@ class EWC(Method[EWCSettings]):
 
         def objective(batch: Batch) -> dict[str, Loss]:
             logits = head(batch.learned[0])
-            loss = new_class_cross_entropy(logits, batch.labels, task.num_old_classes)
             penalty = quadratic_penalty(parameters, anchor, importance)
             return {
-                "classification": Loss(loss),
+                "classification": new_class_loss(logits, batch.labels, task.num_old_classes),
                 "penalty": Loss(penalty, self.settings.penalty_weight),
             }
 

@@ -1,14 +1,14 @@
 """Finetune: keep training one network on each new task alone; the lower bound (spec §3.1)."""
 
-from functools import partial
 from typing import ClassVar, final
 
 from typing_extensions import override
 
 from grace.configs.methods import FinetuneSettings
 from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss
 from grace.methods.base import Method, Outcome, Steps
-from grace.objectives.classification import new_class_cross_entropy
+from grace.methods.new_classes import new_class_loss
 
 
 @final
@@ -23,6 +23,11 @@ class Finetune(Method[FinetuneSettings]):
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         self.grow_head(task)
-        loss = partial(new_class_cross_entropy, num_old=task.num_old_classes)
-        yield self.classification_phase("update", self.settings.update, task.data, loss)
+        head = self.network.head
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            logits = head(batch.learned[0])
+            return {"classification": new_class_loss(logits, batch.labels, task.num_old_classes)}
+
+        yield self.classification_phase("update", self.settings.update, task.data, objective)
         return Outcome(verdict="update")

@@ -25,13 +25,16 @@ def collect_versions() -> dict[str, str]:
     return versions
 
 
-def collect_hardware(device: str, threads: int, gpu: str | None = None) -> dict[str, Any]:
+def collect_hardware(
+    device: str, threads: int, gpu: str | None = None, processes: int = 1
+) -> dict[str, Any]:
     """Describe the machine.
 
     Args:
         device: where tensors lived, "cpu" or "cuda".
-        threads: CPU threads torch used.
+        threads: CPU threads torch used, in each process.
         gpu: the GPU's name; none on the CPU.
+        processes: that worked together.
     """
     return {
         "platform": platform.platform(),
@@ -40,6 +43,7 @@ def collect_hardware(device: str, threads: int, gpu: str | None = None) -> dict[
         "threads": threads,
         "device": device,
         "gpu": gpu,
+        "processes": processes,
     }
 
 

@@ -22,6 +22,7 @@ def describe_run(
     device: str,
     threads: int,
     gpu: str | None = None,
+    processes: int = 1,
     notes: Sequence[str] = (),
 ) -> RunInfo:
     """Gather what is known about a run as it starts.
@@ -35,6 +36,7 @@ def describe_run(
         device: "cpu" or "cuda".
         threads: CPU threads torch uses.
         gpu: the GPU's name, if any.
+        processes: that work together.
         notes: lines for people, such as counted duplicates.
     """
     versions = collect_versions()
@@ -44,7 +46,7 @@ def describe_run(
         config=settings.model_dump(mode="json"),
         versions=versions,
         commit=commit(),
-        hardware=collect_hardware(device, threads, gpu),
+        hardware=collect_hardware(device, threads, gpu, processes),
         fingerprints=fingerprints(settings, data_digest, versions),
         started=_now(),
         class_names=tuple(class_names),

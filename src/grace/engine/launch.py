@@ -1,0 +1,41 @@
+"""Which of how many processes this one is, as torchrun tells it. Torch-free."""
+
+import os
+from dataclasses import dataclass
+from typing import Self, final
+
+
+@final
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started.
+
+    Args:
+        rank: this process among all, from 0.
+        num_processes: that were started together.
+        local_rank: this process among those of its machine, from 0.
+    """
+
+    rank: int = 0
+    num_processes: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the variables that torchrun sets; without them it is one process.
+
+        Raises:
+            ValueError: if several processes are spoken of, but not which one this is.
+        """
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            return cls()
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        try:
+            rank, num_processes, local_rank = (int(os.environ[name]) for name in names)
+        except (KeyError, ValueError):
+            missing = [name for name in names if not os.environ.get(name, "").isdecimal()]
+            raise ValueError(
+                f"WORLD_SIZE is '{os.environ['WORLD_SIZE']}', but {', '.join(missing)} "
+                "is no number: start several processes with torchrun, or unset WORLD_SIZE"
+            ) from None
+        return cls(rank, num_processes, local_rank)

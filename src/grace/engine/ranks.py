@@ -1,0 +1,182 @@
+"""The processes that carry a run out together: one, or several that torchrun started.
+
+Every process runs the same program on the same settings, so that all of them meet the same
+exchanges in the same order. What the first one finds out where rounding could make processes
+differ, the others are told.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, ClassVar, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from grace.configs.experiment import EngineSettings
+from grace.engine.device import device_name
+from grace.engine.launch import Launch
+from grace.storage import values
+
+
+@final
+class Ranks:
+    """This process among those that work together; alone, every exchange is over at once.
+
+    Args:
+        rank: of this process, from 0.
+        num_processes: in all; more than one needs torch's process group, see ``started``.
+    """
+
+    _starts: ClassVar[int] = 0
+
+    def __init__(self, rank: int = 0, num_processes: int = 1) -> None:
+        assert 0 <= rank < num_processes
+        self.rank = rank
+        self.num_processes = num_processes
+
+    @classmethod
+    @contextmanager
+    def started(cls, settings: EngineSettings) -> Iterator["Ranks"]:
+        """Join the processes that torchrun started, for as long as the context lasts.
+
+        A process that was started alone does nothing here. On GPUs each takes that of its local
+        rank.
+
+        Raises:
+            ValueError: if there are fewer GPUs than processes, or see ``Launch``.
+        """
+        launch = Launch.from_environment()
+        if launch.num_processes == 1:
+            yield cls()
+            return
+        device = device_name(settings)
+        if device == "cuda":
+            _take_gpu(launch.local_rank)
+        rank, size = launch.rank, launch.num_processes
+        # Whoever waits for the first process may wait long; torchrun ends all when one fails.
+        patience = timedelta(days=7)
+        store = next(rendezvous("env://", rank, size, timeout=patience))[0]
+        # Every process counts its starts: a second group must not meet the traces of the first.
+        cls._starts += 1
+        dist.init_process_group(
+            # What is told, such as records and features, is on the CPU wherever the work is done.
+            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+            store=dist.PrefixStore(f"grace/{cls._starts}", store),  # type: ignore[attr-defined]
+            rank=rank,
+            world_size=size,
+            timeout=patience,
+        )
+        yield cls(rank, size)
+        # Not after an error: the others may not come, and the process is about to end.
+        dist.destroy_process_group()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and tells."""
+        return self.rank == 0
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there is anybody else."""
+        return self.num_processes > 1
+
+    def rows(self, num_images: int) -> slice:
+        """Say which rows of a batch are this process's.
+
+        They are shared out evenly, but nobody gets a single one of several, from which batch norm
+        could estimate no variance. A process left without rows borrows the first one's, so that it
+        goes through the same motions; its ``share`` is 0.
+        """
+        parts = self._num_parts(num_images)
+        part = self.rank if self.rank < parts else 0
+        return slice(num_images * part // parts, num_images * (part + 1) // parts)
+
+    def share(self, num_images: int) -> float:
+        """Say which share of a batch this process's rows are, in [0, 1]; 0 of borrowed ones."""
+        if self.rank >= self._num_parts(num_images):
+            return 0.0
+        return len(range(num_images)[self.rows(num_images)]) / num_images
+
+    def _num_parts(self, num_images: int) -> int:
+        assert num_images > 0
+        return min(self.num_processes, max(1, num_images // 2))
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their sums over the processes, the same bits on all of them."""
+        self._exchange(tensors, lambda tensor: dist.all_reduce(tensor))
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace floating-point tensors by their means over the processes."""
+
+        def mean(tensor: Tensor) -> None:
+            dist.all_reduce(tensor)
+            tensor /= self.num_processes
+
+        self._exchange(tensors, mean)
+
+    def minimum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their least values over the processes."""
+        self._exchange(tensors, lambda tensor: dist.all_reduce(tensor, dist.ReduceOp.MIN))
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by the first process's."""
+        self._exchange(tensors, lambda tensor: dist.broadcast(tensor, 0))
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.are_several:
+            self.sum([torch.zeros(1)])
+
+    @contextmanager
+    def first_goes_ahead(self) -> Iterator[None]:
+        """Let the first process through the context before the others: it may fetch files."""
+        if not self.is_first:
+            self.barrier()
+        yield
+        if self.is_first:
+            self.barrier()
+
+    def tell(self, value: Any) -> Any:  # noqa: ANN401 - whatever ``values`` can write
+        """Return the first process's value on every process.
+
+        Args:
+            value: a tensor, none, a number or text, or a mapping or list of such values. The other
+                processes' own do not matter. They get tensors on the CPU and tuples as lists.
+        """
+        if not self.are_several:
+            return value
+        data = torch.empty(0, dtype=torch.uint8)
+        if self.is_first:
+            data = torch.frombuffer(bytearray(values.encode(value)), dtype=torch.uint8)
+        size = torch.tensor(len(data))
+        dist.broadcast(size, 0)
+        if not self.is_first:
+            data = torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, 0)
+        return value if self.is_first else values.decode(data.numpy().tobytes(), "what was told")
+
+    def _exchange(self, tensors: Sequence[Tensor], work: Callable[[Tensor], object]) -> None:
+        """Do a collective's work on tensors as on one; it may change what it is given."""
+        if not self.are_several:
+            return
+        with torch.no_grad():
+            for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+                own = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+                joined = torch.cat([tensor.reshape(-1) for tensor in own])
+                work(joined)
+                parts = joined.split([tensor.numel() for tensor in own])
+                for tensor, part in zip(own, parts, strict=True):
+                    tensor.copy_(part.view(tensor.shape))
+
+
+def _take_gpu(local_rank: int) -> None:
+    num_gpus = torch.cuda.device_count()
+    if local_rank >= num_gpus:
+        raise ValueError(
+            f"process {local_rank} of this machine has no GPU of its own, torch sees {num_gpus}: "
+            f"start torchrun with --nproc-per-node {num_gpus}, or set engine.device=cpu"
+        )
+    torch.cuda.set_device(local_rank)

@@ -1,0 +1,61 @@
+"""Values made of tensors, texts and numbers, as JSON beside tensors, and as bytes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from grace.storage import strict_json, tensors
+
+
+def take_apart(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
+    """Describe a value in JSON, its tensors put aside into ``kept``.
+
+    Args:
+        value: a tensor, none, a boolean, number or text, or a mapping with text keys, list or
+            tuple of such values.
+        kept: gets the tensors.
+    """
+    if isinstance(value, Tensor):
+        name = str(len(kept))
+        kept[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        assert all(isinstance(key, str) for key in value)
+        return {"mapping": {key: take_apart(item, kept) for key, item in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"list": [take_apart(item, kept) for item in value]}
+    assert value is None or isinstance(value, bool | int | float | str), type(value)
+    return {"plain": value}
+
+
+def put_together(described: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
+    """Undo ``take_apart``; a tuple comes back as a list."""
+    if "tensor" in described:
+        return kept[described["tensor"]]
+    if "mapping" in described:
+        return {key: put_together(item, kept) for key, item in described["mapping"].items()}
+    if "list" in described:
+        return [put_together(item, kept) for item in described["list"]]
+    return described["plain"]
+
+
+def encode(value: Any) -> bytes:  # noqa: ANN401
+    """Write such a value as bytes.
+
+    Raises:
+        ValueError: it holds a number that is not finite, or a tensor of an unusual type.
+    """
+    kept: dict[str, Tensor] = {}
+    described = take_apart(value, kept)
+    return tensors.encode(kept, {"value": strict_json.dump(described).decode()})
+
+
+def decode(data: bytes, what: str) -> Any:  # noqa: ANN401
+    """Read what ``encode`` wrote: tensors come back on the CPU, tuples as lists.
+
+    Raises:
+        DamagedError: it is nothing of the kind; ``what`` names it.
+    """
+    kept, metadata = tensors.decode(data, what)
+    return put_together(strict_json.parse(metadata["value"].encode(), what), kept)

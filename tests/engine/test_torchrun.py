@@ -1,0 +1,179 @@
+"""Several processes do what one does: what ``two_processes`` found, started once by torchrun."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from two_processes import LEFT_OVER, STREAM
+
+from contract import VARIANTS
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()),
+    reason="this build of torch has no gloo, by which processes on CPUs exchange",
+)
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What each of the two processes found; the workers of one session start them once."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "two-processes"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "started").exists():
+            (folder / "started").touch()
+            start(folder)
+    one, two = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
+    return one, two
+
+
+def start(folder: Path) -> None:
+    # By number, as the name of a machine without a network may lead nowhere.
+    torchrun = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2"
+    script = [str(HERE / "two_processes.py"), str(folder)]
+    done = subprocess.run(
+        [sys.executable, *torchrun.split(), *script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+Found = tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+class TestEveryMethod:
+    def test_gradients_are_those_of_one_process(self, found: Found, variant: str) -> None:
+        """With batch norm in eval mode, of whole odd batches and of ones with an empty slice."""
+        gradients = found[0]["together"][variant]["gradients"]
+        assert {entry["item"] for entry in gradients} >= {"base"}
+        sizes = {entry["images"] for entry in gradients}
+        assert LEFT_OVER in sizes
+        assert all(size % 2 for size in sizes)
+        for entry in gradients:
+            assert entry["largest"] > 1e-4, entry
+            assert entry["difference"] < 1e-5 * max(1, entry["largest"]), entry
+
+    def test_the_processes_stay_the_same(self, found: Found, variant: str) -> None:
+        one, two = (process["together"][variant] for process in found)
+        assert len(set(one["weights"])) == len(STREAM)
+        assert one["weights"] == two["weights"]
+        assert one["exemplars"] == two["exemplars"]
+        assert one["losses"] == two["losses"]
+
+    def test_one_process_would_herd_the_same_exemplars(self, found: Found, variant: str) -> None:
+        mine = found[0]["together"][variant]
+        if variant in ("ewc", "finetune", "joint"):  # None is herded: none kept, or all.
+            assert mine["herded alone"] == []
+            return
+        assert [len(kept) for kept in mine["exemplars"]] == [2, 4]
+        assert mine["exemplars"] == mine["herded alone"]
+
+    def test_accuracy_is_that_of_one_process(self, found: Found, variant: str) -> None:
+        """Each learns the classes that it can remember to 90 %, and the two end within 10 points.
+
+        Without exemplars old classes are forgotten, some runs more than others.
+        """
+        which = "new" if variant in ("ewc", "finetune") else "all"
+        together = found[0]["together"][variant]["accuracy"][which]
+        (alone,) = (p["alone"][variant]["accuracy"][which] for p in found if variant in p["alone"])
+        assert alone >= 0.9
+        assert together >= 0.9
+        assert together == pytest.approx(alone, abs=0.1)
+
+
+class TestSmallWorks:
+    """The processes differ, and end alike."""
+
+    def test_running_statistics_are_averaged(self, found: Found) -> None:
+        """The mean of two halves' means is the mean of all, of which batch norm takes a tenth."""
+        for works in (process["small works"] for process in found):
+            assert max(map(abs, works["before"])) > 0.01
+            assert works["running mean"] == pytest.approx(works["before"], rel=1e-5, abs=1e-6)
+            swept = works["swept"]
+            assert swept["told"] == pytest.approx(swept["expected"], rel=1e-5, abs=1e-6)
+
+    def test_losses_are_means_over_all_images(self, found: Found) -> None:
+        """Of 12 images, 7 have the label 1."""
+        for works in (process["small works"] for process in found):
+            assert works["losses"]["label"] == pytest.approx(7 / 12)
+
+    def test_weights_that_came_apart_are_the_first_ones_after_a_phase(self, found: Found) -> None:
+        """The second one's were larger by 1; steps are of a millionth."""
+        one, two = (process["small works"] for process in found)
+        assert one["head"] == two["head"]
+        assert one["head"] == pytest.approx(one["head before"], abs=1e-3)
+
+    def test_dropout_differs_and_what_an_objective_draws_does_not(self, found: Found) -> None:
+        (dropout, drawn), (other, same) = (process["small works"]["noise"] for process in found)
+        assert dropout != other
+        assert drawn == same
+
+    def test_a_sweep_is_the_first_ones(self, found: Found) -> None:
+        told = [process["small works"]["told"] for process in found]
+        assert told == [{"rank": 0, "tensor": [0, 7], "pair": [1.5, None]}] * 2
+
+    def test_a_bad_loss_anywhere_ends_all_with_the_same_words(self, found: Found) -> None:
+        expected = (
+            "loss 'bad' is not finite in phase 'bad', epoch 1, batch 2: lower the learning rate of "
+            "this phase's recipe"
+        )
+        assert [process["small works"]["error"] for process in found] == [expected] * 2
+
+
+class TestRuns:
+    def test_all_return_the_record_that_one_writes(self, found: Found) -> None:
+        one, two = (process["runs"]["straight"] for process in found)
+        assert one == two
+        assert (one["status"], one["processes"], len(one["tasks"])) == ("finished", 2, 3)
+        assert [task["verdict"] for task in one["tasks"]] == ["base", "grow", "compress"]
+
+    def test_the_first_one_is_heard(self, found: Found) -> None:
+        first, second = (process["runs"]["heard"] for process in found)
+        assert [first.count(event) for event in ("task_started", "task_finished")] == [3, 3]
+        assert first.count("epoch_finished") == 2 * 4
+        assert second == []
+
+    @pytest.mark.parametrize(
+        ("straight", "resumed"),
+        [("straight", "resumed"), ("fisher", "fisher resumed")],
+        ids=["within phases", "after a gradient sweep"],
+    )
+    def test_a_killed_run_goes_on_bit_for_bit(
+        self, found: Found, straight: str, resumed: str
+    ) -> None:
+        for runs in (process["runs"] for process in found):
+            assert runs[resumed]["tasks"] == runs[straight]["tasks"]
+            assert runs[resumed]["weights"] == runs[straight]["weights"] != ""
+
+    def test_a_finished_run_is_returned_to_all(self, found: Found) -> None:
+        for runs in (process["runs"] for process in found):
+            assert runs["again"] == {**runs["resumed"], "weights": ""}
+
+    def test_a_run_that_fails_ends_once_the_record_says_why(self, found: Found) -> None:
+        one, two = (process["runs"]["wild"] for process in found)
+        assert one == two
+        assert one["status"] == "failed"
+        assert one["recorded"] == one["error"]
+        assert "not finite in phase 'base', epoch 1" in one["error"]
+
+    def test_a_command_prints_once(self, found: Found) -> None:
+        first, second = (process["command"] for process in found)
+        assert first["out"].count("Last") == first["out"].count("record") == 1
+        assert first["err"].count("task 3/3: update") == 1
+        assert second == {"out": "", "err": "", "code": 0}
+        assert first["code"] == 0
