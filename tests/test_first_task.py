@@ -1,7 +1,6 @@
 """A first task that methods train alike is trained once, and never taken for another one."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from grace.configs.methods import (
 from grace.configs.registry import METHODS, Entry
 from grace.data.images import Dataset
 from grace.data.scenario import Task
-from grace.engine.phase import Phase
+from grace.engine.phase import Batch, Loss, Objective, Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
 from grace.methods.base import Method, Outcome, Steps
@@ -236,8 +235,14 @@ class Smooth(Method[ReplaySettings]):
     def later_task(self, task: Task) -> Steps[Outcome]:
         raise NotImplementedError
 
-    def classification(self, loss: Any = None) -> Any:
-        return super().classification(partial(cross_entropy, label_smoothing=0.5))
+    def classification(self) -> Objective:
+        head = self.network.head
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            loss = cross_entropy(head(batch.learned[0]), batch.labels, label_smoothing=0.5)
+            return {"classification": Loss(loss)}
+
+        return objective
 
 
 def test_a_method_that_changes_its_first_task_shares_nothing(
