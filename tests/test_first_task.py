@@ -1,13 +1,21 @@
 """A first task that methods train alike is trained once, and never taken for another one."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.nn.functional import cross_entropy
 
-from grace.configs.experiment import ExperimentSettings, ScenarioSettings, SeedSettings
+from grace.configs.experiment import (
+    EngineSettings,
+    ExperimentSettings,
+    ScenarioSettings,
+    SeedSettings,
+)
 from grace.configs.load import load_experiment
 from grace.configs.methods import (
     BaseMethodSettings,
@@ -30,7 +38,7 @@ from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
 from grace.methods.base import Method, Outcome, Steps
 from grace.record import RunRecord, fingerprints
-from grace.storage import atomic
+from grace.storage import atomic, tensors
 from grace.studies.summary import shared_seconds
 from tiny_streams import dataset, recipe, settings
 from tiny_streams import quick_disk as quick_disk
@@ -168,6 +176,64 @@ def test_what_was_left_damaged_is_trained_anew(
     trained.clear()
     run(ALIKE["der"], tmp_path / "three", shared)
     assert "base" not in trained
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{"threads": 2}, {"channels_last": False}, {"compile": False}],
+    ids=lambda engine: next(iter(engine)),
+)
+def test_what_rounds_otherwise_is_not_shared(
+    quadrants: Dataset, trained: list[str], tmp_path: Path, engine: dict[str, Any]
+) -> None:
+    threads = torch.get_num_threads()
+    try:
+        shared = tmp_path / "first-tasks"
+        run(ALIKE["replay"], tmp_path / "one", shared, engine=EngineSettings(threads=1))
+        trained.clear()
+        other = EngineSettings(**{"threads": 1, **engine})
+        run(ALIKE["wa"], tmp_path / "two", shared, engine=other)
+        assert "base" in trained
+        trained.clear()
+        run(ALIKE["wa"], tmp_path / "three", shared, engine=EngineSettings(threads=1))
+        assert "base" not in trained
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", "1e400"),
+        ("seconds", "-1000000.0"),
+        ("seconds", '"5"'),
+        ("losses", '{"classification":1e400}'),
+        ("losses", '{"<script>":1.0}'),
+        ("losses", "[]"),
+    ],
+)
+def test_a_forged_entry_is_trained_anew(
+    quadrants: Dataset, trained: list[str], tmp_path: Path, name: str, value: str
+) -> None:
+    shared = tmp_path / "first-tasks"
+    run(ALIKE["replay"], tmp_path / "one", shared)
+    (left,) = shared.rglob("*.safetensors")
+    kept, metadata = tensors.decode(left.read_bytes(), "entry")
+    snapshot = json.loads(metadata["entry"])
+    snapshot["snapshot"][name] = "HERE"
+    text = json.dumps(snapshot).replace('"HERE"', value)
+    # Whoever forges it can hash it, too.
+    digest = hashlib.sha256(text.encode() + tensors.encode(kept)).hexdigest()
+    left.write_bytes(tensors.encode(kept, {"entry": text, "sha256": digest}))
+    trained.clear()
+    record = run(ALIKE["wa"], tmp_path / "two", shared)
+    assert "base" in trained
+    assert record.tasks[0].phases[0].losses.keys() == {"classification"}
+
+
+def test_a_folder_that_cannot_be_made_ends_no_run(quadrants: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "first-tasks").write_text("no folder")
+    assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
 
 
 def test_a_run_killed_behind_a_shared_first_task_goes_on(

@@ -32,6 +32,7 @@ def test_each_method_has_its_preset_and_what_is_said_of_all() -> None:
     ("overrides", "methods", "seeds", "message"),
     [
         ([], ["drr"], [1], r"no method 'drr'; did you mean 'der'\? \(known: grace, der, "),
+        ([], ["der", ""], [1], "a method's name is empty: name methods as grace,der"),
         ([], ["der", "wa", "der"], [1], "method der is given twice"),
         ([], [], [1, 2, 1], "seed 1 is given twice"),
         ([], [], [], "a comparison needs a seed at least"),

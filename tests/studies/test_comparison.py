@@ -4,15 +4,17 @@ import csv
 import io
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grace.configs.load import load_experiment
 from grace.experiment import run_experiment
 from grace.storage.errors import BusyError
 from grace.storage.lock import exclusive
-from grace.studies.cells import Cell, cells_of
+from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.comparison import Comparison, compare
 from grace.studies.summary import shared_seconds, summarise
 from synthetic_records import MakeRecord
@@ -88,6 +90,14 @@ def test_the_first_task_was_trained_once(whole: tuple[Path, Comparison, Notes]) 
     assert sorted([wa.earlier > 0, replay.earlier > 0]) == [False, True]
     assert shared_seconds(result.records) == max(wa.earlier, replay.earlier)
     assert len(list((directory / "first-tasks").rglob("*.safetensors"))) == 1
+
+
+def test_every_cell_says_how_many_threads_it_has(tmp_path: Path) -> None:
+    given = cells("replay", more=("engine.threads=null", "methods.replay.base.epochs=1"))
+    compare(given, tmp_path / "there", Notes(), at_once=1)
+    written = load_experiment(str(tmp_path / "there" / "cells" / "replay-s4.yaml"))
+    assert written.engine.threads == 1
+    assert written.model_copy(update={"engine": given[0].settings.engine}) == given[0].settings
 
 
 def test_what_is_written(whole: tuple[Path, Comparison, Notes]) -> None:
@@ -194,6 +204,25 @@ def test_another_protocol_is_refused(copied: Path, more: str) -> None:
     # None of its own methods has a run there.
     with pytest.raises(ValueError, match="holds a run with other data, backbone or memory"):
         compare(cells("der", more=(more,)), copied, Notes())
+
+
+@pytest.mark.parametrize(("first", "then"), [("replay", "wa"), ("wa", "replay")])
+def test_a_method_with_a_backbone_of_its_own_can_be_added(
+    tmp_path: Path, first: str, then: str
+) -> None:
+    own = [*QUICK, "methods.wa.backbone.name=resnet32"]
+    directory = tmp_path / "there"
+    alone = cells_of("digits", own, [first], [4])
+    compare(alone, directory, Notes(), at_once=1)
+    beside = cells_of("digits", own, [then], [4])
+    with pytest.raises(ValueError, match=f"{first}-s4 holds a run with other data, backbone"):
+        compare(beside, directory, Notes(), settings_of=partial(settings_of, "digits", QUICK[1:]))
+    result = compare(
+        beside, directory, Notes(), at_once=1, settings_of=partial(settings_of, "digits", own)
+    )
+    assert {record.method for record in result.records} == {"wa", "replay"}
+    told = "- backbones: resnet20, conv7 (replay); resnet32, conv7 (wa)\n"
+    assert told in (directory / "summary.md").read_text()
 
 
 def test_other_settings_of_a_run_are_refused(copied: Path) -> None:

@@ -10,7 +10,13 @@ import grace
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import load_experiment
 from grace.studies import machine
-from grace.studies.machine import jobs_at_once, run_command, run_environment, usable_cores
+from grace.studies.machine import (
+    jobs_at_once,
+    run_command,
+    run_environment,
+    usable_cores,
+    with_threads,
+)
 
 
 def settings(*overrides: str) -> ExperimentSettings:
@@ -22,7 +28,7 @@ def settings(*overrides: str) -> ExperimentSettings:
     [
         (16, 64e9, 1, 16),
         (16, 64e9, 4, 4),
-        (16, 64e9, None, 1),
+        (16, 64e9, None, 16),
         (2, 64e9, 4, 1),
         (16, 7e9, 1, 3),
         (2, 1e9, 1, 1),
@@ -51,6 +57,13 @@ def test_on_a_gpu_cores_and_its_memory_decide(monkeypatch: pytest.MonkeyPatch) -
     assert jobs_at_once(settings("data.image_size=224"), "cuda") == 1
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (78 * 10**9, 80 * 10**9))
     assert jobs_at_once(settings(), "cuda") == 16
+
+
+def test_results_depend_on_no_number_of_runs_at_once() -> None:
+    """Threads decide how sums are rounded: a CPU run has a number of its own."""
+    assert with_threads(settings("engine.threads=null"), "cpu").engine.threads == 1
+    assert with_threads(settings("engine.threads=4"), "cpu").engine.threads == 4
+    assert with_threads(settings("engine.threads=null"), "cuda").engine.threads is None
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_one_waits_while_another_trains_the_first_task_that_both_need(tmp_path: 
     shared, other, b_ran = tmp_path / "shared", tmp_path / "other", tmp_path / "b ran"
     # a leaves its network when c is over, and ends when b is.
     leaves = f"""{gate(tmp_path / "c ran")}
-p = pathlib.Path({str(shared / "cpu")!r})
+p = pathlib.Path({str(shared / "machine")!r})
 p.mkdir(parents=True)
 (p / '0000.safetensors').touch()
 {gate(b_ran)}"""

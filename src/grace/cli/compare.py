@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -57,7 +58,7 @@ def compare(
     """
     with one_line_errors(), _ended_like_ctrl_c():
         from grace.cli._comparison_progress import ComparisonProgress, print_comparison
-        from grace.studies.cells import cells_of
+        from grace.studies.cells import cells_of, settings_of
         from grace.studies.comparison import compare as run_comparison
 
         experiment, overrides = split(arguments or ())
@@ -73,6 +74,7 @@ def compare(
                 at_once=jobs,
                 shares_first_task=share,
                 command=shlex.join(["grace", *sys.argv[1:]]),
+                settings_of=partial(settings_of, experiment, overrides),
             )
         print_comparison(result)
         if result.failures:

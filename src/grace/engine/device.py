@@ -11,6 +11,7 @@ from torch import nn
 
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
+from grace.storage.processor import processor_name
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -48,6 +49,18 @@ class Device:
         if self.channels_last:
             module.to(memory_format=torch.channels_last)
         return module
+
+    @property
+    def rounding(self) -> str:
+        """Name all of this machine that rounding depends on: equal work then gives equal bits."""
+        is_gpu = self.torch_device.type == "cuda"
+        parts = (
+            torch.cuda.get_device_name(self.torch_device) if is_gpu else processor_name(),
+            f"{torch.get_num_threads()} threads",
+            f"channels_last={self.channels_last}",
+            f"compile={self.compile}",
+        )
+        return ", ".join(parts)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Context in which forward passes and losses run."""

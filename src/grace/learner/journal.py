@@ -8,6 +8,7 @@ counts as absent: doing the work again gives the same result.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -53,23 +54,31 @@ class Journal:
         self._next = time.monotonic() + seconds_between
         self.was_read = False
         """Whether some of its work was found and not done anew."""
-        self.common: Journal | None = None
+        self._common: Journal | None = None
         """Where what other learners train alike is found and left, once it is finished."""
+
+    def share(self, folder: Path, trainer: Trainer) -> None:
+        """Find and leave there what learners train alike, if all that decides rounding is equal."""
+        rounding = f"{trainer.device.rounding}, {trainer.ranks.num_processes} processes"
+        place = folder / hashlib.sha256(rounding.encode()).hexdigest()[:16]
+        with suppress(OSError):  # Who cannot share trains alone.
+            place.mkdir(parents=True, exist_ok=True)
+            self._common = Journal(place)
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out the ``number``-th item of an update, or find its result."""
         if isinstance(item, Phase):
             own = _PhaseEntry(self, number, item)
-            if self.common is None or not item.is_common:
+            if self._common is None or not item.is_common:
                 return trainer.run(item, own)
-            common = _PhaseEntry(self.common, 0, item)
+            common = _PhaseEntry(self._common, 0, item)
             return trainer.run(item, _CommonPhase(own, common, item.recipe.epochs))
         wanted = _sweep_key(item)
         found = self._read(number, wanted)
         if found is not None:
             with suppress(*_UNFIT):
                 value = put_together(found[0]["value"], found[1])
-                known = Known(value, float(found[0]["seconds"]), _moved(found[1]))
+                known = Known(value, _seconds(found[0]["seconds"]), _moved(found[1]))
                 return trainer.recall(item, known)
         result = trainer.run(item)
         kept: dict[str, Tensor] = {}
@@ -96,8 +105,8 @@ class Journal:
             return Snapshot(
                 epochs=epochs,
                 tensors=kept,
-                losses={name: float(loss) for name, loss in entry["snapshot"]["losses"].items()},
-                seconds=float(entry["snapshot"]["seconds"]),
+                losses=_losses(entry["snapshot"]["losses"]),
+                seconds=_seconds(entry["snapshot"]["seconds"]),
                 scaler=dict(entry["snapshot"]["scaler"]),
             )
         return None
@@ -128,7 +137,7 @@ class Journal:
         except torch.OutOfMemoryError:
             raise
         except (AssertionError, AttributeError, LookupError, TypeError, RuntimeError) as error:
-            if not self.was_read:
+            if not (self.was_read or (self._common is not None and self._common.was_read)):
                 raise
             raise DamagedError(
                 f"the unfinished update in '{self._folder}' does not go on: {error!r}: drop it "
@@ -201,6 +210,23 @@ class _CommonPhase:
         if is_last:
             with suppress(OSError):  # A full disk ends no run that has its own.
                 self._common.offer(take, is_last=True)
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError("no duration")
+    return float(value)
+
+
+def _losses(values: Mapping[str, object]) -> dict[str, float]:
+    for name, value in values.items():
+        if (
+            not name.isidentifier()
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise ValueError("no losses")
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 
 def _digest(text: str, kept: Mapping[str, Tensor]) -> str:

@@ -581,11 +581,7 @@ class Learner:
         """Run the method; also measure what a phase distils from, on the held-out images."""
         self.trainer.start_task(task.number)
         if journal and self._first_task and task.number == 1:
-            # Another kind of device or number of processes rounds otherwise.
-            kind = self.trainer.device.torch_device.type
-            folder = self._first_task / f"{kind}-{self.trainer.ranks.num_processes}"
-            folder.mkdir(parents=True, exist_ok=True)
-            journal.common = Journal(folder)
+            journal.share(self._first_task, self.trainer)
         steps = self.method.learn(task)
         result: Any = None
         teacher: float | None = None

@@ -25,7 +25,7 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase, named_parameters
 from grace.engine.reducers import SquaredGradients
 from grace.methods.base import Method, Outcome, Steps
-from grace.methods.new_classes import new_class_loss
+from grace.methods.new_classes import new_class_loss, warn_of_one_class
 from grace.methods.workshop import Workshop
 from grace.networks.loading import load_tensors
 from grace.objectives.importance import merged_importance, quadratic_penalty
@@ -52,6 +52,7 @@ class EWC(Method[EWCSettings]):
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         """L = CE(z[:, K_old:], y − K_old) + λ·Ω, with the present network as anchor."""
+        warn_of_one_class(task)
         importance = self.importance
         anchor = {name: value.detach().clone() for name, value in self._parameters().items()}
         self.grow_head(task)

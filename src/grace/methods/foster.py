@@ -9,7 +9,8 @@ Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
 3. The class means of nearest mean of exemplars are the student's.
 4. A classifier that is saved keeps its teacher, which no later task needs, for the sake of that
    comparison. Under a ceiling on the learner's bytes the teacher goes as soon as it has taught.
-5. A task without a new class is refused: there is nothing to boost.
+5. Batches have 128 images in every protocol; 256 are published for ImageNet-100 B50I10.
+6. A task without a new class is refused: there is nothing to boost.
 """
 
 from collections.abc import Collection, Mapping

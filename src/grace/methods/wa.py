@@ -4,8 +4,8 @@ Where this departs from the paper (Zhao et al., CVPR 2020):
 
 1. The head's weights are not kept positive in training: alignment scales them as they are.
 2. The distillation is the cross-entropy with the softened teacher, T = 2, without the factor T².
-3. λ = K_old/K counts classes, in a task as in the paper; images of known classes count as old. A
-   task without a new class is refused: λ would be 1, and its images would not be learnt.
+3. λ = K_old/K counts classes, not images. A task without a new class is refused: λ would be 1, and
+   its images would not be learnt.
 """
 
 from typing import ClassVar, final

@@ -12,6 +12,7 @@ from typing import Any
 
 import grace
 from grace.configs.experiment import ExperimentSettings
+from grace.storage.processor import processor_name
 
 
 def collect_versions() -> dict[str, str]:
@@ -38,22 +39,13 @@ def collect_hardware(
     """
     return {
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": processor_name(),
         "cores": os.cpu_count() or 1,
         "threads": threads,
         "device": device,
         "gpu": gpu,
         "processes": processes,
     }
-
-
-def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

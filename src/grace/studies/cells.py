@@ -51,6 +51,8 @@ def cells_of(
     """
     chosen = list(methods) or list(METHODS)
     for name in chosen:
+        if not name:
+            raise ValueError("a method's name is empty: name methods as grace,der")
         if name not in METHODS:
             raise ValueError(
                 f"no method '{name}'{did_you_mean(name, METHODS)} (known: {', '.join(METHODS)})"
@@ -72,6 +74,17 @@ def cells_of(
     for line in (line for line in found[0][1] if line in idle):
         warnings.warn(line, ConfigWarning, stacklevel=2)
     return [Cell(*pair, settings) for pair, (settings, _) in zip(pairs, found, strict=True)]
+
+
+def settings_of(
+    experiment: str, overrides: Sequence[str], method: str, seed: int = 1
+) -> ExperimentSettings:
+    """Resolve the run of one method alone; what has no effect in it is not told.
+
+    Raises:
+        ValueError: for an unknown method, or settings that are wrong.
+    """
+    return _loaded(experiment, [*overrides, f"method={method}", f"seed={seed}"])[0]
 
 
 def _loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettings, list[str]]:

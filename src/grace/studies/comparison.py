@@ -9,17 +9,18 @@ Layout::
     table.md, table.csv, table.tex, summary.md, report.html
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import dump_settings
 from grace.record import RunRecord, read_record
 from grace.storage.atomic import write_text
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell
-from grace.studies.machine import jobs_at_once, run_command, run_environment
+from grace.studies.machine import jobs_at_once, run_command, run_environment, with_threads
 from grace.studies.pool import Job, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
@@ -50,6 +51,7 @@ def compare(
     at_once: int | None = None,
     shares_first_task: bool = True,
     command: str = "",
+    settings_of: Callable[[str], ExperimentSettings] | None = None,
 ) -> Comparison:
     """Carry out the cells that are not finished yet; write tables and a report about the directory.
 
@@ -63,6 +65,8 @@ def compare(
         at_once: runs at a time; none takes what cores and memory allow.
         shares_first_task: whether methods that train their first task alike train it once.
         command: that the summary shall name.
+        settings_of: what a method's cell would have here. Runs of methods that no cell names may
+            stand in the directory if that has their protocol: a preset may bring a backbone.
 
     Returns:
         The finished records, the failures, and the files that tell of them.
@@ -80,11 +84,12 @@ def compare(
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
         for folder in ("cells", "runs", "logs"):
             (directory / folder).mkdir(exist_ok=True)
-        _refuse_others(directory, {identity["protocol"] for identity in identities})
-        jobs_here = at_once or _at_once(cells)
+        _refuse_others(directory, {told["protocol"] for told in identities}, settings_of)
+        device = _device(cells[0].settings)
+        jobs_here = at_once or jobs_at_once(cells[0].settings, device)
         environment = run_environment(jobs_here)
         jobs = [
-            _job(directory, cell, identity, environment, shares=shares_first_task)
+            _job(directory, cell, identity, device, environment, shares=shares_first_task)
             for cell, identity in zip(cells, identities, strict=True)
             if not _is_finished(_place(directory, cell), identity)
         ]
@@ -120,10 +125,25 @@ def _refuse_occupied(directory: Path) -> None:
         )
 
 
-def _refuse_others(directory: Path, protocols: Collection[str]) -> None:
+def _refuse_others(
+    directory: Path,
+    protocols: Collection[str],
+    settings_of: Callable[[str], ExperimentSettings] | None,
+) -> None:
     """Refuse to stand beside runs that may not stand in one table with these."""
-    for place in _begun(directory):
-        if _read(place).info.fingerprints.get("protocol") not in protocols:
+    from grace.experiment import identify
+
+    found = {place: _read(place) for place in _begun(directory)}
+    others = {
+        p: r for p, r in found.items() if r.info.fingerprints.get("protocol") not in protocols
+    }
+    own: dict[str, str] = {}
+    if others and settings_of is not None:
+        methods = sorted({record.method for record in others.values()})
+        told = identify([settings_of(method) for method in methods])
+        own = {name: identity["protocol"] for name, identity in zip(methods, told, strict=True)}
+    for place, record in others.items():
+        if record.info.fingerprints.get("protocol") != own.get(record.method):
             raise ValueError(
                 f"{place} holds a run with other data, backbone or memory: choose another --out "
                 "for this comparison"
@@ -167,25 +187,23 @@ def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, str]]:
     return tuple(records), unreadable
 
 
-def _at_once(cells: Sequence[Cell]) -> int:
-    import torch
+def _device(settings: ExperimentSettings) -> str:
+    from grace.engine.device import device_name
 
-    settings = cells[0].settings
-    device = settings.engine.device
-    is_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    return jobs_at_once(settings, "cuda" if is_gpu else "cpu")
+    return device_name(settings.engine)
 
 
 def _job(
     directory: Path,
     cell: Cell,
     identity: Mapping[str, str],
+    device: str,
     environment: Mapping[str, str],
     *,
     shares: bool,
 ) -> Job:
     settings = directory / "cells" / f"{cell.name}.yaml"
-    write_text(settings, dump_settings(cell.settings))
+    write_text(settings, dump_settings(with_threads(cell.settings, device)))
     place, common = _place(directory, cell), directory / "first-tasks"
     options = {"--out": place, **({"--first-tasks": common} if shares else {})}
     return Job(

@@ -20,12 +20,11 @@ def jobs_at_once(settings: ExperimentSettings, device: str, bytes_each: int = 2 
         bytes_each: memory that a run of small images is taken to need, on the machine and on a GPU.
 
     Returns:
-        As many as there are cores for ``engine.threads`` of each and memory for all; at least 1.
-        On a GPU a run needs one core, and images of more than 64 pixels have it to themselves.
+        As many as there are cores for ``engine.threads`` of each (1 where it is not set) and memory
+        for all; at least 1. On a GPU a run needs one core, and images of more than 64 pixels have
+        it to themselves.
     """
-    threads = settings.engine.threads
-    cores = usable_cores()
-    wanted = [cores // (1 if device == "cuda" else threads or cores)]
+    wanted = [usable_cores() // (1 if device == "cuda" else settings.engine.threads or 1)]
     memory = memory_bytes()
     if memory is not None:
         wanted.append(memory // bytes_each)
@@ -35,6 +34,18 @@ def jobs_at_once(settings: ExperimentSettings, device: str, bytes_each: int = 2 
         small = (settings.data.image_size or 32) <= 64 and settings.data.source != "imagenet100"
         wanted.append(torch.cuda.mem_get_info()[0] // bytes_each if small else 1)
     return max(1, min(wanted))
+
+
+def with_threads(settings: ExperimentSettings, device: str) -> ExperimentSettings:
+    """Fix the number of CPU threads, 1 where it is not set.
+
+    Rounding depends on it. Left to torch it would follow from how many runs there are at once, and
+    so would every accuracy. On a GPU it decides nothing and stays as it is.
+    """
+    if device == "cuda" or settings.engine.threads is not None:
+        return settings
+    engine = settings.engine.model_copy(update={"threads": 1})
+    return settings.model_copy(update={"engine": engine})
 
 
 def usable_cores() -> int:

@@ -1,6 +1,6 @@
 """A page of text about a comparison: what was run where, and what came out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from grace.record import RunRecord
@@ -56,8 +56,21 @@ def _provenance(records: Sequence[RunRecord]) -> str:
         "torch": _listed(str(info.versions.get("torch")) for info in infos),
         "python": _listed(str(info.versions.get("python")) for info in infos),
         "hardware": _listed(_hardware(record) for record in records),
+        **_backbones(records),
     }
     return "\n".join(f"- {key}: {value}" for key, value in facts.items())
+
+
+def _backbones(records: Sequence[RunRecord]) -> Mapping[str, str]:
+    """Tell the backbones apart where a method's preset brought its own."""
+    methods: dict[str, dict[str, None]] = {}
+    for record in records:
+        own = record.info.config["backbone"]
+        name = ", ".join(f"{value}" for value in own.values() if value is not None)
+        methods.setdefault(name, {})[record.method] = None
+    if len(methods) == 1:
+        return {}
+    return {"backbones": "; ".join(f"{name} ({', '.join(who)})" for name, who in methods.items())}
 
 
 def _hardware(record: RunRecord) -> str:
