@@ -18,6 +18,7 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
+from grace.configs.recipe import Recipe
 from grace.configs.registry import resolve
 from grace.methods.base import Method
 from recorded_streams import Piece
@@ -60,6 +61,15 @@ def declared(variant: str) -> type[Method[Any]]:
     """The method's class."""
     found: type[Method[Any]] = resolve("method", name_of(variant))
     return found
+
+
+def with_epochs(variant: str, epochs: int) -> BaseMethodSettings:
+    """The settings of a variant, with so many epochs in every phase."""
+    settings = VARIANTS[variant]
+    recipes = {name: value for name, value in settings if isinstance(value, Recipe)}
+    assert recipes
+    longer = {name: kept.model_copy(update={"epochs": epochs}) for name, kept in recipes.items()}
+    return settings.model_copy(update=longer)
 
 
 def keeps_exemplars(variant: str) -> bool:

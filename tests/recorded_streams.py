@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -166,6 +167,15 @@ class Culprit:
 
 def teach(made: Learner, data: LabelledImages) -> Update:
     return made.update(data.images, class_names(data))
+
+
+def loaded(home: Path, num_learnt: int) -> Learner:
+    """A saved learner, given the images back that it declares to keep; they are not saved."""
+    made = Learner.load(home)
+    for counts in STREAM[:num_learnt] if made.method.keeps_all_images else ():
+        data = labelled(counts)
+        made.recall(data.images, class_names(data))
+    return made
 
 
 def kept_parts(made: Learner) -> dict[str, dict[str, Tensor]]:

@@ -35,12 +35,13 @@ from recorded_streams import (
     Culprit,
     Recordings,
     kept_parts,
+    loaded,
     moved,
     pixels,
     same_parts,
     teach,
 )
-from tiny_streams import class_names, labelled, learner, same, state, watch
+from tiny_streams import labelled, learner, same, state, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
@@ -64,7 +65,7 @@ def test_there_are_three_exceptions() -> None:
 
 @every_variant
 class TestStream:
-    def test_uneven_tasks_and_one_of_a_single_class_are_learnt(
+    def test_the_head_grows_by_the_new_classes_of_uneven_tasks(
         self, recordings: Recordings, variant: str
     ) -> None:
         run = recordings[variant]
@@ -364,15 +365,6 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
     assert same_parts(kept_parts(made), recordings[variant].steps[1].parts)
 
 
-def loaded(home: Path, num_learnt: int) -> Learner:
-    """A saved learner, given the images back that it declares to keep; they are not saved."""
-    made = Learner.load(home)
-    for counts in STREAM[:num_learnt] if made.method.keeps_all_images else ():
-        data = labelled(counts)
-        made.recall(data.images, class_names(data))
-    return made
-
-
 @every_variant
 class TestSaving:
     def test_a_saved_learner_predicts_the_same_and_goes_on(
@@ -388,7 +380,7 @@ class TestSaving:
             assert list(again) == list(said)
             assert same(again, said)
 
-    def test_an_update_goes_on_where_it_was_killed(
+    def test_an_update_killed_between_its_phases_goes_on(
         self,
         recordings: Recordings,
         variant: str,

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract import PROBE, VARIANTS, declared, every_variant
+from contract import PROBE, VARIANTS, declared, every_variant, name_of, with_epochs
 from counted_images import ReadCounts
 from grace.configs.experiment import EngineSettings, ScenarioSettings, SeedSettings
 from grace.data.images import Dataset
-from grace.engine.phase import Phase
+from grace.engine.phase import Phase, Work
 from grace.engine.trainer import NonFiniteLossError
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
@@ -28,9 +28,14 @@ from tiny_streams import (
     settings,
     state,
     task,
+    watch,
 )
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+AMONG_NEW = [name for name in VARIANTS if name_of(name) in {"ewc", "finetune"}]
+"""Their loss compares the logits of new classes alone."""
+AMONG_ALL = [name for name in VARIANTS if name not in AMONG_NEW]
 
 
 @every_variant
@@ -65,6 +70,52 @@ def test_an_experiment_keeps_its_test_images_and_later_tasks_to_itself(
         assert int(tested[test.labels <= present[-1]].min()) >= 1
         assert int(tested[test.labels > present[-1]].sum()) == 0
         assert int(reads.of("train", f"test {now}").sum()) == 0
+
+
+class TestOneNewClass:
+    """Classes 0, 1 and 2, then class 3 alone; four epochs, of one step in the later task."""
+
+    FIRST: Mapping[int, int] = {0: 10, 1: 10, 2: 10}
+    LATER: Mapping[int, int] = {3: 9}
+
+    @pytest.mark.parametrize("variant", AMONG_ALL)
+    def test_it_is_told_from_the_old_ones(self, variant: str) -> None:
+        made = learner(with_epochs(variant, 4))
+        for counts in (self.FIRST, self.LATER):
+            teach(made, labelled(counts))
+        new = made.predict(labelled({3: 20}, seed=5).images)
+        old = made.predict(labelled(dict.fromkeys(range(3), 20), seed=5).images)
+        # Chance is a quarter.
+        assert new.count("class 3") / 20 >= 0.8
+        assert old.count("class 3") / 60 <= 0.1
+
+    @pytest.mark.parametrize("variant", AMONG_NEW)
+    def test_it_teaches_nothing_where_it_is_compared_with_no_other(self, variant: str) -> None:
+        """Cross-entropy of a lone logit is 0, and so is its gradient: weights only decay."""
+        made = learner(with_epochs(variant, 4))
+        teach(made, labelled(self.FIRST))
+        handed_in: dict[str, Tensor] = {}
+
+        def note(item: Work) -> None:
+            if isinstance(item, Phase):
+                network = {"backbones.0": item.backbones[0], "head": item.heads[0]}
+                for part, module in network.items():
+                    handed_in.update({f"{part}.{n}": t for n, t in state(module).items()})
+
+        watch(made, note)
+        update = teach(made, labelled(self.LATER))
+        assert update.work[0].losses["classification"] == 0.0
+        # SGD on one weight that starts at 1: v ← 0.9 v + 2e-4 w, w ← w − 0.05 v.
+        kept, speed = 1.0, 0.0
+        for _ in range(4):
+            speed = 0.9 * speed + 2e-4 * kept
+            kept -= 0.05 * speed
+        assert kept == pytest.approx(1 - 9.049e-5, abs=1e-8)
+        parameters = dict(made.method.network.named_parameters())
+        assert parameters.keys() <= handed_in.keys()
+        for name, value in parameters.items():
+            torch.testing.assert_close(value.detach(), handed_in[name] * kept, rtol=2e-6, atol=0)
+        assert "class 3" not in made.predict(labelled({3: 20}, seed=5).images)
 
 
 class TestSeeds:

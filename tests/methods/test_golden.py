@@ -1,7 +1,12 @@
 """Golden traces: what every method did when it was last looked at closely.
 
-Each file in ``golden/`` holds the losses of every phase of a tiny run, and a hash of its final
-weights. A refactoring must match them. Where a method is changed on purpose, write them anew with
+Each file in ``golden/`` holds the losses of every phase of a tiny run, and a hash of all that the
+method would save at its end. A refactoring must match them. The hash is compared only where the
+bits can be the same: with the torch, the instruction set, the threads and the CPU that it was made
+with. The CPU's name is part of that because an Intel and an AMD with the same instruction set
+(AVX512) gave other bits. Losses are compared everywhere.
+
+Where a method is changed on purpose, write all files anew on one machine, so that one checks all:
 
     GRACE_WRITE_GOLDEN=1 pytest -n 0 tests/methods/test_golden.py
 
@@ -39,8 +44,10 @@ from tiny_streams import class_names, labelled, learner, recipe
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 FOLDER = Path(__file__).parent / "golden"
-BASE = {"base": recipe(2, lr=0.03)}
-LATER = recipe(2, lr=0.03)
+# At six times the rate, or even twice, other kernels' rounding grows to 5e-3 of a loss by task 3,
+# and wa keeps another exemplar; at this one to 3e-5 (measured with AVX512 against SSE4.1 kernels).
+LATER = recipe(2, lr=0.005)
+BASE = {"base": LATER}
 RUNS: Mapping[str, BaseMethodSettings] = {
     "grace": GraceSettings(grow=LATER, compress=LATER, expand_at=(2,), **BASE),
     "grace-previous": GraceSettings(
@@ -70,27 +77,34 @@ def environment() -> dict[str, Any]:
 
 
 def learnt(method: BaseMethodSettings) -> Learner:
-    """Three tasks of 2, 2 and 1 classes."""
+    """Three tasks of two classes: among fewer new logits than two, cross-entropy is 0."""
     made = learner(method)
-    for counts in ({0: 10, 1: 9}, {2: 10, 3: 9}, {4: 9}):
+    for counts in ({0: 10, 1: 9}, {2: 10, 3: 9}, {4: 9, 5: 10}):
         data = labelled(counts)
         made.update(data.images, class_names(data))
     return made
 
 
 def trace(made: Learner) -> dict[str, Any]:
-    """Losses of each phase in each task, the decisions, and the bits of the weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(made.method.network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().numpy().tobytes())
+    """Losses of each phase in each task, the decisions, and the bits of the method's state."""
     tasks = []
     for update in made.history:
         phases = {work.name: dict(work.losses) for work in update.work if work.epochs}
         outcome = update.outcome
         decided = {"saturation": outcome.saturation, "merge_weight": outcome.merge_weight}
         tasks.append({"verdict": outcome.verdict, "phases": phases, **decided})
-    return {"environment": environment(), "weights": digest.hexdigest(), "tasks": tasks}
+    return {"environment": environment(), "state": state_hash(made), "tasks": tasks}
+
+
+def state_hash(made: Learner) -> str:
+    """Hash all that the method would save: networks, class means, importance, small facts."""
+    saved = made.method.state()
+    digest = hashlib.sha256(json.dumps(saved.values, sort_keys=True).encode())
+    for part, tensors in sorted(saved.parts.items()):
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{part}/{name}".encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +132,22 @@ def test_every_method_has_a_trace() -> None:
     assert {settings.name for settings in RUNS.values()} == set(METHODS)  # type: ignore[attr-defined]
 
 
+def near(value: float) -> Any:
+    """Within 1e-4; a value below 1e-2, which that says little about, within 1e-2 of itself."""
+    if abs(value) < 1e-2:
+        return pytest.approx(value, rel=1e-2, abs=0)
+    return pytest.approx(value, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_traced_is_zero(traces: dict[str, dict[str, Any]], name: str) -> None:
+    """A loss that can only be 0 would hold of any code."""
+    for task in traced(traces, name)["tasks"]:
+        assert task["phases"]
+        assert all(loss > 0 for losses in task["phases"].values() for loss in losses.values())
+        assert all(task[value] != 0 for value in ("saturation", "merge_weight"))
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_losses(traces: dict[str, dict[str, Any]], name: str) -> None:
     found = traced(traces, name)["tasks"]
@@ -125,17 +155,18 @@ def test_losses(traces: dict[str, dict[str, Any]], name: str) -> None:
         assert now["verdict"] == then["verdict"], f"task {number}"
         assert now["phases"].keys() == then["phases"].keys(), f"task {number}"
         for phase, losses in then["phases"].items():
-            assert now["phases"][phase] == pytest.approx(losses, rel=1e-4, abs=1e-4), (
+            assert now["phases"][phase] == {name: near(loss) for name, loss in losses.items()}, (
                 f"task {number}, phase {phase}"
             )
         for value in ("saturation", "merge_weight"):
-            assert now[value] == pytest.approx(then[value], abs=1e-4), f"task {number}"
+            assert (now[value] is None) == (then[value] is None), f"task {number}"
+            assert now[value] is None or now[value] == near(then[value]), f"task {number}"
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_weights(traces: dict[str, dict[str, Any]], name: str) -> None:
+def test_states(traces: dict[str, dict[str, Any]], name: str) -> None:
     found = traced(traces, name)
     expected = stored(name)
     if environment() != expected["environment"]:
         pytest.skip(f"bits were stored for {expected['environment']}, this is {environment()}")
-    assert found["weights"] == expected["weights"]
+    assert found["state"] == expected["state"]

@@ -9,7 +9,6 @@ import torch
 from driven import batch, drive
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ICaRLSettings
-from grace.data.memory import class_mean, normalise_features
 from grace.methods.icarl import ICaRL
 from tiny_streams import class_names, labelled, learner, recipe, same, state, task
 
@@ -72,17 +71,21 @@ class TestClassifiers:
         probe = labelled(dict.fromkeys(range(4), 5), seed=3)
         scores = made.scores(probe.images)
         assert list(scores) == ["nearest_mean", "linear"]
-        # The nearest of the means of the stored exemplars' features, by the definition.
+        # The nearest of the means of the stored exemplars' features, by the definition: features
+        # of length 1, their mean, and that of length 1 again.
         network, memory = made.method.network, made.method.memory
 
         def features(pixels: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
-                return network.features((pixels.float() / 255 - 0.4) / 0.3)
+                found = network.features((pixels.float() / 255 - 0.4) / 0.3)
+            return found / found.square().sum(dim=1, keepdim=True).sqrt()
 
-        means = [class_mean(features(memory.of_class(i).gather(torch.arange(3)))) for i in range(4)]
-        distances = torch.cdist(
-            normalise_features(features(probe.images.gather(torch.arange(20)))), torch.stack(means)
-        )
+        def mean(index: int) -> torch.Tensor:
+            total = features(memory.of_class(index).gather(torch.arange(3))).sum(dim=0)
+            return total / total.square().sum().sqrt()
+
+        images = features(probe.images.gather(torch.arange(20)))
+        distances = torch.cdist(images, torch.stack([mean(index) for index in range(4)]))
         nearest = distances.argmin(dim=1)
         assert made.predict(probe.images) == [f"class {int(i)}" for i in nearest]
         torch.testing.assert_close(

@@ -53,7 +53,7 @@ def test_auxiliary_labels() -> None:
 
 def test_logit_distillation_by_hand() -> None:
     # T = 2: teacher σ((2 ln 3, 0)/2) = (3/4, 1/4); student σ(0, 0) = (1/2, 1/2).
-    # KL = ¾ ln(¾/½) + ¼ ln(¼/½) = ¾ ln 3 − ln 2 + ... = 0.130812; times T² = 4: 0.523248.
+    # KL = ¾ ln(¾/½) + ¼ ln(¼/½) = ¾ ln 3 − ln 2 = 0.130812; times T² = 4: 0.523248.
     teacher = torch.tensor([[2 * math.log(3), 0.0]])
     kl = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert kl == pytest.approx(0.130812, abs=1e-6)
