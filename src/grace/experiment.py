@@ -67,9 +67,10 @@ def run_experiment(
 
     Raises:
         ValueError: for settings that cannot be carried out, bad data, a loss that is not finite (a
-            record that was begun then says that it failed, and why), or a directory that holds
-            another run.
+            record that was begun then says that it failed, and why), a directory that holds
+            another run, or processes that were given different settings or data.
         BusyError: if another process carries this run out.
+        PeerGoneError: if one of several processes that torchrun started has gone.
     """
     from grace.engine.progress import Silence
     from grace.engine.ranks import Ranks
@@ -92,8 +93,11 @@ def _run(
 
     from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
+    from grace.engine.agreement import refuse_other_data, refuse_other_settings
     from grace.learner.learner import Learner
 
+    if ranks.are_several:
+        refuse_other_settings(settings, collect_versions(), ranks)
     threads = torch.get_num_threads()
     with ranks.first_goes_ahead():
         dataset = load_dataset(settings.data)
@@ -102,9 +106,12 @@ def _run(
     learner = Learner(settings, shape, dataset.mean, dataset.std, told, ranks=ranks)
     try:
         learner.check_memory(len(scenario.class_names))
+        digest = _digest({"train": dataset.train, "test": dataset.test})
+        if ranks.are_several:
+            refuse_other_data(dataset, digest, settings.data.root, ranks)
         if not ranks.is_first:
             return _follow(learner, scenario, ranks)
-        info = _describe(settings, dataset, scenario, learner)
+        info = _describe(settings, dataset, digest, scenario, learner)
         earlier = _same_run(directory, info) if resume else None
         place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
         if earlier is None:
@@ -172,19 +179,11 @@ def _tell(record: RunRecord, ranks: "Ranks") -> None:
 
 def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunRecord:
     """Learn what the first process learns, beside it; return the record that it writes."""
-    from grace.engine.trainer import NonFiniteLossError
-
     checkpoint = ranks.tell(None)
     if checkpoint is not None:
         learner.become(checkpoint)
         ranks.barrier()
-        try:
-            _learn_along(learner, scenario)
-        except NonFiniteLossError:
-            # All meet it. torchrun ends all with the first that ends, which shall not be before the
-            # record says why.
-            ranks.barrier()
-            raise
+        _learn_along(learner, scenario)
     place, info, lines = ranks.tell(None)
     tasks = tuple(TaskRecord.model_validate_json(line) for line in lines)
     return RunRecord(Path(place), RunInfo.model_validate_json(info), tasks)
@@ -246,7 +245,6 @@ def _carry_out(
         record.fail(error)
         if isinstance(error, NonFiniteLossError):
             _drop(checkpoint)  # The same would happen again.
-            learner.trainer.ranks.barrier()
         raise
     return record.finish()
 
@@ -346,7 +344,11 @@ def _describe_update(
 
 
 def _describe(
-    settings: ExperimentSettings, dataset: "Dataset", scenario: "Scenario", learner: "Learner"
+    settings: ExperimentSettings,
+    dataset: "Dataset",
+    digest: str,
+    scenario: "Scenario",
+    learner: "Learner",
 ) -> RunInfo:
     import torch
 
@@ -361,7 +363,7 @@ def _describe(
             num_test=len(dataset.test),
             shape=dataset.train.images.shape,
         ),
-        data_digest=_digest({"train": dataset.train, "test": dataset.test}),
+        data_digest=digest,
         device=device.type,
         threads=torch.get_num_threads(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,

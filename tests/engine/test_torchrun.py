@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,26 +26,39 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """What each of the two processes found; the workers of one session start them once."""
+    # By number, as the name of a machine without a network may lead nowhere.
+    torchrun = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2"
+    folder = started_once(tmp_path_factory, *torchrun.split(), str(HERE / "two_processes.py"))
+    one, two = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
+    return one, two
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """How runs that two processes could not finish ended."""
+    folder = started_once(tmp_path_factory, str(HERE / "failing_processes.py"))
+    ends: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return ends
+
+
+def started_once(tmp_path_factory: pytest.TempPathFactory, *command: str) -> Path:
+    """Run a script, once for all workers of the session; give the folder that it wrote into."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    folder = folder / "two-processes"
+    folder = folder / Path(command[-1]).stem
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "started").exists():
             (folder / "started").touch()
-            start(folder)
-    one, two = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
-    return one, two
+            start(*command, str(folder))
+    return folder
 
 
-def start(folder: Path) -> None:
-    # By number, as the name of a machine without a network may lead nowhere.
-    torchrun = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2"
-    script = [str(HERE / "two_processes.py"), str(folder)]
+def start(*command: str) -> None:
     done = subprocess.run(
-        [sys.executable, *torchrun.split(), *script],
+        [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -177,3 +192,69 @@ class TestRuns:
         assert first["err"].count("task 3/3: update") == 1
         assert second == {"out": "", "err": "", "code": 0}
         assert first["code"] == 0
+
+
+class TestFailures:
+    """What two processes of ``grace run`` say, and how they end, when something is wrong."""
+
+    def test_an_error_of_the_first_process_alone_is_said_once(self, failed: dict[str, Any]) -> None:
+        first, second = failed["no_data"]["said"]
+        assert first.startswith("error: '")
+        assert first.endswith(
+            "nothing' is not a folder: set data.root to the folder of the images\n"
+        )
+        assert second == ""
+        # The second one waits to be told to stop, that the first one's end is seen first.
+        assert failed["no_data"]["codes"] == [2, -signal.SIGTERM]
+
+    def test_from_python_it_is_one_line_in_both(self, failed: dict[str, Any]) -> None:
+        first, second = failed["occupied"]["said"]
+        assert first.endswith("record exists already: choose another directory or remove it\n")
+        assert second == (
+            "PeerGoneError: another process has ended or cannot be reached: ValueError: " + first
+        )
+
+    def test_an_error_of_all_is_recorded_and_said_once(self, failed: dict[str, Any]) -> None:
+        """Though the first process is a second late to record it."""
+        first, second = failed["full"]["said"]
+        assert "task 1/5" in first
+        assert "error: this update needs at least 1." in first
+        assert second == ""
+        status, error = failed["full"]["record"]
+        assert status == "failed"
+        assert f"error: {error}\n" in first
+        assert failed["full"]["codes"] == [2, -signal.SIGTERM]
+
+    def test_an_error_of_another_process_alone_ends_all(self, failed: dict[str, Any]) -> None:
+        """After half a second, in which the first one might have failed too."""
+        first, second = failed["alone"]["said"]
+        gone = "another process has ended or cannot be reached: look at what it, or torchrun, "
+        assert second == "error (process 1): only here\n"
+        assert first.endswith(f"error: {gone}printed\n")
+        assert failed["alone"]["codes"] == [2, 2]
+        assert failed["alone"]["record"] == ["failed", f"{gone}printed"]
+
+    @pytest.mark.parametrize(
+        ("run", "fact", "remedy"),
+        [
+            (
+                "other_settings",
+                r"method\.base\.lr is 0\.02 in process 1 on \S+, but 0\.01 in process 0 on \S+",
+                "start all with the same settings and the same packages",
+            ),
+            (
+                "other_data",
+                r'the hash of images and labels is "(\w{16})" in process 1 on \S+, but '
+                r'"(?!\1)\w{16}" in process 0 on \S+',
+                "put the same files there, or set data.root to a folder that all share",
+            ),
+        ],
+    )
+    def test_processes_that_would_learn_different_things_are_refused(
+        self, failed: dict[str, Any], run: str, fact: str, remedy: str
+    ) -> None:
+        first, second = failed[run]["said"]
+        assert re.fullmatch(f"error: {fact}: {re.escape(remedy)}\n", first), first
+        assert second == ""
+        assert failed[run]["record"] == [None, None]
+        assert failed[run]["codes"] == [2, -signal.SIGTERM]

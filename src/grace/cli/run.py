@@ -1,5 +1,6 @@
 """``grace run``: one experiment, from its settings to its record and report."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,6 +80,14 @@ def run(
 
 def _follow(settings: "ExperimentSettings", out: Path | None, *, resume: bool) -> None:
     """Work beside the first process, which writes and prints."""
+    from grace.engine.ranks import Ranks, is_said_elsewhere
     from grace.experiment import run_experiment
 
-    run_experiment(settings, out, None, resume=resume)
+    try:
+        run_experiment(settings, out, None, resume=resume)
+    except Exception as error:
+        if not is_said_elsewhere(error):
+            raise
+        # torchrun ends all with the first that ends: whoever says what happened is to be that one.
+        time.sleep(Ranks.patience_after_error.total_seconds())
+        raise typer.Exit(1) from None

@@ -5,10 +5,11 @@ exchanges in the same order. What the first one finds out where rounding could m
 differ, the others are told.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,22 @@ from grace.engine.device import device_name
 from grace.engine.launch import Launch
 from grace.storage import values
 
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+_SAID_BY_FIRST = "the first process ended with the same words"
+
+
+@final
+class PeerGoneError(ConnectionError):
+    """Another process has ended or cannot be reached; it knows why, and this one cannot go on."""
+
+
+def is_said_elsewhere(error: BaseException) -> bool:
+    """Say whether a process other than this one tells people of what ended it."""
+    said = _SAID_BY_FIRST in getattr(error, "__notes__", ())
+    return said or isinstance(error, PeerGoneError)
+
 
 @final
 class Ranks:
@@ -28,14 +45,18 @@ class Ranks:
     Args:
         rank: of this process, from 0.
         num_processes: in all; more than one needs torch's process group, see ``started``.
+        store: where the first one leaves word of why it ended; none if nobody would read it.
     """
 
+    patience_after_error: ClassVar[timedelta] = timedelta(seconds=10)
+    """How long a process that failed waits for the first one to have failed too."""
     _starts: ClassVar[int] = 0
 
-    def __init__(self, rank: int = 0, num_processes: int = 1) -> None:
+    def __init__(self, rank: int = 0, num_processes: int = 1, store: "Store | None" = None) -> None:
         assert 0 <= rank < num_processes
         self.rank = rank
         self.num_processes = num_processes
+        self._store = store
 
     @classmethod
     @contextmanager
@@ -43,10 +64,11 @@ class Ranks:
         """Join the processes that torchrun started, for as long as the context lasts.
 
         A process that was started alone does nothing here. On GPUs each takes that of its local
-        rank.
+        rank. An error that ends the context in all of them ends the first one's first.
 
         Raises:
             ValueError: if there are fewer GPUs than processes, or see ``Launch``.
+            PeerGoneError: within the context, once another process has gone.
         """
         launch = Launch.from_environment()
         if launch.num_processes == 1:
@@ -61,17 +83,64 @@ class Ranks:
         store = next(rendezvous("env://", rank, size, timeout=patience))[0]
         # Every process counts its starts: a second group must not meet the traces of the first.
         cls._starts += 1
+        store = dist.PrefixStore(f"grace/{cls._starts}", store)  # type: ignore[attr-defined]
         dist.init_process_group(
             # What is told, such as records and features, is on the CPU wherever the work is done.
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
-            store=dist.PrefixStore(f"grace/{cls._starts}", store),  # type: ignore[attr-defined]
+            store=store,
             rank=rank,
             world_size=size,
             timeout=patience,
         )
-        yield cls(rank, size)
+        ranks = cls(rank, size, store)
+        try:
+            yield ranks
+        except Exception as error:
+            ranks._end(error)
+            raise
         # Not after an error: the others may not come, and the process is about to end.
         dist.destroy_process_group()
+
+    def _end(self, error: Exception) -> None:
+        """Leave word of why the first process ends; in others, hear whether it ends alike.
+
+        torchrun ends all with the first that ends. That must not be before the first process has
+        written down why; but an error may well be this process's alone.
+        """
+        words = f"{type(error).__name__}: {error}"
+        assert self._store is not None
+        # Nobody may keep the store any more, or nobody leave word.
+        with suppress(dist.DistError):
+            if self.is_first:
+                self._store.set("end", words)
+            elif (
+                not isinstance(error, PeerGoneError)
+                and self._last_words(self.patience_after_error) == words
+            ):
+                error.add_note(_SAID_BY_FIRST)
+
+    def _last_words(self, patience: timedelta = timedelta()) -> str | None:
+        """Hear why the first process ended; none if it has not said so in time."""
+        assert self._store is not None
+        until = time.monotonic() + patience.total_seconds()
+        # The store's own way to wait warns people when it was in vain.
+        while not (said := self._store.check(["end"])) and time.monotonic() < until:
+            time.sleep(0.05)
+        return self._store.get("end").decode() if said else None
+
+    @contextmanager
+    def _needing_others(self) -> Iterator[None]:
+        """Turn the failure of an exchange into what it tells of: somebody is not there."""
+        try:
+            yield
+        except RuntimeError as error:
+            words = None
+            with suppress(dist.DistError):
+                words = None if self.is_first else self._last_words()
+            reason = " ".join((words or "look at what it, or torchrun, printed").split())
+            raise PeerGoneError(
+                f"another process has ended or cannot be reached: {reason}"
+            ) from error
 
     @property
     def is_first(self) -> bool:
@@ -139,24 +208,26 @@ class Ranks:
         if self.is_first:
             self.barrier()
 
-    def tell(self, value: Any) -> Any:  # noqa: ANN401 - whatever ``values`` can write
-        """Return the first process's value on every process.
+    def tell(self, value: Any, source: int = 0) -> Any:  # noqa: ANN401 - what ``values`` can write
+        """Return one process's value on every process.
 
         Args:
             value: a tensor, none, a number or text, or a mapping or list of such values. The other
                 processes' own do not matter. They get tensors on the CPU and tuples as lists.
+            source: rank of the process that tells.
         """
         if not self.are_several:
             return value
-        data = torch.empty(0, dtype=torch.uint8)
-        if self.is_first:
+        data, tells = torch.empty(0, dtype=torch.uint8), self.rank == source
+        if tells:
             data = torch.frombuffer(bytearray(values.encode(value)), dtype=torch.uint8)
         size = torch.tensor(len(data))
-        dist.broadcast(size, 0)
-        if not self.is_first:
-            data = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, 0)
-        return value if self.is_first else values.decode(data.numpy().tobytes(), "what was told")
+        with self._needing_others():
+            dist.broadcast(size, source)
+            if not tells:
+                data = torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(data, source)
+        return value if tells else values.decode(data.numpy().tobytes(), "what was told")
 
     def _exchange(self, tensors: Sequence[Tensor], work: Callable[[Tensor], object]) -> None:
         """Do a collective's work on tensors as on one; it may change what it is given."""
@@ -166,7 +237,8 @@ class Ranks:
             for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
                 own = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
                 joined = torch.cat([tensor.reshape(-1) for tensor in own])
-                work(joined)
+                with self._needing_others():
+                    work(joined)
                 parts = joined.split([tensor.numel() for tensor in own])
                 for tensor, part in zip(own, parts, strict=True):
                     tensor.copy_(part.view(tensor.shape))

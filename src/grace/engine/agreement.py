@@ -1,0 +1,99 @@
+"""What the processes of a run must have in common, compared before any of them learns."""
+
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from grace.configs.experiment import ExperimentSettings
+from grace.data.images import Dataset
+from grace.engine.device import device_name
+from grace.engine.ranks import Ranks
+
+_LONGEST = 60
+"""Characters of a value in a message."""
+
+
+def refuse_other_settings(
+    settings: ExperimentSettings, versions: Mapping[str, str], ranks: Ranks
+) -> None:
+    """Refuse settings and versions that are not those of the first process.
+
+    Where the files lie, whether they are held in memory and the number of threads may differ from
+    machine to machine.
+
+    Args:
+        settings: of this process.
+        versions: of the packages that it uses.
+        ranks: the processes; this exchange must be their first.
+
+    Raises:
+        ValueError: in every process, in the same words.
+    """
+    facts = dict(_flat(settings.model_dump(mode="json")))
+    for name in ("data.root", "data.streaming", "engine.threads"):
+        del facts[name]
+    facts["engine.device"] = device_name(settings.engine)
+    facts |= {f"the version of {package}": version for package, version in versions.items()}
+    _refuse_differences(facts, "start all with the same settings and the same packages", ranks)
+
+
+def refuse_other_data(dataset: Dataset, digest: str, root: str | None, ranks: Ranks) -> None:
+    """Refuse data that are not those of the first process.
+
+    Args:
+        dataset: what this process found.
+        digest: of its images and labels.
+        root: where it looked; none if that was not set.
+        ranks: the processes.
+
+    Raises:
+        ValueError: in every process, in the same words.
+    """
+    facts: dict[str, Any] = {
+        "the number of classes": len(dataset.class_names),
+        "the number of training images": len(dataset.train),
+        "the number of test images": len(dataset.test),
+        **{f"the name of class {i}": name for i, name in enumerate(dataset.class_names)},
+        "the hash of images and labels": digest[:16],
+    }
+    place = f"there put the same files into '{root}'" if root else "put the same files there"
+    _refuse_differences(facts, f"{place}, or set data.root to a folder that all share", ranks)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Name every value by its path; lists are values."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> None:
+    """Name the first fact that differs in the first process that differs, in all processes."""
+    mine = {name: json.dumps(value, ensure_ascii=False) for name, value in own.items()}
+    first = ranks.tell({"host": platform.node(), "facts": mine})
+    theirs = first["facts"]
+    # What one method has set and the other one lacks comes after what both have.
+    differing = [name for name in mine if name in theirs and mine[name] != theirs[name]]
+    differing += sorted(mine.keys() ^ theirs.keys())
+    speaker = torch.tensor([ranks.rank if differing else ranks.num_processes])
+    ranks.minimum([speaker])
+    if int(speaker) == ranks.num_processes:
+        return
+    text = None
+    if ranks.rank == int(speaker):
+        name = differing[0]
+        text = (
+            f"{name} is {_short(mine.get(name))} in process {ranks.rank} on {platform.node()}, but "
+            f"{_short(theirs.get(name))} in process 0 on {first['host']}: {remedy}"
+        )
+    raise ValueError(ranks.tell(text, source=int(speaker)))
+
+
+def _short(value: str | None) -> str:
+    text = "not set" if value is None else value
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
