@@ -72,7 +72,7 @@ def test_seeds_are_numbers_and_ranges(calls: Calls) -> None:
         (["--seeds", "one"], "error: --seeds 'one': write seeds as 1,2,3 or 1-3"),
         (["--seeds", "3-1"], "error: --seeds '3-1': 3-1 is no range of at most 1000 seeds"),
         (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is no range of at most"),
-        (["--methods", ","], "error: no method '' (known: grace, "),
+        (["--methods", ","], "error: a method's name is empty: name methods as grace,der"),
         (["--methods", "drr"], "error: no method 'drr'; did you mean 'der'?"),
         (["method=der"], "error: 'method=der': a comparison takes its methods by --methods"),
         (["digits", "cifar10"], "error: 'cifar10' is no setting: after the experiment 'digits'"),
