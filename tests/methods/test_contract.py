@@ -281,7 +281,7 @@ def test_a_task_without_a_new_class_is_refused_in_one_line(
     step = run.steps[4]
     assert step.refusal == (
         "task 5 has no new class and this method has no rule for that: add images of a new "
-        "class, or use grace or replay"
+        "class, or use grace, icarl or replay"
     )
     assert step.pieces == []
     assert same(step.new, step.old)

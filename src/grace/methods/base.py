@@ -177,7 +177,7 @@ class Method(ABC, Generic[SettingsT]):
         if task.num_new_classes == 0 and not self.learns_known_classes:
             raise ValueError(
                 f"task {task.number} has no new class and this method has no rule for that: "
-                "add images of a new class, or use grace or replay"
+                "add images of a new class, or use grace, icarl or replay"
             )
 
     def classifiers(self) -> Mapping[str, Classifier]:
