@@ -326,6 +326,24 @@ def test_progress_hears_tasks(tmp_path: Path) -> None:
     assert heard.tasks == [(1, 3, 3), 1, (2, 3, 2), 2, (3, 3, 1), 3]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_class_that_is_not_learnt_is_noted(tmp_path: Path) -> None:
+    notes = {}
+    for method in (
+        FinetuneSettings(base=recipe(), update=recipe()),
+        ReplaySettings(base=recipe(), update=recipe()),
+    ):
+        record = run(method, tmp_path / method.name, scenario=ScenarioSettings(base=4, increment=1))
+        notes[method.name] = record.info.notes
+    assert notes == {
+        "replay": (),
+        "finetune": (
+            "finetune compares new classes with each other only: a task's one new class is not "
+            "learnt (task 2, 3)",
+        ),
+    }
+
+
 def test_grace_learns_and_forgets_less_than_finetune(tmp_path: Path) -> None:
     """Four quadrants in two tasks: the order every table of the paper has."""
     recipes = {"base": recipe(12), "grow": recipe(12), "compress": recipe(12)}

@@ -3,12 +3,14 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grace.configs.experiment import ExperimentSettings
+from grace.configs.load import ConfigWarning
 from grace.learner import metrics
 from grace.record import (
     DatasetRecord,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from grace.engine.ranks import Ranks
     from grace.learner.document import Update
     from grace.learner.learner import Learner
+    from grace.methods.base import Method
 
 
 def run_experiment(
@@ -75,7 +78,8 @@ def run_experiment(
     from grace.engine.progress import Silence
     from grace.engine.ranks import Ranks
 
-    with Ranks.started(settings.engine) as ranks:
+    with Ranks.started(settings.engine) as ranks, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)  # The record's notes say it, once.
         told = progress if progress and ranks.is_first else Silence()
         return _run(settings, directory, told, ranks, first_tasks, resume=resume)
 
@@ -368,8 +372,18 @@ def _describe(
         threads=torch.get_num_threads(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         processes=learner.trainer.ranks.num_processes,
-        notes=dataset.notes,
+        notes=[*dataset.notes, *_lone_classes(learner.method, scenario.task_sizes)],
     )
+
+
+def _lone_classes(method: "Method[Any]", task_sizes: Sequence[int]) -> Iterator[str]:
+    """Say which tasks bring a class that the method cannot learn."""
+    tasks = [str(task) for task, size in enumerate(task_sizes, start=1) if task > 1 and size == 1]
+    if tasks and method.compares_new_classes_only:
+        yield (
+            f"{method.name} compares new classes with each other only: a task's one new class is "
+            f"not learnt (task {', '.join(tasks)})"
+        )
 
 
 def _digest(parts: "Mapping[str, LabelledImages]") -> str:

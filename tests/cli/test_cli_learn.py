@@ -12,7 +12,7 @@ import torch
 from grace.configs.methods import GraceSettings
 from grace.learner.home import Home
 from grace.learner.learner import Learner
-from learn_calls import GRACE, TINY, call, files, learn, refused
+from learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
 from learn_calls import first as first
 from learn_calls import made as made
 from picture_folders import folder, picture
@@ -129,6 +129,15 @@ class TestUpdates:
         assert rows["accuracy, old"][4:] == ["of", "4", "held-out", "images"]
         assert rows["accuracy, new"][0] == "–"
         assert f"go back   grace rollback {model} 1" in lines
+
+    def test_a_class_that_is_not_learnt_is_told_in_one_line(self, tmp_path: Path) -> None:
+        model = tmp_path / "model"
+        learn(folder(tmp_path / "images", "ant", "bee"), "--model", model, *FINETUNE)
+        result = learn(folder(tmp_path / "more", "cat"), "--model", model)
+        assert [line for line in result.stderr.splitlines() if "warning" in line.lower()] == [
+            "warning: task 2 has one new class and finetune compares new classes with each other "
+            "only: it is not learnt"
+        ]
 
     def test_json_has_the_same_facts(self, first: tuple[Path, Path], tmp_path: Path) -> None:
         _, model = first

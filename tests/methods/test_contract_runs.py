@@ -11,6 +11,7 @@ from torch import Tensor
 from contract import PROBE, VARIANTS, declared, every_variant, name_of, with_epochs
 from counted_images import ReadCounts
 from grace.configs.experiment import EngineSettings, ScenarioSettings, SeedSettings
+from grace.configs.load import ConfigWarning
 from grace.data.images import Dataset
 from grace.engine.phase import Phase, Work
 from grace.engine.trainer import NonFiniteLossError
@@ -103,7 +104,7 @@ class TestOneNewClass:
                     handed_in.update({f"{part}.{n}": t for n, t in state(module).items()})
 
         watch(made, note)
-        with pytest.warns(UserWarning, match="task 2 has one new class .*: it is not learnt"):
+        with pytest.warns(ConfigWarning, match="task 2 has one new class .*: it is not learnt"):
             update = teach(made, labelled(self.LATER))
         assert update.work[0].losses["classification"] == 0.0
         # SGD on one weight that starts at 1: v ← 0.9 v + 2e-4 w, w ← w − 0.05 v.

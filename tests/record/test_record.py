@@ -136,6 +136,7 @@ def digests(*overrides: str, data: str = "00", torch: str = "2") -> tuple[str, s
     [
         (["engine.threads=1"], True, True),
         (["data.streaming=true"], True, True),
+        (["engine.precision=bfloat16"], True, False),
         (["method.threshold=0.1"], True, False),
         (["method=der"], True, False),
         (["seed=3"], True, False),

@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,11 @@ def test_other_settings_of_a_run_are_refused(copied: Path) -> None:
         compare(cells("wa", more=("methods.wa.temperature=3",)), copied, Notes())
 
 
+def test_another_precision_is_another_run(copied: Path) -> None:
+    with pytest.raises(ValueError, match="holds a run with other settings, data or versions"):
+        compare(cells("wa", more=("engine.precision=bfloat16",)), copied, Notes())
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(ValueError, match="something else than a comparison: choose another --out"):
@@ -262,3 +268,11 @@ def test_summary_by_hand(make_record: MakeRecord) -> None:
     (line,) = [row for row in text.split("\n") if row.startswith("| der | ")]
     shown = line.split(" | ")
     assert (shown[1], shown[5]) == (f"{means[0]:.1f}", f"{means[1]:.1f}")
+
+
+def test_what_one_should_know_is_said_once(make_record: MakeRecord) -> None:
+    records = [make_record("ewc", 1), make_record("ewc", 2), make_record("der", 1)]
+    told = [replace(r, info=r.info.model_copy(update={"notes": ("mind this",)})) for r in records]
+    text = summarise(told)
+    assert text.count("mind this") == 1
+    assert text.index("mind this") < text.index("## Results")

@@ -57,6 +57,17 @@ def test_seeds_and_execution_do_not_separate(make_record: MakeRecord) -> None:
     }
 
 
+def test_precision_separates(make_record: MakeRecord) -> None:
+    records = [
+        make_record("der", 1),
+        make_record("der", 2, overrides=["engine.precision=bfloat16"]),
+    ]
+    assert {group.variant for group in group_records(records)} == {
+        "engine.precision=bfloat16",
+        "engine.precision=float32",
+    }
+
+
 def test_mean_over_complete_runs_only(make_record: MakeRecord) -> None:
     records = [make_record("der", 1), make_record("der", 2), make_record("der", 3, done=2)]
     (group,) = group_records(records)

@@ -14,6 +14,7 @@ from grace.cli._clock import in_clock
 from grace.cli._columns import aligned
 from grace.studies.cells import Cell
 from grace.studies.comparison import Comparison
+from grace.studies.summary import notes_of
 from grace.studies.tables import comparison_table, format_cell
 
 
@@ -103,7 +104,7 @@ def print_comparison(result: Comparison, console: Console | None = None) -> None
     out = console or Console(highlight=False)
     lines: list[str] = []
     if result.records:
-        lines += _table(result)
+        lines += [*_table(result), *notes_of(result.records)]
     for name, failure in result.failures.items():
         lines.append(f"{name} failed: {failure}")
     lines += [f"{path.stem:<8} {path}" for path in result.files if path.suffix in (".html", ".md")]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli._errors import one_line_errors, one_line_warnings
 
 
 def learn(
@@ -132,7 +132,8 @@ def learn(
             discard=discard,
             again=again,
         )
-        with RichProgress(Console(stderr=True, highlight=False)) as progress:
+        console = Console(stderr=True, highlight=False)
+        with one_line_warnings(), RichProgress(console) as progress:
             lesson = teach(model, wish, teaching, progress)
         if as_json:
             typer.echo(json.dumps(as_dict(lesson), indent=2, ensure_ascii=False))

@@ -47,7 +47,7 @@ class ConfigError(ValueError):
 
 @final
 class ConfigWarning(UserWarning):
-    """A setting has no effect beside the others."""
+    """Settings that are allowed do not do what one might expect of them."""
 
 
 def list_experiments() -> dict[str, str]:

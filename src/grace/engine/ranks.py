@@ -133,6 +133,8 @@ class Ranks:
         """Turn the failure of an exchange into what it tells of: somebody is not there."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             words = None
             with suppress(dist.DistError):

@@ -3,6 +3,7 @@
 Shapes: B images, d features of a backbone, D of all backbones together, K classes.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
+from grace.configs.load import ConfigWarning
 from grace.configs.methods import BaseMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
@@ -109,6 +111,8 @@ class Method(ABC, Generic[SettingsT]):
     """Whether its backbones share all but their last stage."""
     freezes_old_network: ClassVar[bool] = False
     """Whether later tasks train beside the network as it was, frozen."""
+    compares_new_classes_only: ClassVar[bool] = False
+    """Whether later tasks tell their new classes from each other only: a lone one is not learnt."""
     learns_known_classes: ClassVar[bool] = False
     """Whether it has a rule for a later task of known classes only; without one it refuses."""
 
@@ -145,11 +149,15 @@ class Method(ABC, Generic[SettingsT]):
 
         Raises:
             ValueError: for a task of known classes only that the method has no rule for.
+
+        Warns:
+            ConfigWarning: the task's one new class has no other that the method compares it with.
         """
         if task.number == 1:
             outcome = yield from self.first_task(task)
         else:
             self._refuse_known_classes(task)
+            self._warn_of_lone_class(task)
             outcome = yield from self.later_task(task)
         yield from self.remember(task)
         return outcome
@@ -178,6 +186,16 @@ class Method(ABC, Generic[SettingsT]):
             raise ValueError(
                 f"task {task.number} has no new class and this method has no rule for that: "
                 "add images of a new class, or use grace, icarl or replay"
+            )
+
+    def _warn_of_lone_class(self, task: Task) -> None:
+        """The softmax over one logit is 1: neither loss nor gradient."""
+        if task.num_new_classes == 1 and self.compares_new_classes_only:
+            warnings.warn(
+                f"task {task.number} has one new class and {self.name} compares new classes with "
+                "each other only: it is not learnt",
+                ConfigWarning,
+                stacklevel=2,
             )
 
     def classifiers(self) -> Mapping[str, Classifier]:

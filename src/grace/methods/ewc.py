@@ -25,7 +25,7 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase, named_parameters
 from grace.engine.reducers import SquaredGradients
 from grace.methods.base import Method, Outcome, Steps
-from grace.methods.new_classes import new_class_loss, warn_of_one_class
+from grace.methods.new_classes import new_class_loss
 from grace.methods.workshop import Workshop
 from grace.networks.loading import load_tensors
 from grace.objectives.importance import merged_importance, quadratic_penalty
@@ -38,6 +38,7 @@ class EWC(Method[EWCSettings]):
     """One backbone, one growing head, no memory; ``importance`` is F by parameter."""
 
     uses_memory: ClassVar[bool] = False
+    compares_new_classes_only: ClassVar[bool] = True
 
     def __init__(self, settings: EWCSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)
@@ -52,7 +53,6 @@ class EWC(Method[EWCSettings]):
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         """L = CE(z[:, K_old:], y − K_old) + λ·Ω, with the present network as anchor."""
-        warn_of_one_class(task)
         importance = self.importance
         anchor = {name: value.detach().clone() for name, value in self._parameters().items()}
         self.grow_head(task)

@@ -8,7 +8,7 @@ from grace.configs.methods import FinetuneSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss
 from grace.methods.base import Method, Outcome, Steps
-from grace.methods.new_classes import new_class_loss, warn_of_one_class
+from grace.methods.new_classes import new_class_loss
 
 
 @final
@@ -19,10 +19,10 @@ class Finetune(Method[FinetuneSettings]):
     """
 
     uses_memory: ClassVar[bool] = False
+    compares_new_classes_only: ClassVar[bool] = True
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        warn_of_one_class(task)
         self.grow_head(task)
         head = self.network.head
 

@@ -80,11 +80,11 @@ def fingerprints(
 
     *protocol* covers the data files, their selection and split, base and increment, augmentation,
     memory rule and backbone: runs that share it may stand in one table. *run* covers that and the
-    method with its recipes, the class order, the seeds and the versions: runs that share it repeat
-    each other. *first_task* covers what of that decides the first task of a method that trains one
-    fresh network there: data, held-out images, base, backbone, class order, seeds, versions and the
-    recipe ``method.base``; runs that share it can share that network. How the work is carried out
-    (``engine``, where the files lie) is in none but for the precision, which is in the last.
+    method with its recipes, the precision, the class order, the seeds and the versions: runs that
+    share it repeat each other. *first_task* covers what of that decides the first task of a method
+    that trains one fresh network there: data, held-out images, base, backbone, precision, class
+    order, seeds, versions and the recipe ``method.base``; runs that share it can share that
+    network. How else the work is carried out (``engine``, where the files lie) is in none.
     """
     config = settings.model_dump(mode="json")
     carried_out = ("root", "streaming", "skip_unreadable", "skip_duplicates")
@@ -99,6 +99,7 @@ def fingerprints(
     run = {
         "protocol": protocol,
         "method": config["method"],
+        "precision": config["engine"]["precision"],
         "class_order": config["scenario"]["class_order"],
         "seeds": config["seeds"],
         "versions": dict(versions),
@@ -107,8 +108,7 @@ def fingerprints(
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
         "recipe": config["method"]["base"],
-        "precision": config["engine"]["precision"],
-        **{key: run[key] for key in ("class_order", "seeds", "versions")},
+        **{key: run[key] for key in ("precision", "class_order", "seeds", "versions")},
     }
     return {
         "protocol": _digest(protocol),

@@ -85,7 +85,11 @@ def _deciding(record: RunRecord) -> dict[str, Any]:
     """Flatten the settings that decide a result beside the seeds."""
     aside = ("seeds.", "engine.", "name", "description", "data.root", "data.streaming")
     flat = flatten(record.info.config)
-    return {key: value for key, value in flat.items() if not key.startswith(aside)}
+    return {
+        key: value
+        for key, value in flat.items()
+        if not key.startswith(aside) or key == "engine.precision"
+    }
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

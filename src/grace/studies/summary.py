@@ -25,6 +25,7 @@ def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | No
         *([f"```bash\n{command}\n```"] if command else []),
         _provenance(records),
         _cost(records, at_once),
+        *notes_of(records),
         "## Results",
         "Mean ± standard deviation over the runs of a method.",
         to_markdown(comparison_table(records)).strip(),
@@ -44,6 +45,11 @@ def shared_seconds(records: Sequence[RunRecord]) -> float:
         for phase in task.phases
         if phase.is_shared
     )
+
+
+def notes_of(records: Sequence[RunRecord]) -> list[str]:
+    """List what people should know of the runs, once where several say the same."""
+    return list(dict.fromkeys(note for record in records for note in record.info.notes))
 
 
 def _provenance(records: Sequence[RunRecord]) -> str:
