@@ -104,7 +104,8 @@ def print_comparison(result: Comparison, console: Console | None = None) -> None
     out = console or Console(highlight=False)
     lines: list[str] = []
     if result.records:
-        lines += [*_table(result), *notes_of(result.records)]
+        notes = notes_of(result.records)
+        lines += [*_table(result), *notes, *([""] if notes else [])]
     for name, failure in result.failures.items():
         lines.append(f"{name} failed: {failure}")
     lines += [f"{path.stem:<8} {path}" for path in result.files if path.suffix in (".html", ".md")]
