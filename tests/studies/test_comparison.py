@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import shutil
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ QUICK = [
     "methods.replay.base.epochs=2",
     "methods.wa.base.epochs=2",
     "methods.replay.update.epochs=1",
-    "methods.wa.update.epochs=1",
+    "methods.wa.update.epochs=30",  # Long enough to be interrupted in it.
 ]
 
 
@@ -156,19 +157,28 @@ def results(comparison: Comparison) -> list[Any]:
 
 
 class Impatient(Notes):
-    """Presses Ctrl-C as soon as a run has done its first task."""
+    """Presses Ctrl-C as soon as a run has done its first task.
 
-    def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
-        if num_tasks == 1:
-            raise KeyboardInterrupt
+    Looked for here: between two looks of the comparison a run so small may do all its tasks.
+    """
+
+    def __init__(self, tasks: Path) -> None:
+        super().__init__()
+        self.tasks = tasks
+
+    def cell_started(self, cell: Cell) -> None:
+        while not (self.tasks.exists() and b"\n" in self.tasks.read_bytes()):
+            time.sleep(0.005)
+        raise KeyboardInterrupt
 
 
 def test_an_interrupted_comparison_goes_on(
     whole: tuple[Path, Comparison, Notes], copied: Path
 ) -> None:
     unfinished(copied / "runs" / "wa-s4")
+    impatient = Impatient(copied / "runs" / "wa-s4" / "tasks.jsonl")
     with pytest.raises(KeyboardInterrupt):
-        compare(cells("wa", "replay"), copied, Impatient(), at_once=1)
+        compare(cells("wa", "replay"), copied, impatient, at_once=1)
     # What was finished then stands in the tables already.
     assert "| replay |" in (copied / "summary.md").read_text()
     assert "| wa |" not in (copied / "summary.md").read_text()
