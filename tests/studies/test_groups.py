@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.studies.groups import flatten, group_records, spread
+from grace.studies.groups import group_records, spread
 from synthetic_records import MakeRecord
 
 
@@ -77,7 +77,3 @@ def test_mean_over_complete_runs_only(make_record: MakeRecord) -> None:
     assert found is not None
     assert found.mean == pytest.approx(statistics.mean(value for value in lasts if value))
     assert found.count == 2
-
-
-def test_flatten() -> None:
-    assert flatten({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}

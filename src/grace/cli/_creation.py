@@ -10,8 +10,9 @@ from typing import Any, final
 import typer
 
 from grace.cli._errors import one_line_warnings
-from grace.configs._merge import leaf_paths, parse_overrides
+from grace.configs._merge import parse_overrides
 from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
+from grace.configs.flat import flatten
 from grace.configs.load import load_experiment
 from grace.configs.methods import MethodSettings
 from grace.configs.recipe import Recipe, completed
@@ -55,10 +56,10 @@ class Wish:
         """
         found: dict[str, str] = {}
         for option, value in self._options().items():
-            for path in leaf_paths(parse_overrides([_override(option, value)])[0]):
+            for path in flatten(parse_overrides([_override(option, value)])[0]):
                 found[path] = f"{option} {value}"
         for text in self.texts:
-            for path in leaf_paths(parse_overrides([text])[0]):
+            for path in flatten(parse_overrides([text])[0]):
                 # seed=N gives way to one of the four seeds beside it.
                 if found.get(path, "").startswith("--") and not text.startswith("seeds."):
                     raise ValueError(f"'{found[path]}' and '{text}' set the same: give one of them")
@@ -128,7 +129,7 @@ class Wish:
         """
         named = self.experiment is not None
         wanted = self.settings(None if named or "method.name" in self.given else made.method.name)
-        mine, theirs = (_flat(settings) for settings in (wanted, made))
+        mine, theirs = (flatten(each.model_dump(mode="json")) for each in (wanted, made))
         paths = dict.fromkeys(mine, f"--experiment {self.experiment}") if named else {}
         other = "add --discard to begin anew" if begun else "choose another --model"
         for path, text in {"name": "", "method.name": "", **paths, **self.given}.items():
@@ -162,17 +163,6 @@ def _is_idle(path: str) -> bool:
     room, _, name = path.partition(".")
     idle_data = room == "data" and name not in USED_DATA
     return room == "scenario" or path == "seeds.class_order" or idle_data
-
-
-def _flat(settings: ExperimentSettings) -> dict[str, Any]:
-    layer = settings.model_dump(mode="json")
-    flat = {}
-    for path in leaf_paths(layer):
-        value: Any = layer
-        for part in path.split("."):
-            value = value[part]
-        flat[path] = value
-    return flat
 
 
 def _shown(value: object) -> str:

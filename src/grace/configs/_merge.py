@@ -1,6 +1,6 @@
 """Layers of settings: a short difference laid over its parent."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grace.configs import _yaml
@@ -125,12 +125,3 @@ def _insert(layer: Layer, path: Sequence[str], value: object) -> None:
     under = layer.get(path[-1])
     both = isinstance(under, dict) and isinstance(value, dict)
     layer[path[-1]] = merge(under, value) if both else value  # type: ignore[arg-type]
-
-
-def leaf_paths(layer: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted path of everything a layer sets."""
-    for key, value in layer.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaf_paths(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"

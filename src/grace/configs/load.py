@@ -21,7 +21,6 @@ from grace.configs._merge import (
     Layer,
     as_method,
     backbone_for,
-    leaf_paths,
     merge,
     merge_experiments,
     without_backbone,
@@ -32,6 +31,7 @@ from grace.configs._problems import booleans_as_numbers, method_name, problems_o
 from grace.configs.describe import describe_settings
 from grace.configs.effects import settings_without_effect
 from grace.configs.experiment import BackboneSettings, ExperimentSettings
+from grace.configs.flat import flatten
 from grace.configs.methods import MethodSettings
 
 
@@ -81,11 +81,11 @@ def load_experiment(
     settings, found = _resolve([*chain, layer])
     if problems or found or settings is None:
         raise ConfigError([*problems, *found])
-    explicit = dict.fromkeys(leaf_paths(layer))
+    explicit = dict.fromkeys(flatten(layer))
     if _is_path(name_or_path):
         # A file may state a default for completeness; only a departure from it asks for something.
         departures = {row.path for row in describe_settings(settings) if not row.is_default}
-        explicit |= {path: None for path in leaf_paths(chain[-1]) if path in departures}
+        explicit |= {path: None for path in flatten(chain[-1]) if path in departures}
     for line in settings_without_effect(settings, explicit):
         warnings.warn(line, ConfigWarning, stacklevel=2)
     return settings

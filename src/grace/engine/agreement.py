@@ -2,12 +2,13 @@
 
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from grace.configs.experiment import ExperimentSettings
+from grace.configs.flat import flatten
 from grace.data.images import Dataset
 from grace.engine.device import device_name
 from grace.engine.ranks import Ranks
@@ -32,7 +33,7 @@ def refuse_other_settings(
     Raises:
         ValueError: in every process, in the same words.
     """
-    facts = dict(_flat(settings.model_dump(mode="json")))
+    facts = flatten(settings.model_dump(mode="json"))
     for name in ("data.root", "data.streaming", "engine.threads"):
         del facts[name]
     facts["engine.device"] = device_name(settings.engine)
@@ -61,15 +62,6 @@ def refuse_other_data(dataset: Dataset, digest: str, root: str | None, ranks: Ra
     }
     place = f"there put the same files into '{root}'" if root else "put the same files there"
     _refuse_differences(facts, f"{place}, or set data.root to a folder that all share", ranks)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Name every value by its path; lists are values."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> None:

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from grace.configs.describe import SettingRow, describe_settings
 from grace.configs.experiment import ExperimentSettings
+from grace.configs.flat import flatten
 from grace.record import RunRecord, TaskRecord
 from grace.studies._html import element, escape
-from grace.studies.groups import flatten
 from grace.studies.units import in_bytes, in_percent, in_seconds
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, final
 
+from grace.configs.flat import flatten
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
 
@@ -90,17 +91,6 @@ def _deciding(record: RunRecord) -> dict[str, Any]:
         for key, value in flat.items()
         if not key.startswith(aside) or key == "engine.precision"
     }
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Map dotted paths to the values of nested settings."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _difference(settings: Mapping[str, Any], beside: Sequence[Mapping[str, Any]]) -> str:
