@@ -299,7 +299,7 @@ class Smooth(Method[ReplaySettings]):
     """A method whose first task has a loss of its own."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
-        raise NotImplementedError
+        raise NotImplementedError  # Its first task is all that is looked at.
 
     def classification(self) -> Objective:
         head = self.network.head

@@ -378,8 +378,9 @@ def _describe(
 
 def _lone_classes(method: "Method[Any]", task_sizes: Sequence[int]) -> Iterator[str]:
     """Say which tasks bring a class that the method cannot learn."""
-    tasks = [str(task) for task, size in enumerate(task_sizes, start=1) if task > 1 and size == 1]
-    if tasks and method.compares_new_classes_only:
+    sizes = enumerate(task_sizes, start=1)
+    tasks = [str(number) for number, size in sizes if method.leaves_lone_class(number, size)]
+    if tasks:
         yield (
             f"{method.name} compares new classes with each other only: a task's one new class is "
             f"not learnt (task {', '.join(tasks)})"

@@ -213,20 +213,22 @@ class _CommonPhase:
 
 
 def _seconds(value: object) -> float:
-    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+    seconds = _finite(value)
+    if seconds < 0:
         raise ValueError("no duration")
-    return float(value)
+    return seconds
 
 
 def _losses(values: Mapping[str, object]) -> dict[str, float]:
-    for name, value in values.items():
-        if (
-            not name.isidentifier()
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise ValueError("no losses")
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+    if not all(name.isidentifier() for name in values):
+        raise ValueError("no names of losses")
+    return {name: _finite(value) for name, value in values.items()}
+
+
+def _finite(value: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("no number")
+    return float(value)
 
 
 def _digest(text: str, kept: Mapping[str, Tensor]) -> str:

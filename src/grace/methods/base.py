@@ -188,9 +188,16 @@ class Method(ABC, Generic[SettingsT]):
                 "add images of a new class, or use grace, icarl or replay"
             )
 
+    @classmethod
+    def leaves_lone_class(cls, number: int, num_new: int) -> bool:
+        """Say whether task ``number`` has one new class, and no other that it is compared with.
+
+        The softmax over one logit is 1: neither loss nor gradient.
+        """
+        return cls.compares_new_classes_only and number > 1 and num_new == 1
+
     def _warn_of_lone_class(self, task: Task) -> None:
-        """The softmax over one logit is 1: neither loss nor gradient."""
-        if task.num_new_classes == 1 and self.compares_new_classes_only:
+        if self.leaves_lone_class(task.number, task.num_new_classes):
             warnings.warn(
                 f"task {task.number} has one new class and {self.name} compares new classes with "
                 "each other only: it is not learnt",
