@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import yaml
 from typer.testing import CliRunner
 
 import grace
+from grace.cli._errors import one_line_warnings
 from grace.cli.app import app
-from grace.configs.load import load_experiment
+from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
 from synthetic_records import MakeRecord
@@ -255,3 +257,18 @@ def test_report_and_tables(
     assert left.stdout.count("\n") == 2
     (tmp_path / "thesis.html").write_text("mine")
     assert call("report", "runs", "-o", "thesis.html").exit_code == 2
+
+
+def test_what_was_warned_of_before_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        warnings.warn("mind this", ConfigWarning, stacklevel=1)
+        warnings.warn("and that", UserWarning, stacklevel=1)
+        raise ValueError("in vain")
+
+    with (
+        pytest.warns(UserWarning, match="and that"),
+        pytest.raises(ValueError, match="in vain"),
+        one_line_warnings(),
+    ):
+        fail()
+    assert capsys.readouterr().err == "warning: mind this\n"

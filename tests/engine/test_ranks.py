@@ -38,6 +38,11 @@ def test_rows_and_shares(
     assert [own.share(num_images) for own in ranks] == pytest.approx(shares)
 
 
+def test_memory_that_runs_out_is_not_blamed_on_others() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="mine"), Ranks()._needing_others():
+        raise torch.OutOfMemoryError("mine")
+
+
 def test_alone_every_exchange_is_over_at_once() -> None:
     ranks, tensor, value = Ranks(), torch.tensor([2.0, 3.0]), {"any": object()}
     ranks.sum([tensor])

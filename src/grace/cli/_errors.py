@@ -62,14 +62,20 @@ def one_line_warnings() -> Iterator[None]:
     """Print our own warnings about settings as one line each on stderr, in the first process."""
     from grace.configs.load import ConfigWarning
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConfigWarning)
-        yield
-    for warning in caught:
-        if issubclass(warning.category, ConfigWarning):
-            if _rank() == 0:
-                typer.echo(f"warning: {warning.message}", err=True)
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConfigWarning)
+            yield
+    finally:  # What fails may have been warned of.
+        for warning in caught:
+            _say(warning)
+
+
+def _say(warning: warnings.WarningMessage) -> None:
+    from grace.configs.load import ConfigWarning
+
+    if not issubclass(warning.category, ConfigWarning):
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    elif _rank() == 0:
+        typer.echo(f"warning: {warning.message}", err=True)

@@ -134,7 +134,7 @@ class Ranks:
         try:
             yield
         except torch.OutOfMemoryError:
-            raise
+            raise  # It is a RuntimeError, too, but this process's own.
         except RuntimeError as error:
             words = None
             with suppress(dist.DistError):

@@ -36,7 +36,7 @@ class Learner(BaseLearner):
         ranks: the processes that teach it together, each a learner of its own with the same
             images; none for this one alone. Only the first one's may have a home.
 
-    Example:
+    Examples:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
         >>> learner.update(images, ["cat", "dog", ...])
         >>> learner.predict(images)
