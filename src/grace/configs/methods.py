@@ -1,17 +1,48 @@
-"""Settings of every method: one frozen model each, with the published values as defaults."""
+"""Settings of every method: one frozen model each, with the published values as defaults.
 
-from typing import Annotated, Any, Literal, Self
+A model also describes its method to the rest of the package: in a line, by its traits, and by the
+place of the class that carries it out. This module imports no registry, so that the settings of a
+method in another package can be derived from it while the registry is being made.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
+from typing_extensions import override
 
 from grace.configs._base import Settings
 from grace.configs.recipe import Recipe, completed, first_task, multistep
+from grace.configs.traits import ThresholdRule, Traits
 
 
-class BaseMethodSettings(Settings):
-    """What every method has: a name and the recipe of its first task."""
+class AnyMethodSettings(Settings):
+    """What the settings of every method have.
 
-    base: Recipe = Field(default_factory=first_task, description="recipe of the first task")
+    A concrete model gives ``name`` as ``Literal["<name>"] = "<name>"``, and a value to each of the
+    class variables. All its settings have defaults.
+    """
+
+    summary: ClassVar[str]
+    """The line that ``grace list`` shows."""
+    implementation: ClassVar[str]
+    """Where the method's class is, as ``"package.module:Class"``; imported when it is needed."""
+    traits: ClassVar[Traits] = Traits()
+    """What other rooms may ask of the method."""
+
+    name: str
+
+    @property
+    def threshold_rule(self) -> ThresholdRule | None:
+        """The threshold that decides whether the network grows, or none if there is no such one."""
+        return None
+
+    def idle_settings(self) -> Mapping[str, str]:
+        """Map the settings that have no effect beside the others to the reason.
+
+        The name of a recipe stands for all settings in it.
+        """
+        return {}
 
     @model_validator(mode="before")
     @classmethod
@@ -27,8 +58,18 @@ class BaseMethodSettings(Settings):
         return filled
 
 
+class BaseMethodSettings(AnyMethodSettings):
+    """Settings of a method whose first task trains one fresh network."""
+
+    base: Recipe = Field(default_factory=first_task, description="recipe of the first task")
+
+
 class FinetuneSettings(BaseMethodSettings):
     """Lower bound: each task's own images, no memory, loss on the new logits only."""
+
+    summary = "lower bound: one network trained on each task's own images alone"
+    implementation = "grace.methods.finetune:Finetune"
+    traits = Traits(memory="none", compares_new_classes_only=True)
 
     name: Literal["finetune"] = "finetune"
     update: Recipe = Field(
@@ -39,6 +80,10 @@ class FinetuneSettings(BaseMethodSettings):
 class ReplaySettings(BaseMethodSettings):
     """Finetune with the exemplars mixed in and the loss over all logits."""
 
+    summary = "one network trained on each task's images and the exemplars"
+    implementation = "grace.methods.replay:Replay"
+    traits = Traits(learns_known_classes=True)
+
     name: Literal["replay"] = "replay"
     update: Recipe = Field(
         default_factory=lambda: multistep(70, 30, 50), description="recipe of every later task"
@@ -47,6 +92,10 @@ class ReplaySettings(BaseMethodSettings):
 
 class DERSettings(BaseMethodSettings):
     """One new backbone per task beside the frozen old ones (DER without pruning)."""
+
+    summary = "one new backbone per task beside the frozen old ones"
+    implementation = "grace.methods.der:DER"
+    traits = Traits(grows_every_task=True, freezes_old_network=True)
 
     name: Literal["der"] = "der"
     grow: Recipe = Field(
@@ -62,6 +111,10 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 class FosterSettings(BaseMethodSettings):
     """Boost the old network with a second backbone, then distil both into one student (FOSTER)."""
+
+    summary = "boost the old network with a second backbone, distil both into one student"
+    implementation = "grace.methods.foster:Foster"
+    traits = Traits(freezes_old_network=True)
 
     name: Literal["foster"] = "foster"
     base: Recipe = Field(
@@ -105,6 +158,10 @@ class FosterSettings(BaseMethodSettings):
 class MemoSettings(BaseMethodSettings):
     """One new last stage per task over a trunk that all tasks share (MEMO)."""
 
+    summary = "one new last stage per task over a trunk that all tasks share"
+    implementation = "grace.methods.memo:Memo"
+    traits = Traits(grows_every_task=True, shares_trunk=True, freezes_old_network=True)
+
     name: Literal["memo"] = "memo"
     grow: Recipe = Field(
         default_factory=lambda: multistep(170, 80, 120, 150),
@@ -119,6 +176,10 @@ class MemoSettings(BaseMethodSettings):
 class EWCSettings(BaseMethodSettings):
     """Finetune with a quadratic penalty that holds important parameters where they were (EWC)."""
 
+    summary = "one network on each task's own images, held where it was important"
+    implementation = "grace.methods.ewc:EWC"
+    traits = Traits(memory="none", compares_new_classes_only=True)
+
     name: Literal["ewc"] = "ewc"
     update: Recipe = Field(
         default_factory=lambda: multistep(180, 70, 120, 150),
@@ -129,9 +190,17 @@ class EWCSettings(BaseMethodSettings):
         1e-4, gt=0, description="upper limit of a parameter's importance F; belongs to λ = 1000"
     )
 
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        return {} if self.penalty_weight else {"importance_limit": "method.penalty_weight is 0"}
+
 
 class ICaRLSettings(BaseMethodSettings):
     """Replay with distillation of the old logits, classified by nearest mean of exemplars."""
+
+    summary = "replay with distillation, classified by the nearest mean of exemplars"
+    implementation = "grace.methods.icarl:ICaRL"
+    traits = Traits(freezes_old_network=True, learns_known_classes=True)
 
     name: Literal["icarl"] = "icarl"
     update: Recipe = Field(
@@ -142,9 +211,19 @@ class ICaRLSettings(BaseMethodSettings):
     )
     temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
 
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        return (
+            {} if self.distillation_weight else {"temperature": "method.distillation_weight is 0"}
+        )
+
 
 class WASettings(BaseMethodSettings):
     """Replay with distillation of the old logits, then weight alignment of the new classes."""
+
+    summary = "replay with distillation, then new classes scaled to the old ones' mean length"
+    implementation = "grace.methods.wa:WA"
+    traits = Traits(freezes_old_network=True)
 
     name: Literal["wa"] = "wa"
     update: Recipe = Field(
@@ -157,6 +236,10 @@ class WASettings(BaseMethodSettings):
 class JointSettings(BaseMethodSettings):
     """Upper bound: a fresh network on all images of all seen classes, with the base recipe."""
 
+    summary = "upper bound: a fresh network on all images of all seen classes"
+    implementation = "grace.methods.joint:Joint"
+    traits = Traits(memory="all images", learns_known_classes=True)
+
     name: Literal["joint"] = "joint"
     final_task_only: bool = Field(
         False, description="train at the last task only, as studies do: earlier tasks are skipped"
@@ -165,6 +248,10 @@ class JointSettings(BaseMethodSettings):
 
 class GraceSettings(BaseMethodSettings):
     """GRACE: grow a provisional backbone, assess the mergeable one, compress if there is room."""
+
+    summary = "grow a provisional backbone, assess the mergeable one, compress where there is room"
+    implementation = "grace.methods.grace:Grace"
+    traits = Traits(freezes_old_network=True, learns_known_classes=True)
 
     name: Literal["grace"] = "grace"
     grow: Recipe = Field(
@@ -214,6 +301,43 @@ class GraceSettings(BaseMethodSettings):
             raise ValueError(f"expand_at {list(tasks)} must increase and start at task 2 or later")
         return self
 
+    @property
+    @override
+    def threshold_rule(self) -> ThresholdRule:
+        return ThresholdRule(initial=self.threshold, decay=self.threshold_decay)
+
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        logits, features = self.logit_distillation, self.feature_distillation
+        idle: dict[str, str] = {}
+        if self.expand_at is not None:
+            idle |= dict.fromkeys(("threshold", "threshold_decay"), "method.expand_at decides")
+        if self.initialisation != "importance":
+            start = self.initialisation
+            idle["gamma"] = f"it weights method.initialisation=importance, not {start}"
+        if not logits:
+            off = "method.logit_distillation is off"
+            idle |= dict.fromkeys(("logit_weight", "temperature"), off)
+        if not features:
+            idle["feature_weight"] = "method.feature_distillation is off"
+        if not self.scale_cross_entropy and (logits or features):
+            idle["scale_cross_entropy"] = "it only matters when both distillations are off"
+        return idle
+
+
+BUILT_IN: Sequence[type[AnyMethodSettings]] = (
+    GraceSettings,
+    DERSettings,
+    FosterSettings,
+    MemoSettings,
+    WASettings,
+    ICaRLSettings,
+    ReplaySettings,
+    EWCSettings,
+    FinetuneSettings,
+    JointSettings,
+)
+"""The methods of this package, in the order of lists and figures; put new ones at the end."""
 
 MethodSettings = Annotated[
     FinetuneSettings
