@@ -32,6 +32,7 @@ import torch
 from torch._dynamo.utils import calculate_time_spent
 
 from grace.configs.experiment import ExperimentSettings
+from grace.configs.methods import GraceSettings
 from grace.data.images import Dataset
 from grace.data.scenario import Scenario
 from grace.data.sources import load_dataset
@@ -118,7 +119,7 @@ def run_theirs(settings: ExperimentSettings, dataset: Dataset, scenario: str) ->
     parts = [arrays(task.data.images, task.data.labels) for task in tasks]
     test = stream.test_images(len(tasks))
     method = settings.method
-    assert method.name == "grace"
+    assert isinstance(method, GraceSettings)
     recipe = PlainRecipe(
         base_epochs=method.base.epochs,
         grow_epochs=method.grow.epochs,

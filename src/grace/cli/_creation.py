@@ -14,7 +14,7 @@ from grace.configs._merge import parse_overrides
 from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.configs.flat import flatten
 from grace.configs.load import load_experiment
-from grace.configs.methods import MethodSettings
+from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe, completed
 
 OPTIONS = {
@@ -98,7 +98,9 @@ class Wish:
         asked = {name: getattr(wanted.engine, name) for name in names}
         return saved.model_copy(update=asked) if asked else None
 
-    def method(self, wanted: ExperimentSettings, saved: MethodSettings) -> MethodSettings | None:
+    def method(
+        self, wanted: ExperimentSettings, saved: AnyMethodSettings
+    ) -> AnyMethodSettings | None:
         """Lay the recipes that are asked for over a saved method's; none are asked for."""
         asked = [path.split(".")[1:] for path in self.given if _is_recipe(path)]
         if not asked:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import load_experiment
-from grace.configs.methods import MethodSettings
+from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import for_channels
 from grace.engine.progress import Progress
 from grace.learner import saving
@@ -100,7 +100,7 @@ class Learner(BaseLearner):
         version: int | None = None,
         *,
         engine: EngineSettings | None = None,
-        method: MethodSettings | None = None,
+        method: AnyMethodSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Bring a saved learner back; it goes on as if it had never stopped.

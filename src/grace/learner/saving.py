@@ -13,7 +13,7 @@ from torch import Tensor
 
 import grace
 from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.methods import MethodSettings
+from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
 from grace.engine.work import Seconds
@@ -203,7 +203,7 @@ def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
         raise ValueError(one_line(text)) from error
 
 
-def with_recipes(settings: ExperimentSettings, method: MethodSettings) -> ExperimentSettings:
+def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> ExperimentSettings:
     """Replace a method's recipes, and nothing else.
 
     Raises:
