@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import MethodSettings
+from grace.configs.methods import BUILT_IN
 from grace.configs.recipe import Recipe
 
 
@@ -28,8 +28,8 @@ def models() -> dict[str, tuple[str, type[BaseModel]]]:
         kind = groups[key].annotation
         assert isinstance(kind, type)
         found[key] = (f"{key}.", kind)
-    for kind in get_args(get_args(MethodSettings)[0]):
-        found[kind.model_fields["name"].default] = ("method.", kind)
+    for method in BUILT_IN:
+        found[method.model_fields["name"].default] = ("method.", method)
     return found
 
 

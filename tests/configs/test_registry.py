@@ -1,14 +1,24 @@
+from collections.abc import Mapping
 from typing import get_args
 
 import pytest
 
-from grace.configs.methods import MethodSettings
-from grace.configs.registry import DATASETS, METHODS, entries, resolve
+from grace.configs.methods import BUILT_IN
+from grace.configs.registry import (
+    DATASETS,
+    METHOD_SETTINGS,
+    METHODS,
+    MethodSettings,
+    entries,
+    resolve,
+)
+from grace.configs.traits import ThresholdRule, Traits
 
 
 def test_every_method_with_settings_is_registered() -> None:
     models = get_args(get_args(MethodSettings)[0])
-    assert {model.model_fields["name"].default for model in models} == set(METHODS)
+    assert [model.model_fields["name"].default for model in models] == list(METHODS)
+    assert tuple(METHOD_SETTINGS.values())[: len(BUILT_IN)] == BUILT_IN
 
 
 def test_targets_name_a_class_of_their_own_file() -> None:
@@ -30,3 +40,39 @@ def test_unknown_names_get_the_nearest() -> None:
         resolve("method", "grase")
     with pytest.raises(ValueError, match="known: digits, cifar10"):
         resolve("dataset", "zzz")
+
+
+# From the methods' papers, as docs/methods tells of them.
+TRAITS: Mapping[str, Traits] = {
+    "grace": Traits(freezes_old_network=True, learns_known_classes=True),
+    "der": Traits(grows_every_task=True, freezes_old_network=True),
+    "foster": Traits(freezes_old_network=True),
+    "memo": Traits(grows_every_task=True, shares_trunk=True, freezes_old_network=True),
+    "wa": Traits(freezes_old_network=True),
+    "icarl": Traits(freezes_old_network=True, learns_known_classes=True),
+    "replay": Traits(learns_known_classes=True),
+    "ewc": Traits(memory="none", compares_new_classes_only=True),
+    "finetune": Traits(memory="none", compares_new_classes_only=True),
+    "joint": Traits(memory="all images", learns_known_classes=True),
+}
+
+
+@pytest.mark.parametrize("name", TRAITS)
+def test_methods_describe_themselves(name: str) -> None:
+    assert METHOD_SETTINGS[name].traits == TRAITS[name]
+
+
+def test_only_what_grows_by_a_threshold_has_a_rule() -> None:
+    # GRACE's paper: τ₁ = 0.6, ρ = 0.96.
+    rules = {
+        name: model.model_validate({}).threshold_rule for name, model in METHOD_SETTINGS.items()
+    }
+    assert rules.pop("grace") == ThresholdRule(initial=0.6, decay=0.96)
+    assert set(rules.values()) == {None}
+
+
+def test_published_settings_all_have_an_effect() -> None:
+    idle = {
+        name: model.model_validate({}).idle_settings() for name, model in METHOD_SETTINGS.items()
+    }
+    assert all(found == {} for found in idle.values()), idle

@@ -29,6 +29,11 @@ def list_names(
                 typer.echo(("\n" if number else "") + shown.value)
             for line in _lines(_described(shown)):
                 typer.echo(line if kind else f"  {line}")
+            if shown is Kind.METHODS:
+                from grace.configs.registry import METHOD_NOTES
+
+                for note in METHOD_NOTES:
+                    typer.echo(f"warning: {note}", err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:

@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import EWCSettings, GraceSettings, ICaRLSettings
 from grace.configs.recipe import Recipe
 
 
@@ -34,11 +33,12 @@ def settings_without_effect(settings: ExperimentSettings, paths: Collection[str]
 def _memory(settings: ExperimentSettings, path: str) -> str | None:
     if path not in ("memory.size", "memory.per_class"):
         return None
-    match settings.method.name:
-        case "finetune" | "ewc" as name:
-            return f"{name} keeps no exemplars"
-        case "joint":
-            return "joint keeps all images"
+    method = settings.method
+    match method.traits.memory:
+        case "none":
+            return f"{method.name} keeps no exemplars"
+        case "all images":
+            return f"{method.name} keeps all images"
     if path == "memory.size" and settings.memory.per_class is not None:
         return "memory.per_class decides"
     return None
@@ -70,32 +70,11 @@ def _class_order(settings: ExperimentSettings, _path: str) -> str | None:
     return "scenario.class_order gives the order itself" if explicit else None
 
 
-def _grace(settings: ExperimentSettings, path: str) -> str | None:
-    method = settings.method
-    if not isinstance(method, GraceSettings):
-        return None
-    logits, features = method.logit_distillation, method.feature_distillation
-    match path.removeprefix("method."):
-        case "threshold" | "threshold_decay" if method.expand_at is not None:
-            return "method.expand_at decides"
-        case "gamma" if method.initialisation != "importance":
-            return f"it weights method.initialisation=importance, not {method.initialisation}"
-        case "logit_weight" | "temperature" if not logits:
-            return "method.logit_distillation is off"
-        case "feature_weight" if not features:
-            return "method.feature_distillation is off"
-        case "scale_cross_entropy" if not method.scale_cross_entropy and (logits or features):
-            return "it only matters when both distillations are off"
-    return None
-
-
-def _weightless(settings: ExperimentSettings, path: str) -> str | None:
-    match settings.method:
-        case EWCSettings(penalty_weight=0) if path == "method.importance_limit":
-            return "method.penalty_weight is 0"
-        case ICaRLSettings(distillation_weight=0) if path == "method.temperature":
-            return "method.distillation_weight is 0"
-    return None
+def _method(settings: ExperimentSettings, path: str) -> str | None:
+    """Ask the method which of its settings are idle; a recipe's name stands for all in it."""
+    idle = settings.method.idle_settings()
+    own = path.removeprefix("method.")
+    return idle.get(own) or idle.get(own.partition(".")[0])
 
 
 def _decay(settings: ExperimentSettings, path: str) -> str | None:
@@ -115,6 +94,5 @@ _RULES = (
     _Rule("backbone.stem", _stem),
     _Rule("seeds.class_order", _class_order),
     _Rule("method.*.decay", _decay),
-    _Rule("method.*", _grace),
-    _Rule("method.*", _weightless),
+    _Rule("method.*", _method),
 )

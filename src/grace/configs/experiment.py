@@ -5,7 +5,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from grace.configs._base import Settings
-from grace.configs.methods import GraceSettings, MethodSettings
+from grace.configs.methods import GraceSettings
+from grace.configs.registry import MethodSettings
 
 
 class DataSettings(Settings):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, final, get_args
+from typing import Any, final
 
 from pydantic import ValidationError
 
@@ -27,12 +27,12 @@ from grace.configs._merge import (
 )
 from grace.configs._merge import parse_overrides as _parse_overrides
 from grace.configs._nearest import did_you_mean
-from grace.configs._problems import booleans_as_numbers, method_name, problems_of
+from grace.configs._problems import booleans_as_numbers, problems_of
 from grace.configs.describe import describe_settings
 from grace.configs.effects import settings_without_effect
 from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.flat import flatten
-from grace.configs.methods import MethodSettings
+from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
 
 
 @final
@@ -101,14 +101,17 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[s
     presets = raw.pop("methods", {})
     if not isinstance(presets, Mapping):
         return None, ["methods: should hold one mapping per method"]
-    models = _method_models()
-    problems = _preset_problems(presets, models)
+    problems = _preset_problems(presets)
     method = as_method(raw.get("method"))
     name = method.get("name", "grace") if isinstance(method, Mapping) else method
-    chosen = models.get(name) if isinstance(name, str) else None
-    if chosen is None:
-        hint = did_you_mean(str(name), models)
-        problems["method"] = f"method = {name!r} should be one of {', '.join(models)}{hint}"
+    chosen = METHOD_SETTINGS.get(name) if isinstance(name, str) else None
+    if isinstance(name, str) and name in REFUSED_METHODS:
+        problems["method"] = f"method = {name!r} cannot be used: {REFUSED_METHODS[name]}"
+        raw = {key: value for key, value in raw.items() if key != "method"}
+    elif chosen is None:
+        hint = did_you_mean(str(name), METHOD_SETTINGS)
+        known = ", ".join(METHOD_SETTINGS)
+        problems["method"] = f"method = {name!r} should be one of {known}{hint}"
         raw = {key: value for key, value in raw.items() if key != "method"}
     else:
         below = without_backbone(presets.get(name))
@@ -129,19 +132,19 @@ def _outside(path: str, name: str) -> bool:
     return path != f"methods.{name}" and not path.startswith(f"methods.{name}.")
 
 
-def _preset_problems(
-    presets: Mapping[str, Any], models: Mapping[str, type[Settings]]
-) -> dict[str, str]:
+def _preset_problems(presets: Mapping[str, Any]) -> dict[str, str]:
     problems = {}
     for name, preset in presets.items():
         path = f"methods.{name}"
-        if name not in models:
-            problems[path] = f"{path}: no such method{did_you_mean(str(name), models)}"
+        if name in REFUSED_METHODS:
+            continue  # What is kept for a method that cannot be used here does no harm.
+        if name not in METHOD_SETTINGS:
+            problems[path] = f"{path}: no such method{did_you_mean(str(name), METHOD_SETTINGS)}"
         elif not isinstance(preset, Mapping):
             problems[path] = f"{path} = {preset!r} should be a mapping of settings"
         else:
             parts: list[tuple[str, type[Settings], Any]] = [
-                (path, models[name], without_backbone(preset)),
+                (path, METHOD_SETTINGS[name], without_backbone(preset)),
                 (f"{path}.backbone", BackboneSettings, preset.get("backbone", {})),
             ]
             for place, model, part in parts:
@@ -150,11 +153,6 @@ def _preset_problems(
                 except ValidationError as error:
                     problems |= problems_of(error, model, place)
     return problems
-
-
-def _method_models() -> dict[str, type[Settings]]:
-    union = get_args(MethodSettings)[0]
-    return {method_name(model): model for model in get_args(union)}
 
 
 def _flattened(chain: Sequence[Layer]) -> Layer:

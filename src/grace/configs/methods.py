@@ -338,17 +338,3 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     JointSettings,
 )
 """The methods of this package, in the order of lists and figures; put new ones at the end."""
-
-MethodSettings = Annotated[
-    FinetuneSettings
-    | ReplaySettings
-    | DERSettings
-    | FosterSettings
-    | MemoSettings
-    | EWCSettings
-    | ICaRLSettings
-    | WASettings
-    | GraceSettings
-    | JointSettings,
-    Field(discriminator="name"),
-]

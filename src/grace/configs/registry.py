@@ -1,12 +1,19 @@
-"""Names of methods and data sources → where their classes live, imported only when used."""
+"""Names of methods and data sources → where their classes live, imported only when used.
 
-from collections.abc import Mapping
+The registry of methods is open: other packages add to it, see :mod:`grace.configs.outside`.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, final
+
+from pydantic import Field
 
 from grace.configs._nearest import did_you_mean
+from grace.configs.methods import BUILT_IN, AnyMethodSettings
+from grace.configs.outside import installed, load_outside
 
 Kind = Literal["method", "dataset"]
 
@@ -21,49 +28,32 @@ class Entry:
     """``"module:Class"``; none where the room that uses the name dispatches on it itself."""
 
 
-METHODS: Mapping[str, Entry] = MappingProxyType(
-    {
-        "grace": Entry(
-            "grow a provisional backbone, assess the mergeable one, compress where there is room",
-            "grace.methods.grace:Grace",
-        ),
-        "der": Entry(
-            "one new backbone per task beside the frozen old ones", "grace.methods.der:DER"
-        ),
-        "foster": Entry(
-            "boost the old network with a second backbone, distil both into one student",
-            "grace.methods.foster:Foster",
-        ),
-        "memo": Entry(
-            "one new last stage per task over a trunk that all tasks share",
-            "grace.methods.memo:Memo",
-        ),
-        "wa": Entry(
-            "replay with distillation, then new classes scaled to the old ones' mean length",
-            "grace.methods.wa:WA",
-        ),
-        "icarl": Entry(
-            "replay with distillation, classified by the nearest mean of exemplars",
-            "grace.methods.icarl:ICaRL",
-        ),
-        "replay": Entry(
-            "one network trained on each task's images and the exemplars",
-            "grace.methods.replay:Replay",
-        ),
-        "ewc": Entry(
-            "one network on each task's own images, held where it was important",
-            "grace.methods.ewc:EWC",
-        ),
-        "finetune": Entry(
-            "lower bound: one network trained on each task's own images alone",
-            "grace.methods.finetune:Finetune",
-        ),
-        "joint": Entry(
-            "upper bound: a fresh network on all images of all seen classes",
-            "grace.methods.joint:Joint",
-        ),
-    }
+def _name(model: type[AnyMethodSettings]) -> str:
+    return str(model.model_fields["name"].default)
+
+
+_outside = load_outside(installed(), {_name(model) for model in BUILT_IN})
+
+METHOD_SETTINGS: Mapping[str, type[AnyMethodSettings]] = MappingProxyType(
+    {_name(model): model for model in BUILT_IN} | dict(_outside.models)
 )
+"""The settings model of every method: those of this package, then those of others."""
+
+METHODS: Mapping[str, Entry] = MappingProxyType(
+    {name: Entry(model.summary, model.implementation) for name, model in METHOD_SETTINGS.items()}
+)
+
+REFUSED_METHODS: Mapping[str, str] = MappingProxyType(dict(_outside.refused))
+"""Methods that other packages bring and that cannot be used, with the reason."""
+
+METHOD_NOTES: Sequence[str] = tuple(_outside.notes)
+"""What is wrong with the methods of other packages, one line each."""
+
+if TYPE_CHECKING:
+    MethodSettings = AnyMethodSettings
+else:
+    MethodSettings = Annotated[Union[*METHOD_SETTINGS.values()], Field(discriminator="name")]
+"""The settings of any method; which method's they are is told by ``name``."""
 
 DATASETS: Mapping[str, Entry] = MappingProxyType(
     {
@@ -85,9 +75,12 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
     """Import and return the class registered under a name.
 
     Raises:
-        ValueError: the name is unknown; the nearest known one is named.
+        ValueError: the name is unknown, and the nearest known one is named; or its class cannot be
+            imported.
     """
     known = entries(kind)
+    if kind == "method" and name in REFUSED_METHODS:
+        raise ValueError(f"method '{name}' cannot be used: {REFUSED_METHODS[name]}")
     if name not in known:
         raise ValueError(
             f"unknown {kind} '{name}'{did_you_mean(name, known)} (known: {', '.join(known)})"
@@ -95,4 +88,7 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
     target = known[name].target
     assert target is not None, f"no class is registered for {kind} '{name}'"
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{kind} '{name}' cannot be used: '{target}' fails: {error}") from error
