@@ -1,6 +1,7 @@
 """Why an update ended as it did, in words."""
 
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,20 +10,12 @@ from rich.console import Console
 from grace.cli._why import why
 from grace.cli.progress import RichProgress
 from grace.configs.experiment import ExperimentSettings, MemorySettings
-from grace.configs.methods import (
-    DERSettings,
-    FosterSettings,
-    GraceSettings,
-    JointSettings,
-    MemoSettings,
-    ReplaySettings,
-)
 from grace.learner.document import Update
 from grace.methods.outcome import Outcome
 
 
-def told(method: Any, *, task: int = 3, backbones: int = 1, **outcome: Any) -> str:
-    settings = ExperimentSettings(method=method, memory=MemorySettings(size=None, max_mb=2.5))
+def told(*, task: int = 3, backbones: int = 1, **outcome: Any) -> str:
+    settings = ExperimentSettings(memory=MemorySettings(size=None, max_mb=2.5))
     update = Update(
         task=task,
         new_class_names=("ant",),
@@ -69,45 +62,55 @@ def test_a_saturation_that_decided(
     verdict: str, saturation: float, backbones: int, sentence: str
 ) -> None:
     outcome = {"verdict": verdict, "saturation": saturation, "threshold": 0.6}
-    assert told(GraceSettings(), backbones=backbones, **outcome) == sentence
-
-
-def test_a_list_that_decided() -> None:
-    method = GraceSettings(expand_at=(3,))
-    measured = {"saturation": 0.1, "threshold": 0.6}
-    assert told(method, verdict="grow", **measured) == "grew: method.expand_at names update 3"
-    assert told(method, task=2, verdict="compress", **measured) == (
-        "compressed: method.expand_at does not name update 2"
-    )
+    assert told(backbones=backbones, **outcome) == sentence
 
 
 @pytest.mark.parametrize(
-    ("method", "verdict", "sentence"),
+    ("verdict", "sentence"),
     [
-        (DERSettings(), "grow", "grew: der adds a backbone with every update"),
-        (MemoSettings(), "grow", "grew: memo adds a last stage with every update"),
+        ("base", "trained afresh: the method says so"),
+        ("grow", "grew: the method says so"),
+        ("compress", "compressed: the method says so"),
+        ("compress (budget)", "compressed for the budget: the method says so"),
+        ("refresh", "refreshed: the method says so"),
+        ("update", "trained further: the method says so"),
+        ("skip", "nothing was trained: the method says so"),
+    ],
+)
+def test_the_methods_own_reason_stands(verdict: str, sentence: str) -> None:
+    outcome = {"verdict": verdict, "saturation": 0.1, "threshold": 0.6}
+    assert told(reason="the method says so", **outcome) == sentence
+
+
+def test_a_reason_cannot_move_the_cursor() -> None:
+    # A saved learner may be a stranger's; U+001B starts a terminal's commands.
+    assert told(verdict="grow", reason="so \x1b[2J\nit is") == "grew: so \\x1b[2J\\nit is"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        ({"verdict": "grow"}, "grew: every update adds a backbone"),
+        ({"verdict": "compress"}, "compressed: every update makes one backbone of two"),
         (
-            FosterSettings(),
-            "compress",
-            "compressed: foster makes one backbone of two with every update",
+            {"verdict": "compress (budget)"},
+            "compressed for the budget: one more backbone would not fit into 2.5 MB",
         ),
-        (ReplaySettings(), "update", "trained further: replay keeps to one backbone"),
-        (GraceSettings(), "base", "trained afresh: the first update makes the first backbone"),
-        (JointSettings(), "base", "trained afresh: joint trains one network on all images"),
+        ({"verdict": "update"}, "trained further: the number of backbones stays"),
         (
-            JointSettings(final_task_only=True),
-            "skip",
-            "nothing was trained: joint waits for the last update (final_task_only)",
+            {"verdict": "base", "task": 1},
+            "trained afresh: the first update makes the first backbone",
         ),
+        ({"verdict": "base"}, "trained afresh: a new network learns from all images"),
+        ({"verdict": "skip"}, "nothing was trained: a later update trains"),
         (
-            GraceSettings(),
-            "refresh",
+            {"verdict": "refresh", "threshold": 0.6},
             "refreshed: no class is new, so the newest backbone was trained further",
         ),
     ],
 )
-def test_methods_that_decide_nothing(method: Any, verdict: str, sentence: str) -> None:
-    assert told(method, verdict=verdict) == sentence
+def test_without_a_reason_the_verdict_has_to_do(outcome: Mapping[str, Any], sentence: str) -> None:
+    assert told(**outcome) == sentence
 
 
 def test_bars_name_the_update() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from grace.cli._columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
-from grace.configs.methods import MemoSettings
 from grace.data.folder_tree import printable
 from grace.learner.inventory import InUse, Inventory
 from grace.studies.units import in_bytes, in_count, in_percent
@@ -111,7 +110,7 @@ def _made_of(inventory: Inventory) -> list[list[str]]:
     backbone = printable(settings.backbone.name)
     if in_use is not None:
         count, parameters = in_use.last.num_backbones[1], in_use.last.num_parameters[1]
-        if isinstance(settings.method, MemoSettings):
+        if settings.method.traits.shares_trunk:
             backbone = f"last stage of {backbone}"
         backbone = f"{count} × {backbone}, {in_count(parameters)} parameters with the head"
     return [

@@ -1,46 +1,59 @@
 """Why an update ended as it did, in a sentence. Torch-free."""
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import GraceSettings, MemoSettings
+from grace.data.folder_tree import printable
 from grace.learner.document import Update
+
+_DONE = {
+    "base": "trained afresh",
+    "grow": "grew",
+    "compress": "compressed",
+    "compress (budget)": "compressed for the budget",
+    "refresh": "refreshed",
+    "update": "trained further",
+    "skip": "nothing was trained",
+}
 
 
 def why(update: Update, settings: ExperimentSettings) -> str:
-    """Say what a method decided and what decided it."""
-    method = settings.method.name
+    """Say what a method decided, and its reason.
+
+    Where the method gave no reason, as in learners that were saved before it could, the verdict and
+    the saturation have to do.
+    """
+    reason = printable(update.outcome.reason) or _guessed(update, settings.memory.max_mb)
+    return f"{_DONE[update.outcome.verdict]}: {reason}"
+
+
+def _guessed(update: Update, max_mb: float | None) -> str:
+    """Word a reason from what was recorded of an update alone."""
+    measured = _saturation(update)
     match update.outcome.verdict:
-        case "base" if method == "joint":
-            return "trained afresh: joint trains one network on all images"
+        case "base" if update.task == 1:
+            return "the first update makes the first backbone"
         case "base":
-            return "trained afresh: the first update makes the first backbone"
+            return "a new network learns from all images"
         case "grow":
-            return f"grew: {_saturation(update, settings)}"
+            return measured or "every update adds a backbone"
         case "compress":
-            return f"compressed: {_saturation(update, settings)}"
+            return measured or "every update makes one backbone of two"
         case "compress (budget)":
-            return (
-                f"compressed for the budget: {_saturation(update, settings)}, but one more "
-                f"backbone would not fit into {settings.memory.max_mb:g} MB"
-            )
+            limit = "its ceiling" if max_mb is None else f"{max_mb:g} MB"
+            full = f"one more backbone would not fit into {limit}"
+            return f"{measured}, but {full}" if measured else full
         case "refresh":
-            return "refreshed: no class is new, so the newest backbone was trained further"
+            return "no class is new, so the newest backbone was trained further"
         case "update":
-            return f"trained further: {method} keeps to one backbone"
+            return "the number of backbones stays"
         case "skip":
-            return f"nothing was trained: {method} waits for the last update (final_task_only)"
+            return "a later update trains"
 
 
-def _saturation(update: Update, settings: ExperimentSettings) -> str:
-    """Say what the network was found to be, and what that was compared with."""
-    outcome, method = update.outcome, settings.method
-    if isinstance(method, GraceSettings) and method.expand_at is not None:
-        grows = update.task in method.expand_at
-        return f"method.expand_at {'names' if grows else 'does not name'} update {update.task}"
+def _saturation(update: Update) -> str:
+    """Say what the network was found to be, and what that was compared with, if anything."""
+    outcome = update.outcome
     if outcome.saturation is None or outcome.threshold is None:
-        if outcome.verdict == "compress":
-            return f"{method.name} makes one backbone of two with every update"
-        what = "last stage" if isinstance(method, MemoSettings) else "backbone"
-        return f"{method.name} adds a {what} with every update"
+        return ""
     used, threshold = _apart(outcome.saturation, outcome.threshold)
     count = update.num_backbones[0]
     which = "the backbone" if count == 1 else f"the newest of {count} backbones"

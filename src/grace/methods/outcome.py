@@ -1,7 +1,9 @@
 """What a method decides in a task. Torch-free, so that what only reads histories is quick."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Annotated, Literal, final
+
+from pydantic import Field
 
 
 @final
@@ -15,9 +17,12 @@ class Outcome:
         saturation: normalised effective rank that decided, in [0, 1].
         threshold: threshold it was compared with.
         merge_weight: weight w of the mergeable backbone in the student; none for a fresh student.
+        reason: why, as a short clause in lower case that completes "grew: …", "compressed: …",
+            "trained afresh: …" or "trained further: …"; empty if the method gives none.
     """
 
     verdict: Literal["base", "grow", "compress", "compress (budget)", "refresh", "update", "skip"]
     saturation: float | None = None
     threshold: float | None = None
     merge_weight: float | None = None
+    reason: Annotated[str, Field(max_length=500)] = ""
