@@ -190,6 +190,14 @@ class TestOtherThreshold:
         assert other_threshold(documents, 0.3, None) == Threshold(initial=0.3, decay=0.96)
         assert other_threshold(documents, None, 0.5) == Threshold(initial=0.6, decay=0.5)
 
+    def test_a_method_without_a_threshold_needs_both_numbers(self, saved: Path) -> None:
+        (*_, last) = Home.open(saved).documents()
+        other = last.settings.model_copy(update={"method": ReplaySettings()})
+        documents = [last.model_copy(update={"settings": other})]
+        with pytest.raises(ValueError, match="replay has no threshold of its own: give both"):
+            other_threshold(documents, 0.3, None)
+        assert other_threshold(documents, 0.3, 0.5) == Threshold(initial=0.3, decay=0.5)
+
     def test_without_saturations_there_is_nothing_to_judge(self, tmp_path: Path) -> None:
         made = Learner.create(
             settings(ReplaySettings(base=recipe(), update=recipe())),

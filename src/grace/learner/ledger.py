@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from grace.capacity.threshold import Threshold, Verdict
-from grace.configs.methods import GraceSettings
 from grace.learner.document import Document, Update
 
 
@@ -76,7 +75,8 @@ def other_threshold(
     """Complete another threshold by the learner's own; none where nothing is asked for.
 
     Raises:
-        ValueError: if no saturation was recorded that it could judge.
+        ValueError: if no saturation was recorded that it could judge, or the learner's method has
+            no threshold of its own that could complete it.
     """
     if initial is None and decay is None:
         return None
@@ -87,11 +87,15 @@ def other_threshold(
             "threshold could judge"
         )
     method = documents[-1].settings.method
-    own = method if isinstance(method, GraceSettings) else GraceSettings()
-    return Threshold(
-        initial=own.threshold if initial is None else initial,
-        decay=own.threshold_decay if decay is None else decay,
-    )
+    own = method.threshold_rule
+    if own is not None:
+        initial = own.initial if initial is None else initial
+        decay = own.decay if decay is None else decay
+    if initial is None or decay is None:
+        raise ValueError(
+            f"{method.name} has no threshold of its own: give both the threshold and its decay"
+        )
+    return Threshold(initial=initial, decay=decay)
 
 
 def what_if(updates: Sequence[Update], initial: float, decay: float) -> list[Verdict | None]:
