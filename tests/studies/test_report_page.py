@@ -115,6 +115,15 @@ def test_every_method_has_a_look_of_its_own_in_every_figure(make_record: MakeRec
         }
 
 
+def test_methods_keep_the_look_of_earlier_reports(make_record: MakeRecord) -> None:
+    looks = figures.styles(group_records([make_record(name) for name in ("grace", "wa", "joint")]))
+    assert [(look.colour, look.dash) for look in looks] == [
+        ("#0072B2", "solid"),
+        ("#A65628", "dot"),
+        ("#000000", "solid"),
+    ]
+
+
 def test_variants_and_strangers_look_otherwise(make_record: MakeRecord) -> None:
     (group,) = group_records([make_record("grace")])
     other = replace(group, method="grown")
@@ -164,7 +173,11 @@ def test_methods_of_one_dash_are_told_apart_by_colour(make_record: MakeRecord, s
     # L* of black and white by definition: 0 and 100.
     assert seen("#FFFFFF", sight) == pytest.approx([100, 0, 0], abs=0.05)
     assert seen("#000000", sight) == pytest.approx([0, 0, 0], abs=1e-9)
-    looks = figures.styles(group_records([make_record(method) for method in METHODS]))
+    (group,) = group_records([make_record("grace")])
+    # The registered methods first; as many again, and more, from other packages.
+    methods = [*METHODS, *(f"new {number}" for number in range(17))]
+    looks = figures.styles([replace(group, method=method) for method in methods])
+    assert len({(look.colour, look.dash) for look in looks}) == len(looks) >= 26
     for one, other in combinations(looks, 2):
         distance = float(np.linalg.norm(seen(one.colour, sight) - seen(other.colour, sight)))
         # 2.3 is just noticeable side by side; thin lines far apart need ten times that.

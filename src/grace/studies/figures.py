@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from grace.configs.registry import METHODS
 from grace.record import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, spread
 
@@ -30,47 +31,59 @@ def styles(groups: Sequence[Group]) -> list[Style]:
     """Give each group a style; a registered method's is its own, whatever else is drawn.
 
     Further variants of a method have its colour and the dashes after its own. Methods that are not
-    registered here share what colours are left, in order of appearance.
+    registered here have the styles that follow those of the registered ones, in order of
+    appearance.
     """
     dashes = ["solid", "dash", "dot", "dashdot", "longdash"]
-    methods = dict.fromkeys(group.method for group in groups)
-    own = {method: _own_style(method) for method in methods}
-    strangers = [method for method in methods if own[method] is None]
+    places = {method: place for place, method in enumerate(METHODS)}
+    for group in groups:
+        places.setdefault(group.method, len(places))
     used: dict[tuple[str, str], int] = {}
     found = []
     for number, group in enumerate(groups):
         variant = used.get((group.experiment, group.method), 0)
         used[group.experiment, group.method] = variant + 1
-        colour, dash = own[group.method] or _spare_style(strangers.index(group.method))
+        colour, dash = _STYLES[places[group.method] % len(_STYLES)]
         dash = dashes[(dashes.index(dash) + variant) % len(dashes)]
         found.append(Style(f"g{number}", colour, dash))
     return found
 
 
-def _own_style(method: str) -> tuple[str, str] | None:
-    """Colour and dash of a registered method.
+_STYLES = (
+    ("#0072B2", "solid"),  # blue
+    ("#D55E00", "solid"),  # vermilion
+    ("#CC79A7", "dash"),  # pink
+    ("#E69F00", "dash"),  # orange
+    ("#A65628", "dot"),  # brown
+    ("#56B4E9", "dot"),  # sky
+    ("#009E73", "solid"),  # green
+    ("#332288", "dot"),  # indigo
+    ("#4D4D4D", "dash"),  # grey
+    ("#000000", "solid"),  # black
+    ("#006078", "longdash"),  # petrol
+    ("#600048", "dashdot"),  # plum
+    ("#0060C0", "longdash"),  # cobalt
+    ("#786048", "dashdot"),  # umber
+    ("#783000", "dash"),  # rust
+    ("#607878", "dot"),  # slate
+    ("#601818", "longdash"),  # maroon
+    ("#00A8FF", "dashdot"),  # azure
+    ("#78A860", "dash"),  # moss
+    ("#6078FF", "dot"),  # cornflower
+    ("#483078", "dash"),  # violet
+    ("#3018A8", "solid"),  # ultramarine
+    ("#4848D8", "dashdot"),  # iris
+    ("#1818FF", "dot"),  # pure blue
+    ("#48D860", "longdash"),  # light green
+    ("#00D890", "dashdot"),  # mint
+    ("#78C0D8", "dashdot"),  # pale blue
+)
+"""Colour and dash of each method, by its place in the registry.
 
-    Seven of Okabe and Ito's eight colours (their yellow is too pale for a white page) and three
-    more. Those that look alike to colour-blind eyes have different dashes.
-    """
-    return {
-        "grace": ("#0072B2", "solid"),  # blue
-        "der": ("#D55E00", "solid"),  # vermilion
-        "replay": ("#009E73", "solid"),  # green
-        "joint": ("#000000", "solid"),  # black
-        "memo": ("#E69F00", "dash"),  # orange
-        "foster": ("#CC79A7", "dash"),  # pink
-        "finetune": ("#4D4D4D", "dash"),  # grey
-        "icarl": ("#56B4E9", "dot"),  # sky
-        "wa": ("#A65628", "dot"),  # brown
-        "ewc": ("#332288", "dot"),  # indigo
-    }.get(method)
-
-
-def _spare_style(number: int) -> tuple[str, str]:
-    colours = ["#882255", "#44AA99", "#999933", "#785EF0"]
-    dashes = ["dashdot", "longdash"]
-    return colours[number % len(colours)], dashes[number // len(colours) % len(dashes)]
+The first ten are seven of Okabe and Ito's eight colours (their yellow is too pale for a white page)
+and three more. All were chosen so that normal, red-blind and green-blind eyes tell any two apart,
+those of one dash clearly: a test measures it.
+"""
 
 
 def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
