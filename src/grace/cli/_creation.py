@@ -105,7 +105,7 @@ class Wish:
         asked = [path.split(".")[1:] for path in self.given if _is_recipe(path)]
         if not asked:
             return None
-        values, whole = saved.model_dump(), wanted.method.model_dump()
+        values, whole = saved.model_dump(), wanted.method.complete_dump()
         given: dict[str, dict[str, Any]] = {}
         for phase, name in asked:
             given.setdefault(phase, {})[name] = whole[phase][name]
@@ -131,7 +131,7 @@ class Wish:
         """
         named = self.experiment is not None
         wanted = self.settings(None if named or "method.name" in self.given else made.method.name)
-        mine, theirs = (flatten(each.model_dump(mode="json")) for each in (wanted, made))
+        mine, theirs = (flatten(each.complete_dump()) for each in (wanted, made))
         paths = dict.fromkeys(mine, f"--experiment {self.experiment}") if named else {}
         other = "add --discard to begin anew" if begun else "choose another --model"
         for path, text in {"name": "", "method.name": "", **paths, **self.given}.items():

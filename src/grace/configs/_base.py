@@ -1,6 +1,15 @@
 """The base of every settings model: frozen, typed, keyword-only, no unknown keys."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, ClassVar, final
+
+from pydantic import BaseModel, ConfigDict, SerializationInfo, SerializerFunctionWrapHandler
+from pydantic.functional_serializers import model_serializer
+from typing_extensions import override
+
+
+@final
+class _Complete:
+    """The context of a dump that leaves nothing out."""
 
 
 class Settings(BaseModel):
@@ -9,3 +18,60 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    _later: ClassVar[frozenset[str]] = frozenset()
+    """Names of fields that an earlier version did not have.
+
+    A dump leaves them out while they have their default, so that it equals the earlier version's
+    dump byte for byte: fingerprints and saved learners stay what they were. A model's own names
+    come on top of those of the models that it extends.
+    """
+
+    @override
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        unknown = cls._later - cls.model_fields.keys()
+        assert not unknown, f"{cls.__name__} has no fields {sorted(unknown)}"
+
+    def complete_dump(self) -> dict[str, Any]:
+        """Return every setting as JSON can hold it, those that ``model_dump`` leaves out too."""
+        return self.model_dump(mode="json", context=_Complete)
+
+    @model_serializer(mode="wrap")
+    def _without_unused_later(
+        self, dump: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = dump(self)
+        if info.context is _Complete:
+            return values
+        for name in _later_names(type(self)):
+            if getattr(self, name) == _default(type(self), name):
+                values.pop(name, None)
+        for name in values.keys() & type(self).model_fields.keys():
+            values[name] = self._with_departures(name, values[name])
+        return values
+
+    def _with_departures(self, name: str, dumped: Any) -> Any:  # noqa: ANN401 - any setting
+        """Put back what a section leaves out where this model would fill in something else.
+
+        A section that is given in part is completed from the section's default in this model, which
+        need not have the default of the section's own model.
+        """
+        section, usual = getattr(self, name), _default(type(self), name)
+        if not isinstance(section, Settings) or type(section) is not type(usual):
+            return dumped
+        kind = type(section)
+        departs = [later for later in _later_names(kind) if later not in dumped]
+        departs = [later for later in departs if getattr(usual, later) != _default(kind, later)]
+        return dumped | {later: getattr(section, later) for later in departs}
+
+
+def _later_names(kind: type[Settings]) -> list[str]:
+    """Names added later to a model, in the order of its fields."""
+    named = frozenset[str]().union(*(vars(base).get("_later", ()) for base in kind.__mro__))
+    return [name for name in kind.model_fields if name in named]
+
+
+def _default(kind: type[Settings], name: str) -> Any:  # noqa: ANN401 - any setting
+    return kind.model_fields[name].get_default(call_default_factory=True, validated_data={})
