@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch._dynamo  # so that it is there before the first fork
 
-import grace.data.sources
 import grace.experiment
 import grace.methods.workshop
 import grace.record._write
@@ -50,7 +49,6 @@ def joint_run(folder: Path) -> None:
 def _run(folder: Path, method: Any) -> None:
     _prepare()
     images = tiny_streams.dataset(4, train=9, test=5)
-    grace.data.sources.load_dataset = lambda _: images
     chosen = settings(method, scenario=ScenarioSettings(base=2, increment=1))
     directory = folder / "run"
     finish = RecordWriter.finish
@@ -61,7 +59,7 @@ def _run(folder: Path, method: Any) -> None:
         return finish(record)
 
     RecordWriter.finish = finish_noting  # type: ignore[method-assign]
-    run_experiment(chosen, directory, resume=True)
+    run_experiment(chosen, directory, dataset=images, resume=True)
     facts = {
         "run": json.loads((directory / "run.json").read_text()),
         "tasks": [json.loads(line) for line in (directory / "tasks.jsonl").open()],

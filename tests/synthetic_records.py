@@ -30,6 +30,8 @@ def synthetic_line(
     verdict: str | None,
     backbones: int,
     confusion: list[list[int]] | None,
+    *,
+    task_aware: bool,
 ) -> dict[str, Any]:
     """One plausible line of tasks.jsonl."""
     seen, new = sum(sizes[:task]), sizes[task - 1]
@@ -42,6 +44,12 @@ def synthetic_line(
             "new": new_accuracy,
             "per_task": metrics.per_task_accuracy(confusion, sizes[:task]),
         }
+        if task_aware:
+            told = told_the_task(confusion, sizes[:task])
+            accuracies["linear"]["task_aware"] = {
+                "all": metrics.overall_accuracy(told),
+                "per_task": metrics.per_task_accuracy(told, sizes[:task]),
+            }
         if method != "finetune":
             accuracies["nearest_mean"] = accuracies["linear"] | {"all": 50.0}
     grace = method == "grace"
@@ -86,12 +94,24 @@ def synthetic_confusion(
     return counts
 
 
+def told_the_task(confusion: list[list[int]], sizes: Sequence[int]) -> list[list[int]]:
+    """The same counts, as if every image that was taken for another task's were named rightly."""
+    told = [[0] * len(confusion) for _ in confusion]
+    for task, size in enumerate(sizes):
+        own = range(sum(sizes[:task]), sum(sizes[:task]) + size)
+        for true in own:
+            for called, count in enumerate(confusion[true]):
+                told[true][called if called in own else true] += count
+    return told
+
+
 @pytest.fixture
 def make_record(tmp_path: Path) -> MakeRecord:
     """Return a factory of run directories under ``tmp_path / "runs"``.
 
     Keywords: ``method``, ``seed``, ``experiment``, ``task_sizes``, ``class_names``, ``overrides``,
-    ``done`` (tasks written), ``status``, ``error``, ``evaluated`` (tasks with accuracies).
+    ``done`` (tasks written), ``status``, ``error``, ``evaluated`` (tasks with accuracies),
+    ``verdicts`` (of all tasks; none draws them), ``task_aware`` (whether it was measured).
     """
 
     def make(
@@ -106,6 +126,8 @@ def make_record(tmp_path: Path) -> MakeRecord:
         status: str = "finished",
         error: str | None = None,
         evaluated: Sequence[int] | None = None,
+        verdicts: Sequence[str] | None = None,
+        task_aware: bool = True,
     ) -> RunRecord:
         settings = load_experiment(experiment, [f"method={method}", f"seed={seed}", *overrides])
         names = class_names or [f"class {index}" for index in range(sum(task_sizes))]
@@ -131,13 +153,22 @@ def make_record(tmp_path: Path) -> MakeRecord:
             verdict: str | None = None
             if method == "grace":
                 verdict = "base" if task == 1 else draw.choice(["grow", "compress"])
+            verdict = verdicts[task - 1] if verdicts else verdict
             grows = verdict == "grow" or (method == "der" and task > 1)
             backbones += grows
             shown = evaluated is None or task in evaluated
             confusion = synthetic_confusion(task_sizes, task, skill, draw) if shown else None
-            writer.append_task(
-                synthetic_line(task, task_sizes, method, draw, verdict, backbones, confusion)
+            line = synthetic_line(
+                task,
+                task_sizes,
+                method,
+                draw,
+                verdict,
+                backbones,
+                confusion,
+                task_aware=task_aware,
             )
+            writer.append_task(line)
         if status == "failed":
             return writer.fail(error or "out of luck")
         return writer.finish() if status == "finished" else writer.record

@@ -13,34 +13,29 @@ from grace.configs.experiment import EngineSettings, MemorySettings, ScenarioSet
 from grace.configs.methods import (
     DERSettings,
     FinetuneSettings,
+    FosterSettings,
     GraceSettings,
     JointSettings,
     ReplaySettings,
 )
 from grace.data.images import Dataset
 from grace.engine.trainer import NonFiniteLossError
-from grace.experiment import run_experiment
+from grace.experiment import identify, run_experiment
+from grace.learner.learner import Learner
 from grace.record import RunRecord, read_record
 from tiny_streams import dataset, recipe, settings
 from tiny_streams import tiny_backbones as tiny_backbones
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quadrants")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 GRACE = GraceSettings(base=recipe(4), grow=recipe(3), compress=recipe(3), expand_at=(3,))
 SIZES = (3, 2, 1)
+IMAGES = dataset(6, train=9, test=5)
 
 
-@pytest.fixture
-def quadrants(monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    """Six classes under the name that the settings give."""
-    data = dataset(6, train=9, test=5)
-    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: data)
-    return data
-
-
-def run(method: Any, directory: Path, **changes: Any) -> RunRecord:
+def run(method: Any, directory: Path, images: Dataset = IMAGES, **changes: Any) -> RunRecord:
     sections = {"scenario": ScenarioSettings(base=3, increment=2), **changes}
-    return run_experiment(settings(method, **sections), directory)
+    return run_experiment(settings(method, **sections), directory, dataset=images)
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -149,6 +144,44 @@ class TestRecord:
         drops = [max(column) - column[-1] for column in columns]
         assert record.forgetting == pytest.approx(sum(drops) / 2)
 
+    def test_what_is_told_the_task_comes_from_the_same_scores(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every predictor's; counted here image by image, as the definition reads."""
+        noted: list[tuple[dict[str, torch.Tensor], torch.Tensor]] = []
+        scores = Learner.scores
+
+        def noting(made: Learner, images: Any) -> Any:
+            found = scores(made, images)
+            noted.append((found, torch.arange(len(images) // 5).repeat_interleave(5)))
+            return found
+
+        monkeypatch.setattr(Learner, "scores", noting)
+        method = FosterSettings(base=recipe(4), boost=recipe(3), compress=recipe(3))
+        record = run(method, tmp_path / "run")
+        # One pass over the test images of each task.
+        assert len(noted) == 3
+        boundaries = [range(3), range(3, 5), range(5, 6)]
+        for line, (found, labels) in zip(lines(tmp_path / "run"), noted, strict=True):
+            assert line["classifiers"].keys() == found.keys() >= {"linear", "nearest_mean"}
+            for name, own in found.items():
+                right = []
+                for label, row in zip(labels.tolist(), own.tolist(), strict=True):
+                    classes = next(b for b in boundaries if label in b)
+                    right.append(max(classes, key=lambda c: (row[c], -c)) == label)
+                parts = boundaries[: line["task"]]
+                told = line["classifiers"][name]["task_aware"]
+                assert told["all"] == pytest.approx(100 * sum(right) / len(right))
+                assert told["per_task"] == pytest.approx(
+                    [20 * sum(right[5 * b.start : 5 * b.stop]) / len(b) for b in parts]
+                )
+                assert told["all"] >= line["classifiers"][name]["all"]
+        first = record.tasks[0].classifiers["linear"]
+        assert first.task_aware is not None
+        assert (first.task_aware.all, first.task_aware.per_task) == (first.all, first.per_task)
+        assert record.task_aware_matrix[2][2] == 100.0
+        assert record.lone_class_tasks == (3,)
+
     def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
         method = JointSettings(base=recipe(4), final_task_only=True)
         record = run(method, tmp_path / "run")
@@ -176,23 +209,23 @@ class TestRecord:
         assert other.info.fingerprints["run"] != one.info.fingerprints["run"]
         assert two.tasks[2].phases[0].losses != other.tasks[2].phases[0].losses
 
-    def test_the_data_belong_to_the_fingerprint(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_data_belong_to_the_fingerprint(self, tmp_path: Path) -> None:
         method = FinetuneSettings(base=recipe(), update=recipe())
         one = run(method, tmp_path / "one").info.fingerprints
         other = dataset(6, train=9, test=5)
         other.test.images.pixels[0, 0, 0, 0] ^= 1  # type: ignore[attr-defined]
-        monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: other)
-        two = run(method, tmp_path / "two").info.fingerprints
+        two = run(method, tmp_path / "two", other).info.fingerprints
         assert one["protocol"] != two["protocol"]
+        wanted = settings(method, scenario=ScenarioSettings(base=3, increment=2))
+        assert identify([wanted], dataset=other) == [two]
 
     def test_without_a_directory_it_goes_under_runs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
         method = FinetuneSettings(base=recipe(), update=recipe())
-        record = run_experiment(settings(method, scenario=ScenarioSettings(base=3, increment=3)))
+        chosen = settings(method, scenario=ScenarioSettings(base=3, increment=3))
+        record = run_experiment(chosen, dataset=IMAGES)
         assert record.directory.resolve().parent == tmp_path / "runs" / "tiny"
         assert record.directory.name.startswith("finetune-s1-")
         assert record.info.task_sizes == (3, 3)
@@ -273,7 +306,7 @@ class TestResumingWithoutItsCheckpoint:
         wild = settings(ReplaySettings(base=recipe(2), update=recipe(8, lr=1e30)))
         for resume in (False, True):
             with pytest.raises(NonFiniteLossError, match="phase 'update'"):
-                run_experiment(wild, tmp_path / "run", resume=resume)
+                run_experiment(wild, tmp_path / "run", dataset=IMAGES, resume=resume)
             record = read_record(tmp_path / "run")
             assert (record.info.status, len(record.tasks)) == ("failed", 1)
 
@@ -293,8 +326,8 @@ class TestResumingWithoutItsCheckpoint:
                 run(method, tmp_path / "run")
         lost = tmp_path / "run" / missing
         shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
-        sections = {"scenario": ScenarioSettings(base=3, increment=2)}
-        record = run_experiment(settings(method, **sections), tmp_path / "run", resume=True)
+        chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
+        record = run_experiment(chosen, tmp_path / "run", dataset=IMAGES, resume=True)
         assert record.complete
         assert [timeless(line) for line in lines(tmp_path / "run")] == [
             timeless(line) for line in lines(straight.directory)
@@ -322,7 +355,7 @@ def test_progress_hears_tasks(tmp_path: Path) -> None:
     heard: Any = Heard()
     method = FinetuneSettings(base=recipe(), update=recipe())
     chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
-    run_experiment(chosen, tmp_path / "run", heard)
+    run_experiment(chosen, tmp_path / "run", heard, dataset=IMAGES)
     assert heard.tasks == [(1, 3, 3), 1, (2, 3, 2), 2, (3, 3, 1), 3]
 
 
@@ -347,13 +380,10 @@ def test_a_class_that_is_not_learnt_is_noted(tmp_path: Path) -> None:
 def test_grace_learns_and_forgets_less_than_finetune(tmp_path: Path) -> None:
     """Four quadrants in two tasks: the order every table of the paper has."""
     recipes = {"base": recipe(12), "grow": recipe(12), "compress": recipe(12)}
-    found = {}
+    found, images = {}, dataset(4, train=24, test=10)
     for method in (GraceSettings(**recipes), FinetuneSettings(base=recipe(12), update=recipe(12))):
-        with pytest.MonkeyPatch.context() as patch:
-            data = dataset(4, train=24, test=10)
-            patch.setattr("grace.data.sources.load_dataset", lambda _, data=data: data)
-            chosen = settings(method, memory=MemorySettings(size=40))
-            found[method.name] = run_experiment(chosen, tmp_path / method.name)
+        chosen = settings(method, memory=MemorySettings(size=40))
+        found[method.name] = run_experiment(chosen, tmp_path / method.name, dataset=images)
     assert (found["grace"].last or 0) > 75
     # Two of four classes at best, as its loss knows the new ones only.
     assert (found["finetune"].last or 100) < 65

@@ -44,6 +44,9 @@ from tiny_streams import dataset, recipe, settings
 from tiny_streams import quick_disk as quick_disk
 from tiny_streams import tiny_backbones as tiny_backbones
 
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+IMAGES = dataset(4, train=8, test=4)
 BASE = {"base": recipe(2)}
 ALIKE: Mapping[str, BaseMethodSettings] = {
     "finetune": FinetuneSettings(update=recipe(), **BASE),
@@ -56,14 +59,6 @@ ALIKE: Mapping[str, BaseMethodSettings] = {
     "grace": GraceSettings(grow=recipe(), compress=recipe(), assess_on="previous", **BASE),
     "foster": FosterSettings(boost=recipe(), compress=recipe(), **BASE),
 }
-
-
-@pytest.fixture
-def quadrants(monkeypatch: pytest.MonkeyPatch, tiny_backbones: None, quick_disk: None) -> Dataset:
-    """Four classes under the name that the settings give."""
-    data = dataset(4, train=8, test=4)
-    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: data)
-    return data
 
 
 @pytest.fixture
@@ -82,9 +77,14 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def run(
-    method: BaseMethodSettings, directory: Path, first_tasks: Path | None, **changes: Any
+    method: BaseMethodSettings,
+    directory: Path,
+    first_tasks: Path | None,
+    images: Dataset = IMAGES,
+    **changes: Any,
 ) -> RunRecord:
-    return run_experiment(settings(method, **changes), directory, first_tasks=first_tasks)
+    chosen = settings(method, **changes)
+    return run_experiment(chosen, directory, dataset=images, first_tasks=first_tasks)
 
 
 def results(record: RunRecord) -> list[Any]:
@@ -96,7 +96,7 @@ def results(record: RunRecord) -> list[Any]:
 
 
 def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
-    quadrants: Dataset, trained: list[str], tmp_path: Path
+    trained: list[str], tmp_path: Path
 ) -> None:
     shared = tmp_path / "first-tasks"
     for number, (name, method) in enumerate(ALIKE.items()):
@@ -130,7 +130,7 @@ def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
     ids=lambda changes: str(next(iter(changes.values())))[:60],
 )
 def test_another_first_task_is_never_taken_for_it(
-    quadrants: Dataset, trained: list[str], tmp_path: Path, changes: dict[str, Any]
+    trained: list[str], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     shared = tmp_path / "first-tasks"
     run(ALIKE["replay"], tmp_path / "one", shared)
@@ -143,26 +143,21 @@ def test_another_first_task_is_never_taken_for_it(
     assert results(record) == results(alone)
 
 
-def test_other_images_are_never_taken_for_them(
-    quadrants: Dataset, trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_images_are_never_taken_for_them(trained: list[str], tmp_path: Path) -> None:
     run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks")
     other = dataset(4, train=9, test=4)
-    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: other)
     trained.clear()
-    run(ALIKE["replay"], tmp_path / "two", tmp_path / "first-tasks")
+    run(ALIKE["replay"], tmp_path / "two", tmp_path / "first-tasks", other)
     assert "base" in trained
 
 
-def test_a_method_that_begins_otherwise_leaves_nothing(quadrants: Dataset, tmp_path: Path) -> None:
+def test_a_method_that_begins_otherwise_leaves_nothing(tmp_path: Path) -> None:
     record = run(JointSettings(**BASE), tmp_path / "joint", tmp_path / "first-tasks")
     assert record.complete
     assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
 
 
-def test_what_was_left_damaged_is_trained_anew(
-    quadrants: Dataset, trained: list[str], tmp_path: Path
-) -> None:
+def test_what_was_left_damaged_is_trained_anew(trained: list[str], tmp_path: Path) -> None:
     shared = tmp_path / "first-tasks"
     whole = run(ALIKE["replay"], tmp_path / "one", shared)
     (left,) = shared.rglob("*.safetensors")
@@ -184,7 +179,7 @@ def test_what_was_left_damaged_is_trained_anew(
     ids=lambda engine: next(iter(engine)),
 )
 def test_what_rounds_otherwise_is_not_shared(
-    quadrants: Dataset, trained: list[str], tmp_path: Path, engine: dict[str, Any]
+    trained: list[str], tmp_path: Path, engine: dict[str, Any]
 ) -> None:
     threads = torch.get_num_threads()
     try:
@@ -213,7 +208,7 @@ def test_what_rounds_otherwise_is_not_shared(
     ],
 )
 def test_a_forged_entry_is_trained_anew(
-    quadrants: Dataset, trained: list[str], tmp_path: Path, name: str, value: str
+    trained: list[str], tmp_path: Path, name: str, value: str
 ) -> None:
     shared = tmp_path / "first-tasks"
     run(ALIKE["replay"], tmp_path / "one", shared)
@@ -231,13 +226,13 @@ def test_a_forged_entry_is_trained_anew(
     assert record.tasks[0].phases[0].losses.keys() == {"classification"}
 
 
-def test_a_folder_that_cannot_be_made_ends_no_run(quadrants: Dataset, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
     (tmp_path / "first-tasks").write_text("no folder")
     assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
 
 
 def test_a_run_killed_behind_a_shared_first_task_goes_on(
-    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "first-tasks"
     run(ALIKE["replay"], tmp_path / "one", shared)
@@ -254,13 +249,13 @@ def test_a_run_killed_behind_a_shared_first_task_goes_on(
         with pytest.raises(KeyboardInterrupt):
             run(ALIKE["der"], tmp_path / "two", shared)
     record = run_experiment(
-        settings(ALIKE["der"]), tmp_path / "two", resume=True, first_tasks=shared
+        settings(ALIKE["der"]), tmp_path / "two", dataset=IMAGES, resume=True, first_tasks=shared
     )
     assert results(record) == results(alone)
 
 
 def test_what_an_interrupted_run_had_done_itself_was_not_shared(
-    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves the network, is killed, goes on, and finds its own; then another one takes it."""
     shared, method = tmp_path / "first-tasks", ALIKE["replay"]
@@ -274,7 +269,9 @@ def test_what_an_interrupted_run_had_done_itself_was_not_shared(
         with pytest.raises(KeyboardInterrupt):
             run(method, tmp_path / "one", shared)
     assert Trainer.sweep is sweep
-    one = run_experiment(settings(method), tmp_path / "one", resume=True, first_tasks=shared)
+    one = run_experiment(
+        settings(method), tmp_path / "one", dataset=IMAGES, resume=True, first_tasks=shared
+    )
     base = one.tasks[0].phases[0]
     assert (base.earlier > 0, base.is_shared) == (True, False)
     two = run(ALIKE["wa"], tmp_path / "two", shared)
@@ -282,7 +279,7 @@ def test_what_an_interrupted_run_had_done_itself_was_not_shared(
 
 
 def test_a_full_disk_for_others_ends_no_run(
-    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = atomic.write_bytes
 
@@ -312,7 +309,7 @@ class Smooth(Method[ReplaySettings]):
 
 
 def test_a_method_that_changes_its_first_task_shares_nothing(
-    quadrants: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = {**METHODS, "replay": Entry("smoothed", f"{__name__}:Smooth")}
     monkeypatch.setattr("grace.configs.registry.METHODS", entries)
@@ -359,11 +356,11 @@ def test_what_the_fingerprint_of_a_first_task_covers(overrides: list[str], same:
     assert fingerprints(one, "00", {"torch": "3"})["first_task"] != fingerprint()
 
 
-def test_runs_are_identified_without_being_carried_out(quadrants: Dataset, tmp_path: Path) -> None:
+def test_runs_are_identified_without_being_carried_out(tmp_path: Path) -> None:
     methods = [ALIKE["der"], ALIKE["replay"]]
     wanted: list[ExperimentSettings] = [settings(method) for method in methods]
     records = [run(m, tmp_path / str(i), None) for i, m in enumerate(methods)]
-    assert identify(wanted) == [record.info.fingerprints for record in records]
-    one, two = identify(wanted)
+    assert identify(wanted, dataset=IMAGES) == [record.info.fingerprints for record in records]
+    one, two = identify(wanted, dataset=IMAGES)
     assert one["first_task"] == two["first_task"]
     assert one["run"] != two["run"]

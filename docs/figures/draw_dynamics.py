@@ -15,6 +15,7 @@ from grace.record import RunRecord, TaskRecord, read_record
 from grace.storage.atomic import write_text
 
 Points = Sequence[tuple[int, float]]
+BUDGET = "compress (budget)"
 
 
 @final
@@ -141,18 +142,27 @@ def _backbones(svg: ET.Element, tasks: Sequence[TaskRecord]) -> None:
     every = max(1, -(-len(tasks) // 13))
     slot = panel.width / len(tasks)
     for task in tasks:
-        grew = task.verdict == "grow"
-        colour = "#D55E00" if grew else "#0072B2" if task.verdict == "compress" else "#7b8794"
         top, bottom = panel.y(task.backbones), panel.y(0)
         left = panel.x(task.task) - 0.3 * slot
         box = {"x": f"{left:.1f}", "y": f"{top:.1f}", "width": f"{0.6 * slot:.1f}"}
-        ET.SubElement(svg, "rect", box | {"height": f"{bottom - top:.1f}", "fill": colour})
+        ET.SubElement(svg, "rect", box | {"height": f"{bottom - top:.1f}"} | bar_look(task.verdict))
         if (task.task - 1) % every == 0:
-            word = f"{task.task} {task.verdict or ''}" if every == 1 and slot > 78 else task.task
+            verdict = "budget" if task.verdict == BUDGET else task.verdict or ""
+            word = f"{task.task} {verdict}" if every == 1 and slot > 78 else task.task
             panel.text(panel.x(task.task), bottom + 20, str(word).strip(), text_anchor="middle")
     keys = [("grow", "#D55E00", "none"), ("compress", "#0072B2", "none")]
+    if any(task.verdict == BUDGET for task in tasks):
+        keys.append((BUDGET, "#0072B2", "4 2"))
     panel.title("Backbones kept", [*keys, ("first task", "#7b8794", "none")])
     panel.text(panel.left + panel.width / 2, panel.y(0) + 40, "task", text_anchor="middle")
+
+
+def bar_look(verdict: str | None) -> dict[str, str]:
+    """Fill a bar by its verdict; one that was compressed for want of room is hollow."""
+    if verdict == BUDGET:
+        line = {"stroke": "#0072B2", "stroke-width": "2", "stroke-dasharray": "4 2"}
+        return {"fill": "#ffffff", **line}
+    return {"fill": {"grow": "#D55E00", "compress": "#0072B2"}.get(verdict or "", "#7b8794")}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from draw_dynamics import Panel
+from draw_dynamics import BUDGET, Panel, bar_look
 
 from grace.learner.document import Update
 from grace.learner.home import Home
@@ -67,15 +67,19 @@ def _size(svg: ET.Element, updates: Sequence[Update], max_mb: float | None) -> N
         panel.rule(value, f"{value:g}")
     slot = panel.width / len(updates)
     for update in updates:
-        grew = update.outcome.verdict == "grow"
+        verdict = update.outcome.verdict
         top, bottom = panel.y(update.num_bytes / 1e6), panel.y(0)
         box = {"x": f"{panel.x(update.task) - 0.2 * slot:.1f}", "y": f"{top:.1f}"}
         box |= {"width": f"{0.4 * slot:.1f}", "height": f"{bottom - top:.1f}"}
-        ET.SubElement(svg, "rect", box | {"fill": RED if grew else BLUE})
+        look = bar_look(verdict) if verdict in ("grow", BUDGET) else {"fill": BLUE}
+        ET.SubElement(svg, "rect", box | look)
         count = update.num_backbones[1]
-        words = f"{update.outcome.verdict}: {count} backbone{'s' if count > 1 else ''}"
+        word = "budget" if verdict == BUDGET else verdict
+        words = f"{word}: {count} backbone{'s' if count > 1 else ''}"
         panel.text(panel.x(update.task), bottom + 20, words, text_anchor="middle")
     keys = [("ceiling", "#7b8794", "3 3")] if max_mb else []
+    if any(update.outcome.verdict == BUDGET for update in updates):
+        keys.append(("budget: compressed for want of room", BLUE, "4 2"))
     if max_mb:
         panel.line([(1, max_mb), (len(updates), max_mb)], "#7b8794", "3 3")
     panel.title("Size of the version (MB)", keys)

@@ -31,6 +31,8 @@ from grace.storage.lock import exclusive
 
 # torch is imported where the work starts, so that what only plans or reads records is quick.
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grace.data.images import Dataset, LabelledImages
     from grace.data.scenario import Scenario, Task
     from grace.engine.progress import Progress
@@ -45,6 +47,7 @@ def run_experiment(
     directory: Path | None = None,
     progress: "Progress | None" = None,
     *,
+    dataset: "Dataset | None" = None,
     resume: bool = False,
     first_tasks: Path | None = None,
 ) -> RunRecord:
@@ -60,6 +63,9 @@ def run_experiment(
         settings: resolved settings.
         directory: run directory to create; none makes a new one under ``runs/``.
         progress: told what happens.
+        dataset: images to learn and test on; none loads what ``settings.data`` names. Those given
+            are taken as they are: of ``settings.data`` the augmentation alone acts on them. Their
+            digest is part of the fingerprints either way. Every process needs the same.
         resume: go on with this very run if it was interrupted, in ``directory`` or, without one,
             the newest under ``runs/``; one that was finished is returned as it is.
         first_tasks: folder, made if need be, where runs find and leave the network of their first
@@ -81,7 +87,7 @@ def run_experiment(
     with Ranks.started(settings.engine) as ranks, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # The record's notes say it, once.
         told = progress if progress and ranks.is_first else Silence()
-        return _run(settings, directory, told, ranks, first_tasks, resume=resume)
+        return _run(settings, directory, told, ranks, dataset, first_tasks, resume=resume)
 
 
 def _run(
@@ -89,6 +95,7 @@ def _run(
     directory: Path | None,
     told: "Progress",
     ranks: "Ranks",
+    given: "Dataset | None",
     first_tasks: Path | None,
     *,
     resume: bool,
@@ -104,7 +111,7 @@ def _run(
         refuse_other_settings(settings, collect_versions(), ranks)
     threads = torch.get_num_threads()
     with ranks.first_goes_ahead():
-        dataset = load_dataset(settings.data)
+        dataset = given or load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     shape = dataset.train.images.shape
     learner = Learner(settings, shape, dataset.mean, dataset.std, told, ranks=ranks)
@@ -140,7 +147,9 @@ def _run(
         torch.set_num_threads(threads)  # engine.threads holds for this run alone
 
 
-def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
+def identify(
+    runs: Sequence[ExperimentSettings], *, dataset: "Dataset | None" = None
+) -> list[Mapping[str, str]]:
     """Return the fingerprints that each run's record would have, without carrying any out.
 
     The images are read and checked, those that several runs share once, and so is whether each
@@ -148,6 +157,7 @@ def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
 
     Args:
         runs: resolved settings.
+        dataset: what all runs will be given; none loads what their settings name.
 
     Raises:
         ValueError: for data or settings that a run could not use.
@@ -163,14 +173,14 @@ def identify(runs: Sequence[ExperimentSettings]) -> list[Mapping[str, str]]:
     for settings in runs:
         key = settings.data.model_dump_json()
         if key not in datasets:
-            dataset = load_dataset(settings.data)
-            digest = _digest({"train": dataset.train, "test": dataset.test})
-            datasets[key] = (dataset, digest)
-        dataset, digest = datasets[key]
-        scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
+            images = dataset or load_dataset(settings.data)
+            digest = _digest({"train": images.train, "test": images.test})
+            datasets[key] = (images, digest)
+        images, digest = datasets[key]
+        scenario = Scenario(images, settings.scenario, settings.seeds.class_order)
         if settings.method.name not in tried:
             tried.add(settings.method.name)
-            learner = Learner(settings, dataset.train.images.shape, dataset.mean, dataset.std)
+            learner = Learner(settings, images.train.images.shape, images.mean, images.std)
             learner.check_memory(len(scenario.class_names))
         found.append(fingerprints(settings, digest, versions))
     return found
@@ -285,17 +295,31 @@ def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") 
 
 
 def _test(learner: "Learner", test: "LabelledImages", task_sizes: Sequence[int]) -> dict[str, Any]:
-    """Accuracy of every predictor on all seen classes, and the primary one's confusion."""
+    """Accuracy of every predictor on all seen classes, and the primary one's confusion.
+
+    What a predictor says when it is told each image's task is read off the same scores.
+    """
+    from grace.learner.task_aware import task_aware_predictions
+
     labels, num_old = test.labels.tolist(), sum(task_sizes[:-1])
-    confusions = {
-        name: metrics.confusion_matrix(labels, scores.argmax(dim=1).tolist(), sum(task_sizes))
-        for name, scores in learner.scores(test.images).items()
+
+    def confusion(predictions: "Tensor") -> list[list[int]]:
+        return metrics.confusion_matrix(labels, predictions.tolist(), sum(task_sizes))
+
+    found = learner.scores(test.images)
+    confusions = {name: confusion(scores.argmax(dim=1)) for name, scores in found.items()}
+    told_task = {
+        name: confusion(task_aware_predictions(scores, test.labels, task_sizes))
+        for name, scores in found.items()
     }
     primary = next(iter(confusions), None)
     return {
         "classifiers": {
-            name: _accuracies(confusion, task_sizes, num_old)
-            for name, confusion in confusions.items()
+            name: {
+                **_accuracies(own, task_sizes, num_old),
+                "task_aware": _totals(told_task[name], task_sizes),
+            }
+            for name, own in confusions.items()
         },
         "primary": primary,
         "confusion": confusions[primary] if primary else None,
@@ -306,10 +330,12 @@ def _accuracies(
     confusion: list[list[int]], task_sizes: Sequence[int], num_old: int
 ) -> dict[str, Any]:
     old, new = metrics.old_new_accuracy(confusion, num_old)
+    return {**_totals(confusion, task_sizes), "old": old, "new": new}
+
+
+def _totals(confusion: list[list[int]], task_sizes: Sequence[int]) -> dict[str, Any]:
     return {
         "all": metrics.overall_accuracy(confusion),
-        "old": old,
-        "new": new,
         "per_task": metrics.per_task_accuracy(confusion, task_sizes),
     }
 

@@ -93,3 +93,21 @@ def test_summary_says_what_is_unknown(make_record: MakeRecord) -> None:
     print_summary(record, None, Console(file=out))
     assert f"Last {record.last:.2f} %   Avg –   forgetting –" in out.getvalue()
     assert "report" not in out.getvalue()
+
+
+def test_a_verdict_under_the_ceiling_keeps_its_column(make_record: MakeRecord) -> None:
+    record = make_record("grace", verdicts=["base", "grow", *["compress (budget)"] * 3])
+    lines = [task.model_dump(mode="json") for task in record.tasks]
+    table = io.StringIO()
+    with RichProgress(Console(file=table), Console(file=io.StringIO())) as progress:
+        feed(progress, lines)
+    rows = table.getvalue().splitlines()
+    assert {len(row) for row in rows} == {80}
+    place = rows[1].index("verdict")
+    assert [row[place - 1 : place + 7].strip() for row in rows[2:]] == [
+        "base",
+        "grow",
+        "budget",
+        "budget",
+        "budget",
+    ]

@@ -75,9 +75,9 @@ def occupied(rank: int, folder: Path) -> None:
     """From Python, where the first process has an error of its own; nobody is told to stop."""
     (folder / "record").mkdir(exist_ok=True)
     (folder / "record" / "mine").touch()
-    grace.data.sources.load_dataset = lambda _: dataset(4)
+    chosen = settings(ReplaySettings(base=recipe(), update=recipe()))
     try:
-        run_experiment(settings(ReplaySettings(base=recipe(), update=recipe())), folder / "record")
+        run_experiment(chosen, folder / "record", dataset=dataset(4))
     except PeerGoneError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except ValueError as error:

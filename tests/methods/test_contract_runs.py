@@ -48,7 +48,6 @@ def test_an_experiment_keeps_its_test_images_and_later_tasks_to_itself(
     reads, plain, learn = ReadCounts(), dataset(4, train=6, test=3), Learner.update
     train, test = reads.counted(plain.train, "train"), reads.counted(plain.test, "test")
     images = Dataset(plain.name, train, test, plain.class_names, plain.mean, plain.std)
-    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: images)
 
     def counted(made: Learner, *given: Any, **options: Any) -> Any:
         reads.now = f"task {len(made.history) + 1}"
@@ -58,7 +57,7 @@ def test_an_experiment_keeps_its_test_images_and_later_tasks_to_itself(
 
     monkeypatch.setattr(Learner, "update", counted)
     stream = ScenarioSettings(base=2, increment=1, class_order=(0, 1, 2, 3))
-    run_experiment(settings(VARIANTS[variant], scenario=stream), tmp_path / "run")
+    run_experiment(settings(VARIANTS[variant], scenario=stream), tmp_path / "run", dataset=images)
     for now, present in enumerate(([0, 1], [2], [3]), start=1):
         assert int(reads.of("test", f"task {now}").sum()) == 0
         own = torch.isin(train.labels, torch.tensor(present))

@@ -339,9 +339,8 @@ def test_a_run_killed_before_its_test_reports_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = dataset(4)
-    monkeypatch.setattr("grace.data.sources.load_dataset", lambda _: data)
     chosen = settings(foster())
-    straight = run_experiment(chosen, tmp_path / "straight")
+    straight = run_experiment(chosen, tmp_path / "straight", dataset=data)
     assert list(straight.tasks[1].classifiers) == ["linear", "nearest_mean", "teacher"]
     scores = Learner.scores
 
@@ -353,7 +352,7 @@ def test_a_run_killed_before_its_test_reports_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "scores", killed)
         with pytest.raises(KeyboardInterrupt):
-            run_experiment(chosen, tmp_path / "run")
-    resumed = run_experiment(chosen, tmp_path / "run", resume=True)
+            run_experiment(chosen, tmp_path / "run", dataset=data)
+    resumed = run_experiment(chosen, tmp_path / "run", dataset=data, resume=True)
     assert resumed.tasks[1].classifiers == straight.tasks[1].classifiers
     assert resumed.tasks[1].confusion == straight.tasks[1].confusion

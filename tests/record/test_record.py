@@ -46,6 +46,40 @@ def test_nothing_else_lies_in_the_directory(make_record: MakeRecord) -> None:
     }  # fmt: skip
 
 
+def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
+    """Two tasks of two classes and one of one; the last row is what the table shows."""
+    path = make_record("der", task_sizes=(2, 2, 1)).directory / "tasks.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [[90.0], [80.0, 70.0], [85.0, 40.0, 100.0]]
+    for line, row, overall in zip(lines, rows, (90.0, 75.0, 70.0), strict=True):
+        line["classifiers"]["linear"]["task_aware"] = {"all": overall, "per_task": row}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_record(path.parent)
+    assert read.task_aware_accuracies() == [90.0, 75.0, 70.0]
+    assert read.task_aware_last == 70.0
+    assert read.task_aware_average == pytest.approx(235 / 3)
+    # (90 − 85 + 70 − 40) / 2: the one-class task comes last, and counts in no mean of drops.
+    assert read.task_aware_forgetting == pytest.approx(17.5)
+    assert read.task_aware_matrix == [[90.0, None, None], [80.0, 70.0, None], rows[2]]
+    assert read.lone_class_tasks == (3,)
+    # What the classifier says untold is untouched.
+    assert read.last == lines[2]["classifiers"]["linear"]["all"]
+
+
+def test_records_without_task_aware_numbers_are_read(make_record: MakeRecord) -> None:
+    path = make_record("der", task_aware=False).directory / "tasks.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        for entry in line["classifiers"].values():
+            entry.pop("task_aware")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_record(path.parent)
+    assert read.last is not None
+    found = (read.task_aware_last, read.task_aware_average, read.task_aware_forgetting)
+    assert found == (None, None, None)
+    assert read.task_aware_accuracies() == [None] * 5
+
+
 def test_running_and_failed_runs_are_readable(make_record: MakeRecord) -> None:
     running = read_record(make_record("der", done=0, status="running").directory)
     assert (running.info.status, running.tasks, running.complete) == ("running", (), False)

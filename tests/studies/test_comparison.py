@@ -275,9 +275,22 @@ def test_summary_by_hand(make_record: MakeRecord) -> None:
         sum(record.accuracies()[0] or 0 for record in records[:2]) / 2,
         sum(record.accuracies()[4] or 0 for record in records[:2]) / 2,
     ]
-    (line,) = [row for row in text.split("\n") if row.startswith("| der | ")]
+    untold = text.partition("## Task-aware")[0]
+    (line,) = [row for row in untold.split("\n") if row.startswith("| der | ")]
     shown = line.split(" | ")
     assert (shown[1], shown[5]) == (f"{means[0]:.1f}", f"{means[1]:.1f}")
+
+
+def test_the_summary_keeps_task_aware_accuracies_apart(make_record: MakeRecord) -> None:
+    records = [make_record("der", 1), make_record("replay", 1)]
+    before, title, after = summarise(records).partition("## Task-aware accuracy after each task")
+    assert title
+    values = [f"{value:.1f}" for value in records[0].task_aware_accuracies()]
+    (line,) = [row for row in after.split("\n") if row.startswith("| der | ")]
+    assert line == f"| der | {' | '.join(values)} |"
+    assert "| Method | Task 1 | Task 2 | Task 3 | Task 4 | Task 5 |\n" in after
+    assert "| Method | Task 1 | Task 2 | Task 3 | Task 4 | Task 5 | Old | New |\n" in before
+    assert "ask-aware" not in summarise([make_record("wa", task_aware=False)])
 
 
 def test_what_one_should_know_is_said_once(make_record: MakeRecord) -> None:

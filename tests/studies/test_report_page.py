@@ -201,6 +201,55 @@ def test_verdicts_and_threshold_are_drawn(make_record: MakeRecord) -> None:
     assert figures.saturation_figure(silent, figures.styles(silent)) is None
 
 
+def test_a_verdict_under_the_ceiling_is_drawn_as_what_it_is(make_record: MakeRecord) -> None:
+    verdicts = ["base", "grow", "compress", "compress (budget)", "refresh"]
+    record = make_record("grace", verdicts=verdicts)
+    groups = group_records([record])
+    looks = figures.styles(groups)
+    saturation = figures.run_saturation_figure(groups[0], record, looks[0])
+    assert saturation is not None
+    for trace in (saturation["data"][1], figures.expansion_figure(groups, looks)["data"][0]):
+        marks = ["square", "triangle-up", "triangle-down", "triangle-down-open", "circle"]
+        assert trace["marker"]["symbol"] == marks
+        assert trace["marker"]["size"] == [7, 13, 13, 13, 7]
+        assert trace["marker"]["line"]["width"] == [1, 1, 1, 2, 1]
+        assert trace["text"][3].endswith("compress (budget)")
+    told = "▽ compress, for want of room to grow (budget)"
+    page = render_report([record])
+    assert page.count(told) == 2  # backbones; saturation
+    assert '<td class="text verdict">compress (budget)</td>' in page
+    assert told not in render_report([make_record("grace", 2, verdicts=["base"] + ["grow"] * 4)])
+
+
+def test_task_aware_accuracies_are_drawn_beside_the_others(make_record: MakeRecord) -> None:
+    records = [make_record("der", seed, task_sizes=(3, 1, 2)) for seed in (1, 2)]
+    groups = group_records(records)
+    curve = figures.task_aware_figure(groups, figures.styles(groups))
+    assert curve is not None
+    assert curve["layout"]["yaxis"]["title"]["text"] == "task-aware accuracy (%)"
+    firsts = [record.tasks[1].classifiers["linear"] for record in records]
+    told = [first.task_aware.all for first in firsts if first.task_aware]
+    assert curve["data"][1]["y"][1] == pytest.approx(sum(told) / 2)
+    assert sum(told) > sum(first.all for first in firsts)
+    matrix = figures.task_aware_matrix_figure(records[0])
+    assert matrix is not None
+    assert matrix["data"][0]["z"] == records[0].task_aware_matrix
+    assert [row[1] for row in records[0].task_aware_matrix[1:]] == [100.0, 100.0]
+    page = render_report(records)
+    lone = "ask 2 has one class, so that task-aware (TA) accuracy there is 100 % by construction"
+    assert page.count(f"T{lone}") == 2  # each run's matrix
+    assert page.count(f"digits: t{lone}") == 1  # the comparison
+    assert "<th>Task-aware (%)</th>" in page.replace(' class=""', "")
+
+
+def test_records_from_before_it_was_measured_show_none_of_it(make_record: MakeRecord) -> None:
+    record = make_record("der", task_sizes=(2, 1), task_aware=False)
+    groups = group_records([record])
+    assert figures.task_aware_figure(groups, figures.styles(groups)) is None
+    assert figures.task_aware_matrix_figure(record) is None
+    assert "ask-aware" not in render_report([record]).partition("<script")[0]
+
+
 def test_confusion_is_the_share_of_each_true_class(make_record: MakeRecord) -> None:
     record = make_record("replay", 1)
     counts = record.tasks[-1].confusion
@@ -231,9 +280,9 @@ def test_page_draws_offline_in_a_browser(records: list[RunRecord], tmp_path: Pat
     assert problems == []
     charts = re.split(r'class="chart', done.stdout)[1:]
     shown = [chart for chart in charts if 'class="main-svg"' in chart]
-    # Two experiments of three or four charts and the first run's two; the other runs are hidden.
-    assert len(shown) == 4 + 4 + 2
+    # Two experiments of five charts and the first run's three; the other runs are hidden.
+    assert len(shown) == 5 + 5 + 3
     traces = re.findall(r'class="trace scatter', done.stdout)
     heatmaps = re.findall(r'class="hm"', done.stdout)
     assert len(traces) >= 12
-    assert len(heatmaps) == 2
+    assert len(heatmaps) == 3

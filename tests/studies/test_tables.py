@@ -1,14 +1,16 @@
 import csv
 import io
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from grace.record import RunRecord
+from grace.record import RunRecord, TaskAwareRecord
 from grace.studies.groups import Spread
 from grace.studies.tables import (
     Column,
     comparison_table,
+    display_rows,
     format_cell,
     headings,
     to_csv,
@@ -78,3 +80,53 @@ def test_names_are_escaped(make_record: MakeRecord) -> None:
     body = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert {line.count("&") for line in body} == {len(headings(table)) - 1}
     assert r"$\pm$" in to_latex(comparison_table([make_record("grace", s) for s in (1, 2)]))
+
+
+def test_task_aware_numbers_have_columns_of_their_own(make_record: MakeRecord) -> None:
+    """R of the task-aware accuracies is set by hand: two tasks, two runs."""
+    old = make_record("der", 1, task_aware=False)
+    assert not any("TA" in heading for heading in headings(comparison_table([old])))
+    told = [
+        with_task_aware(make_record("finetune", seed, task_sizes=(2, 2)), rows)
+        for seed, rows in ((1, [[90.0], [70.0, 100.0]]), (2, [[100.0], [60.0, 80.0]]))
+    ]
+    table = comparison_table([old, *told])
+    titles = headings(table)
+    assert titles[3:11] == [
+        "Last (%)", "Avg (%)", "Forgetting (points)", "BWT (points)", "Last NME (%)",
+        "TA Last (%)", "TA Avg (%)", "TA Forgetting (points)",
+    ]  # fmt: skip
+    shown = {row[1]: row[8:11] for row in display_rows(table)}
+    assert shown["der"] == ["–", "–", "–"]
+    # Last 85 and 70; Avg 87.5 and 85; forgetting 20 and 40. Two values deviate by |a − b| / √2.
+    assert shown["finetune"] == ["77.50 ± 10.61", "86.25 ± 1.77", "30.00 ± 14.14"]
+    row = list(csv.DictReader(io.StringIO(to_csv(table))))[1]
+    assert [float(row[f"task_aware_{key}_mean"]) for key in ("last", "average", "forgetting")] == [
+        77.5,
+        86.25,
+        30.0,
+    ]
+    assert "| TA Last (%) | TA Avg (%) | TA Forgetting (points) |" in to_markdown(table)
+    assert r"& TA Last (\%) & TA Avg (\%) & TA Forgetting (points) &" in to_latex(table)
+
+
+def with_task_aware(record: RunRecord, rows: list[list[float]]) -> RunRecord:
+    """The same record with other task-aware accuracies; all tasks have as many images."""
+    tasks = []
+    for task, row in zip(record.tasks, rows, strict=True):
+        told = TaskAwareRecord(all=statistics.mean(row), per_task=tuple(row))
+        linear = task.classifiers["linear"].model_copy(update={"task_aware": told})
+        tasks.append(task.model_copy(update={"classifiers": {"linear": linear}}))
+    return replace(record, tasks=tuple(tasks))
+
+
+def test_tasks_that_leave_no_choice_are_flagged(make_record: MakeRecord) -> None:
+    stream = {"task_sizes": (3, 1, 1)}
+    note = "tasks 2, 3 have one class, so that task-aware (TA) accuracy there is 100 % by"
+    records = [make_record(method, **stream) for method in ("der", "replay")]
+    (told,) = comparison_table(records).notes
+    assert told == f"digits: {note} construction"
+    assert note in to_markdown(comparison_table(records))
+    assert f"% digits: {note}" in to_latex(comparison_table(records))
+    assert comparison_table([make_record("wa", task_aware=False, **stream)]).notes == ()
+    assert comparison_table([make_record("wa", 2)]).notes == ()

@@ -30,7 +30,7 @@ def row(line: Mapping[str, Any]) -> str:
             in_percent(shown.get("old"), 1),
             in_percent(shown.get("new"), 1),
             "–" if saturation is None and threshold is None else assessed,
-            line.get("verdict") or "–",
+            _verdict(line.get("verdict")),
             str(line["backbones"]),
             in_count(line["parameters"]["total"]),
             in_bytes(line["bytes"]["weights"]),
@@ -38,6 +38,11 @@ def row(line: Mapping[str, Any]) -> str:
             f"{seconds:.1f} s" if seconds < 100 else in_clock(seconds),
         )
     )
+
+
+def _verdict(verdict: str | None) -> str:
+    """Shorten the verdict that would not fit its column, as ``grace history`` does."""
+    return "budget" if verdict == "compress (budget)" else verdict or "–"
 
 
 def _fraction(value: float | None) -> str:

@@ -6,6 +6,7 @@ from grace.record._model import (
     PhaseRecord,
     RunInfo,
     RunRecord,
+    TaskAwareRecord,
     TaskRecord,
 )
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
@@ -19,6 +20,7 @@ __all__ = [
     "RecordWriter",
     "RunInfo",
     "RunRecord",
+    "TaskAwareRecord",
     "TaskRecord",
     "collect_hardware",
     "collect_versions",

@@ -17,6 +17,17 @@ class _Frozen(BaseModel):
 
 
 @final
+class TaskAwareRecord(_Frozen):
+    """Accuracies (%) of one classifier that is told the task of each image.
+
+    It chooses among the classes of that task alone: 100 by construction where there is only one.
+    """
+
+    all: float
+    per_task: tuple[float | None, ...]
+
+
+@final
 class ClassifierRecord(_Frozen):
     """Accuracies (%) of one classifier after one task, against all seen classes."""
 
@@ -24,6 +35,8 @@ class ClassifierRecord(_Frozen):
     old: float | None = None
     new: float | None = None
     per_task: tuple[float | None, ...]
+    task_aware: TaskAwareRecord | None = None
+    """None in records that were written before it was measured."""
 
 
 @final
@@ -194,6 +207,41 @@ class RunRecord:
     def backward_transfer(self) -> float | None:
         """Mean change of a task's accuracy since it was learnt (points of percent)."""
         return metrics.backward_transfer(self.matrix)
+
+    def task_aware_accuracies(self, classifier: str | None = None) -> list[float | None]:
+        """Return the task-aware accuracy on all seen classes (%) per task."""
+        return [entry.all if entry else None for entry in self._task_aware(classifier)]
+
+    @cached_property
+    def task_aware_matrix(self) -> metrics.Matrix:
+        """Task-aware accuracy (%) after task t on task i, of the primary classifier."""
+        found = self._task_aware(None)
+        return metrics.accuracy_matrix([entry.per_task if entry else None for entry in found])
+
+    @property
+    def task_aware_last(self) -> float | None:
+        """Task-aware accuracy after the last task (%)."""
+        return metrics.last(self.task_aware_accuracies())
+
+    @property
+    def task_aware_average(self) -> float | None:
+        """Mean of the task-aware accuracies after every task (%)."""
+        return metrics.average(self.task_aware_accuracies())
+
+    @property
+    def task_aware_forgetting(self) -> float | None:
+        """Mean drop of a task's task-aware accuracy from its best (points of percent)."""
+        return metrics.forgetting(self.task_aware_matrix)
+
+    @property
+    def lone_class_tasks(self) -> tuple[int, ...]:
+        """Tasks of one new class: their task-aware accuracy is 100 by construction."""
+        return tuple(task.task for task in self.tasks if task.num_new == 1)
+
+    def _task_aware(self, classifier: str | None) -> list[TaskAwareRecord | None]:
+        name = classifier or self.primary
+        found = [task.classifiers.get(name) if name else None for task in self.tasks]
+        return [entry.task_aware if entry else None for entry in found]
 
     @property
     def seconds(self) -> float:

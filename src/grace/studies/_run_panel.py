@@ -10,6 +10,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.flat import flatten
 from grace.record import RunRecord, TaskRecord
 from grace.studies._html import element, escape
+from grace.studies.tables import has_task_aware
 from grace.studies.units import in_bytes, in_percent, in_seconds
 
 
@@ -55,8 +56,9 @@ def _warnings(record: RunRecord) -> list[str]:
 
 
 def _tasks(record: RunRecord) -> str:
+    told = ["Task-aware (%)"] if has_task_aware(record) else []
     titles = [
-        "Task", "New classes", "All (%)", "Old (%)", "New (%)", "NME (%)", "Saturation",
+        "Task", "New classes", "All (%)", "Old (%)", "New (%)", "NME (%)", *told, "Saturation",
         "Threshold", "Verdict", "Merge weight", "Backbones", "Parameters", "Weights", "Exemplars",
         "Time",
     ]  # fmt: skip
@@ -64,18 +66,20 @@ def _tasks(record: RunRecord) -> str:
     head = [
         element("th", escape(title), class_="text" if title in texts else "") for title in titles
     ]
-    rows = [element("tr", *_task_cells(task)) for task in record.tasks]
+    rows = [element("tr", *_task_cells(task, task_aware=bool(told))) for task in record.tasks]
     return element("table", element("thead", element("tr", *head)), element("tbody", *rows))
 
 
-def _task_cells(task: TaskRecord) -> list[str]:
+def _task_cells(task: TaskRecord, *, task_aware: bool) -> list[str]:
     primary, nearest = task.accuracy, task.classifiers.get("nearest_mean")
+    told = primary.task_aware if primary else None
     names = ", ".join(task.class_names_new[:8]) + (", …" if len(task.class_names_new) > 8 else "")
     numbers = [
         in_percent(primary.all if primary else None),
         in_percent(primary.old if primary else None),
         in_percent(primary.new if primary else None),
         in_percent(nearest.all if nearest else None),
+        *([in_percent(told.all if told else None)] if task_aware else []),
         _decimal(task.saturation, 3),
         _decimal(task.threshold, 3),
     ]

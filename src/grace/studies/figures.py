@@ -92,6 +92,19 @@ def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
     return _figure(traces, groups, "accuracy on all classes seen (%)", {"range": [0, 102]})
 
 
+def task_aware_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure | None:
+    """Draw the task-aware accuracy over tasks as :func:`accuracy_figure` does; none if unknown."""
+
+    def told(task: TaskRecord) -> float | None:
+        found = task.accuracy.task_aware if task.accuracy else None
+        return found.all if found else None
+
+    traces = _curves(groups, looks, told)
+    if not any(trace["y"] for trace in traces):
+        return None
+    return _figure(traces, groups, "task-aware accuracy (%)", {"range": [0, 102]})
+
+
 def parameters_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
     """Draw the parameters kept after each task, heads included."""
     traces = _curves(groups, looks, lambda task: task.parameters.total / 1e6)
@@ -167,9 +180,20 @@ def _decides(group: Group) -> bool:
 
 def matrix_figure(record: RunRecord) -> Figure:
     """Draw R[t, i]: accuracy after each task (rows) on the classes of each task (columns)."""
-    size = len(record.matrix)
+    return _matrix(record.matrix)
+
+
+def task_aware_matrix_figure(record: RunRecord) -> Figure | None:
+    """Draw the task-aware R[t, i] as :func:`matrix_figure` does; none if nothing is known."""
+    matrix = record.task_aware_matrix
+    known = any(value is not None for row in matrix for value in row)
+    return _matrix(matrix) if known else None
+
+
+def _matrix(matrix: Sequence[Sequence[float | None]]) -> Figure:
+    size = len(matrix)
     tasks = list(range(1, size + 1))
-    trace = _heat(record.matrix, tasks, tasks) | {
+    trace = _heat(matrix, tasks, tasks) | {
         "hovertemplate": "after task %{y}, classes of task %{x}: %{z:.2f} %<extra></extra>"
     }
     if size <= 12:
@@ -295,14 +319,24 @@ def _stroke(look: Style, width: float) -> Figure:
 
 
 def _verdicts(tasks: Sequence[TaskRecord], look: Style) -> Figure:
-    """Mark grow ▲, compress ▼ and the first task ■; methods that decide nothing get small dots."""
-    symbols = {"grow": "triangle-up", "compress": "triangle-down", "base": "square"}
-    verdicts = [task.verdict for task in tasks]
+    """Mark grow ▲, compress ▼, compress under a ceiling ▽ and the first task ■.
+
+    Methods that decide nothing get small dots.
+    """
+    symbols = {
+        "base": "square",
+        "grow": "triangle-up",
+        "compress": "triangle-down",
+        "compress (budget)": "triangle-down-open",
+    }
+    verdicts = [task.verdict or "" for task in tasks]
+    shown = [symbols.get(verdict, "circle") for verdict in verdicts]
     return {
-        "symbol": [symbols.get(verdict or "", "circle") for verdict in verdicts],
-        "size": [13 if verdict in ("grow", "compress") else 7 for verdict in verdicts],
+        "symbol": shown,
+        "size": [13 if symbol.startswith("triangle") else 7 for symbol in shown],
         "color": look.colour,
-        "line": {"color": "#ffffff", "width": 1},
+        # An open mark is drawn by its outline, which has the mark's colour.
+        "line": {"color": "#ffffff", "width": [2 if s.endswith("open") else 1 for s in shown]},
     }
 
 

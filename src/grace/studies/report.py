@@ -22,7 +22,13 @@ from grace.studies._html import element, escape, join
 from grace.studies._run_panel import run_panel
 from grace.studies.figures import Figure, Style
 from grace.studies.groups import Group
-from grace.studies.tables import ComparisonTable, comparison_table, display_rows, headings
+from grace.studies.tables import (
+    ComparisonTable,
+    comparison_table,
+    display_rows,
+    headings,
+    lone_class_note,
+)
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
@@ -30,7 +36,7 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
 
     The page holds the comparison table; per experiment, accuracy and parameters per task,
     backbones with verdicts, saturation against threshold; per run, accuracy matrix, confusion,
-    tasks, settings and provenance.
+    tasks, settings and provenance. Task-aware accuracies stand beside the class-incremental ones.
 
     Args:
         records: runs, finished or not, of any methods and experiments.
@@ -159,7 +165,7 @@ def _comparison(table: ComparisonTable, looks: Sequence[Style]) -> str:
     return element(
         "div",
         element("div", whole, class_="scroll comparison"),
-        _p((caption if several else "") + _definitions(), class_="caption"),
+        _p((caption if several else "") + _definitions(table), class_="caption"),
         *(_p(note, class_="note") for note in table.notes),
         class_="card",
     )
@@ -171,12 +177,17 @@ def _comparison_row(cells: Sequence[str], look: Style) -> str:
     return element("tr", name, *(element("td", number) for number in numbers))
 
 
-def _definitions() -> str:
+def _definitions(table: ComparisonTable) -> str:
+    told = any(column.key == "task_aware_last" for column in table.columns)
+    task_aware = (
+        " TA (task-aware): the same if each image's task is told, so that only that task's classes "
+        "compete; it compares with no number of class-incremental learning."
+    )
     return (
         "Last: accuracy on all classes after the last task. Avg: mean of the accuracies after "
         "every task. Forgetting: mean drop of a task's accuracy from its best. "
         "BWT (backward transfer): mean change of a task's accuracy since it was learnt."
-    )
+    ) + (task_aware if told else "")
 
 
 def _swatch(look: Style) -> str:
@@ -230,12 +241,18 @@ def _overview(
 ) -> str:
     band = " The band is one standard deviation over seeds."
     several = any(len(group.records) > 1 for group in groups)
-    marks = "▲ grow, ▼ compress, ■ first task."
+    marks = _marks([record for group in groups for record in group.records])
     charts: list[tuple[str, str, Figure | None]] = [
         (
             "Accuracy per task",
             "On the test images of all classes seen so far." + (band if several else ""),
             figures.accuracy_figure(groups, looks),
+        ),
+        (
+            "Task-aware accuracy per task",
+            "Each image's task is told: only the classes of that task compete."
+            + (band if several else ""),
+            figures.task_aware_figure(groups, looks),
         ),
         (
             "Parameters per task",
@@ -260,6 +277,14 @@ def _overview(
         if figure is not None
     ]
     return element("div", *cards, class_="grid")
+
+
+def _marks(records: Sequence[RunRecord]) -> str:
+    """Say what the marks on lines mean; of verdicts under a ceiling only where there are some."""
+    verdicts = {task.verdict for record in records for task in record.tasks}
+    under_ceiling = "▽ compress, for want of room to grow (budget), "
+    budget = under_ceiling if "compress (budget)" in verdicts else ""
+    return f"▲ grow, ▼ compress, {budget}■ first task."
 
 
 def chart_card(title: str, caption: str, key: str, figure: Figure, drawn: dict[str, Figure]) -> str:
@@ -306,13 +331,18 @@ def _run_charts(
             figures.matrix_figure(record),
         ),
         (
+            "Task-aware accuracy matrix",
+            "The same if each image's task is told." + _without_choice(record),
+            figures.task_aware_matrix_figure(record),
+        ),
+        (
             "Confusion",
             "Share of each true class's test images, after the last task.",
             figures.confusion_figure(record),
         ),
         (
             "Saturation of this run",
-            "Saturation (line) against threshold (dots). ▲ grow, ▼ compress, ■ first task.",
+            f"Saturation (line) against threshold (dots). {_marks([record])}",
             figures.run_saturation_figure(group, record, look) if len(group.records) > 1 else None,
         ),
     ]
@@ -323,3 +353,8 @@ def _run_charts(
             if figure is not None
         )
     )
+
+
+def _without_choice(record: RunRecord) -> str:
+    note = lone_class_note(record.lone_class_tasks)
+    return f" {note[0].upper()}{note[1:]}." if record.lone_class_tasks else ""

@@ -1,11 +1,11 @@
 """A page of text about a comparison: what was run where, and what came out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from grace.record import RunRecord
 from grace.studies.groups import Group, group_records, spread
-from grace.studies.tables import comparison_table, to_markdown
+from grace.studies.tables import comparison_table, has_task_aware, to_markdown
 from grace.studies.units import in_percent, in_seconds
 
 
@@ -19,6 +19,7 @@ def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | No
     """
     infos = [record.info for record in records]
     names = sorted({info.experiment for info in infos})
+    groups = group_records(records)
     parts = [
         f"# Comparison: {', '.join(names)}",
         *sorted({info.description for info in infos if info.description}),
@@ -31,7 +32,8 @@ def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | No
         to_markdown(comparison_table(records)).strip(),
         "## Accuracy after each task",
         "On all classes seen, in percent; mean over the runs of a method.",
-        _per_task(group_records(records)),
+        _per_task(groups),
+        *_task_aware(groups),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -108,22 +110,45 @@ def _cost(records: Sequence[RunRecord], at_once: int | None) -> str:
 
 
 def _per_task(groups: Sequence[Group]) -> str:
+    rows = _rows_per_task(groups, RunRecord.accuracies)
+    for row, group in zip(rows, groups, strict=True):
+        last = [run.tasks[-1].accuracy for run in group.complete]
+        row.append(_mean([found.old if found else None for found in last]))
+        row.append(_mean([found.new if found else None for found in last]))
+    return _table_per_task(rows, ["Old", "New"])
+
+
+def _task_aware(groups: Sequence[Group]) -> Sequence[str]:
+    if not any(has_task_aware(record) for group in groups for record in group.records):
+        return []
+    return [
+        "## Task-aware accuracy after each task",
+        "On all classes seen, in percent, if each image's task is told; mean over the runs of a "
+        "method. It is told more than the accuracies above, and compares with none of them.",
+        _table_per_task(_rows_per_task(groups, RunRecord.task_aware_accuracies), []),
+    ]
+
+
+def _rows_per_task(
+    groups: Sequence[Group], accuracies: Callable[[RunRecord], Sequence[float | None]]
+) -> list[list[str]]:
     most = max(len(record.tasks) for group in groups for record in group.records)
-    titles = ["Method", *(f"Task {number}" for number in range(1, most + 1)), "Old", "New"]
-    lines = [_line(titles), _line(["---", *["---:"] * (len(titles) - 1)])]
+    rows = []
     for group in groups:
-        runs = group.complete
-        cells = [_mean([_at(run, number) for run in runs]) for number in range(most)]
-        last = [run.tasks[-1].accuracy for run in runs]
-        cells.append(_mean([found.old if found else None for found in last]))
-        cells.append(_mean([found.new if found else None for found in last]))
-        lines.append(_line([group.label, *cells]))
-    return "\n".join(lines)
+        runs = [accuracies(run) for run in group.complete]
+        means = [
+            _mean([run[place] if place < len(run) else None for run in runs])
+            for place in range(most)
+        ]
+        rows.append([group.label, *means])
+    return rows
 
 
-def _at(run: RunRecord, place: int) -> float | None:
-    accuracies = run.accuracies()
-    return accuracies[place] if place < len(accuracies) else None
+def _table_per_task(rows: Sequence[Sequence[str]], more: Sequence[str]) -> str:
+    tasks = range(1, len(rows[0]) - len(more))
+    titles = ["Method", *(f"Task {number}" for number in tasks), *more]
+    rule = ["---", *["---:"] * (len(titles) - 1)]
+    return "\n".join(_line(cells) for cells in [titles, rule, *rows])
 
 
 def _mean(values: Sequence[float | None]) -> str:

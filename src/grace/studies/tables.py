@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -48,20 +48,40 @@ class ComparisonTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the numbers leave out: runs that did not finish."""
-        return tuple(
+        """What the numbers leave out: runs that did not finish, tasks that leave no choice."""
+        unfinished = [
             f"{row.group.experiment}/{row.group.label}: {left} of {len(row.group.records)} runs "
             "unfinished and left out"
             for row in self.rows
             if (left := len(row.group.records) - len(row.group.complete))
-        )
+        ]
+        return (*unfinished, *dict.fromkeys(self._without_choice()))
+
+    def _without_choice(self) -> Iterator[str]:
+        if not any(column.key == "task_aware_last" for column in self.columns):
+            return
+        for row in self.rows:
+            lone = [task for run in row.group.complete for task in run.lone_class_tasks]
+            if lone:
+                yield f"{row.group.experiment}: {lone_class_note(sorted(set(lone)))}"
+
+
+def lone_class_note(tasks: Sequence[int]) -> str:
+    """Say which tasks are right by construction once they are told: those of one class."""
+    which = ", ".join(str(number) for number in tasks)
+    several = len(tasks) > 1
+    return (
+        f"task{'s' if several else ''} {which} {'have' if several else 'has'} one class, so that "
+        "task-aware (TA) accuracy there is 100 % by construction"
+    )
 
 
 def comparison_table(records: Sequence[RunRecord]) -> ComparisonTable:
     """Summarise runs by experiment, method and settings; mean and deviation over seeds.
 
     Accuracies are the primary classifier's, at the end of the stream (spec §1.11); the nearest-mean
-    classifier has columns of its own where a run has it beside the primary one.
+    classifier has columns of its own where a run has it beside the primary one. Task-aware numbers
+    (TA) have columns of their own where a run has them.
     """
     groups = group_records(records)
     columns = _columns(records)
@@ -83,6 +103,8 @@ def _columns(records: Sequence[RunRecord]) -> tuple[Column, ...]:
     ]
     if any(record.primary != "nearest_mean" and _nearest_mean(record) for record in records):
         columns.append(Column("last_nearest_mean", "Last NME", _nearest_mean, "%"))
+    if any(has_task_aware(record) for record in records):
+        columns += _TASK_AWARE
     weights, exemplars = _final(lambda t: t.bytes.weights), _final(lambda t: t.bytes.exemplars)
     return (
         *columns,
@@ -101,6 +123,23 @@ def _columns(records: Sequence[RunRecord]) -> tuple[Column, ...]:
         _byte_column("bytes_exemplars", "Exemplars", exemplars, records),
         Column("seconds", "Time", lambda record: record.seconds, "s", digits=1),
     )
+
+
+_TASK_AWARE = (
+    Column("task_aware_last", "TA Last", lambda record: record.task_aware_last, "%"),
+    Column("task_aware_average", "TA Avg", lambda record: record.task_aware_average, "%"),
+    Column(
+        "task_aware_forgetting",
+        "TA Forgetting",
+        lambda record: record.task_aware_forgetting,
+        "points",
+    ),
+)
+
+
+def has_task_aware(record: RunRecord) -> bool:
+    """Tell whether a run has task-aware numbers; older records have none."""
+    return any(value is not None for value in record.task_aware_accuracies())
 
 
 def _nearest_mean(record: RunRecord) -> float | None:
