@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning
+from grace.configs.methods import AnyMethodSettings
 from grace.learner import metrics
 from grace.record import (
     DatasetRecord,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from grace.engine.ranks import Ranks
     from grace.learner.document import Update
     from grace.learner.learner import Learner
-    from grace.methods.base import Method
 
 
 def run_experiment(
@@ -207,7 +207,7 @@ def _learn_along(learner: "Learner", scenario: "Scenario") -> None:
     for task in scenario:
         if task.number > len(learner.history):
             learner.update(task.data.images, _names(scenario, task), is_last=task.is_last)
-        elif learner.method.keeps_all_images:
+        elif learner.method.memory.keep_all:
             learner.recall(task.data.images, _names(scenario, task))
 
 
@@ -247,7 +247,7 @@ def _carry_out(
         for task in scenario:
             names = scenario.class_names[task.num_old_classes : task.num_classes]
             told.task_started(task.number, len(scenario), names)
-            if task.number <= len(learner.history) and learner.method.keeps_all_images:
+            if task.number <= len(learner.history) and learner.method.memory.keep_all:
                 learner.recall(task.data.images, _names(scenario, task))
             if task.number <= len(record.record.tasks):
                 line = record.record.tasks[task.number - 1]
@@ -398,14 +398,14 @@ def _describe(
         threads=torch.get_num_threads(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         processes=learner.trainer.ranks.num_processes,
-        notes=[*dataset.notes, *_lone_classes(learner.method, scenario.task_sizes)],
+        notes=[*dataset.notes, *_lone_classes(settings.method, scenario.task_sizes)],
     )
 
 
-def _lone_classes(method: "Method[Any]", task_sizes: Sequence[int]) -> Iterator[str]:
+def _lone_classes(method: AnyMethodSettings, task_sizes: Sequence[int]) -> Iterator[str]:
     """Say which tasks bring a class that the method cannot learn."""
     sizes = enumerate(task_sizes, start=1)
-    tasks = [str(number) for number, size in sizes if method.leaves_lone_class(number, size)]
+    tasks = [str(number) for number, size in sizes if method.traits.leaves_lone_class(number, size)]
     if tasks:
         yield (
             f"{method.name} compares new classes with each other only: a task's one new class is "

@@ -1,24 +1,47 @@
 """Recipes: how one phase is optimised."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from grace.configs._base import Settings
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Group(Settings):
+    """How the parameters of one group differ from the rest of a recipe."""
+
+    lr_factor: float = Field(
+        1.0, ge=0, description="factor on the learning rate; 0 lets nothing of the group learn"
+    )
+    weight_decay: float | None = Field(
+        None, ge=0, description="weight decay of the group; none takes the recipe's"
+    )
+
 
 class Recipe(Settings):
-    """SGD settings and learning-rate schedule of one phase (``spec``: optimiser conventions).
+    """Optimiser and learning-rate schedule of one phase.
 
     The schedule is stepped once per epoch, at its end: a milestone of 60 means that epochs 0 to 59
-    run at the first rate. ``cosine`` falls from ``lr`` to 0 over ``epochs``.
+    run at the first rate. ``cosine`` falls from ``lr`` to ``min_lr`` over ``epochs``. Warm-up
+    replaces the first rates of any schedule and moves none of the later ones.
     """
+
+    _later: ClassVar[frozenset[str]] = frozenset(
+        {
+            "optimiser", "betas", "min_lr", "warmup_epochs", "warmup_lr",
+            "clip_norm", "decays_vectors", "groups",
+        }
+    )  # fmt: skip
 
     epochs: int = Field(ge=1, le=1_000_000, description="passes over the phase's data")
     batch_size: int = Field(128, ge=1, description="images per step; the last batch may be smaller")
     lr: float = Field(0.1, gt=0, description="learning rate at the start")
-    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, not Nesterov")
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description="momentum of sgd, not Nesterov; adam has none"
+    )
     weight_decay: float = Field(
         2e-4, ge=0, description="L2 penalty on every parameter, batch norm and biases included"
     )
@@ -29,6 +52,48 @@ class Recipe(Settings):
         (), description="epochs after which a multistep schedule multiplies lr by decay"
     )
     decay: float = Field(0.1, gt=0, le=1, description="factor at each milestone")
+
+    optimiser: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd",
+        description="sgd with momentum; adam, with weight_decay as an L2 penalty; adamw, which "
+        "shrinks weights apart from the gradient",
+    )
+    betas: tuple[Share, Share] = Field(
+        (0.9, 0.999),
+        description="Adam's decay of the mean and of the squared gradient: nearer to 1 remembers "
+        "longer",
+    )
+    min_lr: float = Field(0.0, ge=0, description="learning rate that a cosine schedule falls to")
+    warmup_epochs: int = Field(
+        0, ge=0, description="epochs that rise linearly from warmup_lr to lr; more start gentler"
+    )
+    warmup_lr: float = Field(0.0, ge=0, description="learning rate of the first epoch of warm-up")
+    clip_norm: float | None = Field(
+        None,
+        gt=0,
+        description="longest gradient of all parameters together, longer ones are scaled to it; "
+        "none scales none",
+    )
+    decays_vectors: bool = Field(
+        True, description="let weight decay act on biases and batch norm too; false spares them"
+    )
+    groups: dict[str, Group] = Field(
+        {}, description="groups of parameters, by the names the method gives them, that differ"
+    )
+
+    @model_validator(mode="after")
+    def _optimiser_fits(self) -> Self:
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr {self.min_lr:g} exceeds lr {self.lr:g}: lower it")
+        if self.min_lr and self.schedule != "cosine":
+            raise ValueError("min_lr has no effect without schedule 'cosine': remove it")
+        if self.warmup_lr and not self.warmup_epochs:
+            raise ValueError("warmup_lr has no effect without warmup_epochs: set them or remove it")
+        if self.warmup_epochs >= self.epochs and self.warmup_epochs:
+            raise ValueError(
+                f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _milestones_fit(self) -> Self:

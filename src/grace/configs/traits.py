@@ -22,6 +22,13 @@ class Traits:
     learns_known_classes: bool = False
     """It has a rule for a later task without a new class; a method without one refuses it."""
 
+    def leaves_lone_class(self, number: int, num_new: int) -> bool:
+        """Return whether task ``number`` has one new class, and no other that it is compared with.
+
+        The softmax over one logit is 1: neither loss nor gradient.
+        """
+        return self.compares_new_classes_only and number > 1 and num_new == 1
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

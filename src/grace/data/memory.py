@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from grace.configs.experiment import MemorySettings
 from grace.data.images import Images, LabelledImages, TensorImages
-from grace.data.joined import join
+from grace.data.joined import concatenate, join
 
 
 def normalise_features(features: Tensor) -> Tensor:
@@ -222,6 +222,14 @@ class ExemplarMemory:
             self._images[class_index] = images.subset(order).to(torch.device("cpu"))
         else:
             self._images[class_index] = TensorImages(images.gather(order))
+
+    def keep(self, data: LabelledImages) -> None:
+        """Take all images into a memory that keeps everything."""
+        present = sorted(set(data.labels.tolist()))
+        data = concatenate([self.data(), data])
+        for index in present:
+            images = data.of_class(index).images
+            self.store(index, images, torch.arange(len(images)))
 
     def restore(self, images: Mapping[int, Images], original_counts: Mapping[int, int]) -> None:
         """Hold what another memory held: its images per class, and how many there ever were."""

@@ -1,21 +1,68 @@
 """What a method asks of the engine: phases that optimise and sweeps that do not.
 
-All are pure data. A method yields them from ``learn``; the trainer carries them out, and control
-comes back to the method when they are done.
+All are data. A method yields them from ``learn``; the trainer carries them out, and control comes
+back to the method when they are done.
 
-Shapes: B images in a batch, d features.
+Shapes: B rows in a batch (its images, each once for every view), d features.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
+from grace.data.operations import Operation
 from grace.networks.expandable import ExpandableNetwork
+
+Mode = Literal["train", "eval"]
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """One module of a phase: what it reads, and whether it trains.
+
+    Args:
+        module: called with the outputs that it reads; gives a tensor or a tuple.
+        reads: ``"images"`` or names of parts that stand before this one.
+        trains: whether all of its parameters train, or the names of those that do.
+        mode: of batch norm and dropout; none is train where anything trains, eval elsewhere.
+        group: the recipe's parameter group that its parameters belong to.
+    """
+
+    module: nn.Module
+    reads: Sequence[str] = ("images",)
+    trains: bool | Collection[str] = True
+    mode: Mode | None = None
+    group: str = "default"
+
+    @property
+    def changes(self) -> bool:
+        """Whether a pass may change it: its parameters, or the running statistics alone."""
+        return bool(self.trains) or self.mode == "train"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is in train mode."""
+        return self.mode == "train" if self.mode else bool(self.trains)
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Map names to the parameters that train."""
+        own = dict(self.module.named_parameters())
+        if isinstance(self.trains, bool):
+            return own if self.trains else {}
+        return {name: own[name] for name in self.trains}
+
+
+Parts = Mapping[str, Part]
+"""A graph of modules, each after all that it reads."""
+
+Run = Callable[..., Any]
+"""``run(part name, *inputs, mode=None)``: a part's output on other inputs than the batch's."""
 
 
 @final
@@ -26,22 +73,52 @@ class Batch:
     Where several processes share the work, each sees its rows of the batch alone.
 
     Args:
-        images: augmented, normalised images (B, C, H, W).
+        images: augmented, normalised images (B, C, H, W); the views of an image stand in a row.
         labels: class indices (B,).
-        frozen: outputs of the phase's frozen parts on these very images, in their order; without
-            autograd, unless they read a trunk that trains.
-        learned: outputs of the phase's backbones in training, in their order, with autograd.
+        outputs: what every part of the phase gave, by name. Autograd is off where neither a part
+            nor anything before it trains.
         epoch: epoch of the phase, from 0.
-        generator: for whatever the objective draws, seeded for this epoch. It is alike in all
-            processes: draws for single images would meet other images in each.
+        step: batch of the epoch, from 0.
+        generator: for whatever the objective draws, seeded for this epoch. It is identical on all
+            processes: do not draw one number per row.
+        state: the phase's own tensors; what changes them in place is kept with the phase.
+        call: runs a part by name, see ``run``.
+        gather: collects rows from all processes, see ``everyone``.
     """
 
     images: Tensor
     labels: Tensor
-    frozen: Sequence[Tensor]
-    learned: Sequence[Tensor]
-    epoch: int
-    generator: torch.Generator
+    outputs: Mapping[str, Any]
+    epoch: int = 0
+    step: int = 0
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    call: Run | None = None
+    gather: Callable[[Tensor], Tensor] = lambda rows: rows
+
+    def __getitem__(self, part: str) -> Tensor:
+        """Return the output of a part that gives one tensor."""
+        output = self.outputs[part]
+        assert isinstance(output, Tensor), f"part {part} gives several tensors: use outputs"
+        return output
+
+    def run(self, part: str, *inputs: Tensor, mode: Mode | None = None) -> Any:  # noqa: ANN401 - as the module gives
+        """Run a part on other inputs, with its weights as they stand now.
+
+        Args:
+            part: name of the part.
+            inputs: as its module takes them.
+            mode: of batch norm and dropout in this pass; none leaves the part's own.
+        """
+        assert self.call is not None
+        return self.call(part, *inputs, mode=mode)
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        """Collect rows (B, …) of all processes in the order of the whole batch, with gradients.
+
+        A loss that compares rows with each other is computed from these, alike on all processes.
+        """
+        return self.gather(rows)
 
 
 @final
@@ -52,24 +129,38 @@ class Loss:
     Args:
         value: scalar.
         weight: that it enters the sum with.
-        num_images: of how many of the batch's images it is the mean, a whole number on the device;
-            none if of all, or if it does not depend on them. Several processes weigh their values
-            by it.
+        over: what the value is a mean over. ``"images"``: all rows of ``Batch.images``. A whole
+            number on the device: so many of those rows. ``"batch"``: computed alike on all
+            processes, from ``Batch.everyone``. ``"nothing"``: it does not depend on images.
     """
 
     value: Tensor
-    weight: float = 1.0
-    num_images: Tensor | None = None
+    weight: float | Tensor = 1.0
+    over: Literal["images", "batch", "nothing"] | Tensor = "images"
 
 
 Objective = Callable[[Batch], Mapping[str, Loss]]
-"""Named losses of a batch, free of data-dependent branches.
+"""Named losses of a batch, free of data-dependent branches."""
 
-Each is a mean over images of the batch, or does not depend on them: so the losses of a batch follow
-from those of its rows, which several processes compute. No objective of the package is anything
-else. One that were (a contrast between images, say) would need the global batch's features, and so
-a gathering that ``Passes`` does not do yet.
-"""
+
+class LossGradients(Protocol):
+    """Gradients of single losses, for a rule that combines them otherwise than by their sum."""
+
+    state: Mapping[str, Tensor]
+    """The phase's own tensors, to be changed in place."""
+
+    def of(self, losses: Collection[str], parameters: Collection[str]) -> dict[str, Tensor]:
+        """Return the gradient of the weighted sum of some losses over the whole batch.
+
+        Args:
+            losses: their names.
+            parameters: named ``<part>.<parameter>``; 0 where the losses do not reach them.
+        """
+
+
+GradientRule = Callable[[LossGradients], Mapping[str, Tensor]]
+"""Gives, after the losses of a batch are known, the gradients of some parameters by name; all
+others get that of the sum of all losses."""
 
 
 @final
@@ -79,19 +170,17 @@ class Phase:
 
     Args:
         name: what people see: "base", "grow", "compress", …
-        backbones: modules images → features that train; the engine runs each once per batch and
-            hands the outputs to the objective. They are in train mode.
-        heads: further modules that train; the objective calls them itself.
-        frozen: modules images → features that do not train; run once per batch without autograd,
-            in eval mode, batch norm folded, and left unchanged, buffers too.
-        objective: named losses of a batch. Any other module it calls must not train and be in
-            eval mode.
+        parts: the graph of modules; the engine runs each once per batch, in this order, and hands
+            the outputs to the objective. What does not train is left as it is, buffers too.
+        objective: named losses of a batch.
         recipe: epochs, batch size, optimiser, schedule.
         data: the images that are drawn from.
-        trunk: module images → what all backbones, the frozen ones too, read instead of images, if
-            they share one; run once per batch.
-        trains_trunk: whether it trains, with gradients from all backbones, or is one of the
-            frozen parts.
+        views: augmented rows that each image has in a batch, in a row.
+        augmentation: operations in place of the learner's; none takes those.
+        rule: combines the gradients of the losses; none takes that of their weighted sum.
+        after_step: runs after every step without autograd: clamps, proximal steps.
+        state: named tensors of this phase alone, such as accumulators: a phase that is interrupted
+            goes on with them as they were.
         teacher: the network that the phase distils into a smaller one, if it does: whoever wants
             to can measure what that costs. The engine does not use it.
         is_common: whether other methods train just this, bit for bit, on the same data with the
@@ -99,34 +188,47 @@ class Phase:
     """
 
     name: str
-    backbones: Sequence[nn.Module]
-    heads: Sequence[nn.Module] = ()
-    frozen: Sequence[nn.Module] = ()
+    parts: Parts
     objective: Objective
     recipe: Recipe
     data: LabelledImages
-    trunk: nn.Module | None = None
-    trains_trunk: bool = False
+    views: int = 1
+    augmentation: Sequence[Operation] | None = None
+    rule: GradientRule | None = None
+    after_step: Callable[[], None] | None = None
+    state: Mapping[str, Tensor] = field(default_factory=dict)
     teacher: ExpandableNetwork | None = None
     is_common: bool = False
 
     @property
-    def trained(self) -> Sequence[nn.Module]:
-        """What trains on images: the backbones, and the trunk where it does."""
-        trunk = [self.trunk] if self.trunk is not None and self.trains_trunk else []
-        return [*self.backbones, *trunk]
+    def phases(self) -> "Sequence[Phase]":
+        """This phase alone, as ``Rounds.phases`` are several."""
+        return (self,)
 
-    @property
-    def untrained(self) -> Sequence[nn.Module]:
-        """What does not: the frozen parts, and the trunk where it is one of them."""
-        trunk = [self.trunk] if self.trunk is not None and not self.trains_trunk else []
-        return [*self.frozen, *trunk]
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """Phases in turn, an epoch of each, every one with an optimiser that it keeps.
+
+    Args:
+        name: what people see.
+        phases: of equally many epochs and different names; a part may train in one and not in
+            another.
+    """
+
+    name: str
+    phases: Sequence[Phase]
+
+    def __post_init__(self) -> None:
+        assert len({phase.recipe.epochs for phase in self.phases}) == 1
+        assert len({phase.name for phase in self.phases}) == len(self.phases)
 
 
 @final
 @dataclass(frozen=True)
 class PhaseResult:
-    """What a finished phase tells: the mean of every named loss over its last epoch."""
+    """The mean of every named loss over a finished phase's last epoch."""
 
     losses: Mapping[str, float]
 
@@ -148,8 +250,8 @@ class Sweep:
 
     Args:
         name: what people see: "assess", "herd", "evaluate", …
-        backbones: modules images → features, run in eval mode without autograd, batch norm
-            folded; the reducer gets their outputs concatenated, (B, Σd).
+        parts: run in eval mode without autograd, whatever they say; the reducer gets the outputs
+            of those that no other part reads, side by side (B, Σd).
         data: the images, in this order.
         reducer: takes the outputs.
         augmented: pass the images through the training augmentation, one draw each, instead of
@@ -157,7 +259,7 @@ class Sweep:
     """
 
     name: str
-    backbones: Sequence[nn.Module]
+    parts: Parts
     data: LabelledImages
     reducer: Reducer
     augmented: bool = False
@@ -178,13 +280,12 @@ class GradientReducer(Protocol):
 class GradientSweep:
     """One pass over shuffled, augmented batches that takes gradients without stepping.
 
-    Everything is in train mode: batch norm normalises by the batch, and its running statistics
+    What trains is in train mode: batch norm normalises by the batch, and its running statistics
     move. No parameter does.
 
     Args:
         name: what people see: "fisher", …
-        backbones: modules images → features, run once per batch; the objective gets the outputs.
-        heads: further modules; the objective calls them itself.
+        parts: the graph of modules, as a phase's.
         objective: named losses of a batch, whose weighted sum is differentiated.
         data: the images.
         batch_size: images per batch.
@@ -192,52 +293,12 @@ class GradientSweep:
     """
 
     name: str
-    backbones: Sequence[nn.Module]
-    heads: Sequence[nn.Module] = ()
+    parts: Parts
     objective: Objective
     data: LabelledImages
     batch_size: int
     reducer: GradientReducer
 
-    @property
-    def trained(self) -> Sequence[nn.Module]:
-        """What is in train mode beside the heads."""
-        return self.backbones
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Name the buffers that the pass may move; the tensors are the modules' own."""
-        fixed = named_parameters(self.backbones, self.heads)
-        state = named_state(self.backbones, self.heads)
-        return {name: tensor for name, tensor in state if name not in fixed}
-
-
-Work = Phase | Sweep | GradientSweep
+Work = Phase | Rounds | Sweep | GradientSweep
 """What a method yields."""
-
-
-def named_parameters(
-    backbones: Sequence[nn.Module], heads: Sequence[nn.Module]
-) -> dict[str, nn.Parameter]:
-    """Name the parameters of what trains: ``backbone.0.stem.0.weight``, ``head.0.bias``."""
-    return {
-        f"{place}.{name}": parameter
-        for place, module in _places(backbones, heads)
-        for name, parameter in module.named_parameters()
-    }
-
-
-def named_state(
-    backbones: Sequence[nn.Module], heads: Sequence[nn.Module]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers of what trains, named alike; the tensors are the modules'."""
-    for place, module in _places(backbones, heads):
-        for name, tensor in module.state_dict().items():
-            yield f"{place}.{name}", tensor
-
-
-def _places(
-    backbones: Sequence[nn.Module], heads: Sequence[nn.Module]
-) -> Iterator[tuple[str, nn.Module]]:
-    for kind, modules in (("backbone", backbones), ("head", heads)):
-        for i, module in enumerate(modules):
-            yield f"{kind}.{i}", module

@@ -1,7 +1,10 @@
 """What the engine tells whoever watches."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+if TYPE_CHECKING:
+    from grace.engine.phase import Phase, Work
 
 
 class Progress(Protocol):
@@ -31,6 +34,22 @@ class Progress(Protocol):
 
     def task_finished(self, line: Mapping[str, Any]) -> None:
         """A task is over; ``line`` is its line of the record."""
+        return
+
+
+class Observer(Protocol):
+    """Follows the work that methods ask for; it changes nothing."""
+
+    def work_started(self, work: "Work") -> None:
+        """A phase or sweep begins."""
+        return
+
+    def epoch_finished(self, phase: "Phase", epoch: int, losses: Mapping[str, float]) -> None:
+        """Epoch ``epoch`` (1-based) of a phase is over."""
+        return
+
+    def work_finished(self, work: "Work", result: Any) -> None:  # noqa: ANN401 - a sweep's value is its reducer's
+        """A phase or sweep is over, or its result was found; what the method gets is ``result``."""
         return
 
 

@@ -171,6 +171,25 @@ class Ranks:
             return 0.0
         return len(range(num_images)[self.rows(num_images)]) / num_images
 
+    def gather(self, rows: Tensor, num_images: int, views: int = 1) -> Tensor:
+        """Collect the rows of a batch from all processes, with gradients.
+
+        Args:
+            rows: of this process (B, …), ``views`` for each of its images; numbers of any type.
+            num_images: images of the whole batch.
+            views: rows of each image.
+
+        Returns:
+            ``views · num_images`` rows in the order of the batch, alike on all processes. Each
+            process gets back, through its own rows, the gradients of all.
+        """
+        if not self.are_several:
+            return rows
+        own = self.rows(num_images)
+        place = slice(views * own.start, views * own.stop) if self.share(num_images) else None
+        gathered: Tensor = _Gathered.apply(rows, place, views * num_images, self)
+        return gathered
+
     def _num_parts(self, num_images: int) -> int:
         assert num_images > 0
         return min(self.num_processes, max(1, num_images // 2))
@@ -244,6 +263,27 @@ class Ranks:
                 parts = joined.split([tensor.numel() for tensor in own])
                 for tensor, part in zip(own, parts, strict=True):
                     tensor.copy_(part.view(tensor.shape))
+
+
+class _Gathered(torch.autograd.Function):
+    """Rows of all processes; the gradients of all of them come back to each row's process."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, place: slice | None, total: int, ranks: Ranks) -> Tensor:  # noqa: ANN401 - torch's
+        ctx.place, ctx.ranks, ctx.num_rows = place, ranks, len(rows)
+        everyone = rows.new_zeros((total, *rows.shape[1:]))
+        # Rows that are borrowed from another process are that one's to give.
+        if place is not None:
+            everyone[place] = rows
+        ranks.sum([everyone])
+        return everyone
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's
+        (gradient,) = (given.clone(memory_format=torch.contiguous_format) for given in gradients)
+        ctx.ranks.sum([gradient])
+        own = gradient[ctx.place] if ctx.place is not None else gradient[: ctx.num_rows] * 0
+        return own, None, None, None
 
 
 def _take_gpu(local_rank: int) -> None:

@@ -1,8 +1,8 @@
 """The trainer: carries out phases and sweeps. The only epoch loop of the package."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar, final
@@ -14,21 +14,17 @@ from grace.configs.experiment import EngineSettings
 from grace.data.augmentation import Augmentation
 from grace.data.batches import augmented_batches, batch_sizes, epoch_batches, ordered_batches
 from grace.data.images import LabelledImages
+from grace.engine import parts as graph
 from grace.engine.batch_norm import synchronised
 from grace.engine.checkpoint import Keeper, Known, Snapshot
 from grace.engine.device import Device
-from grace.engine.phase import GradientSweep, Loss, Phase, PhaseResult, Sweep, Work
-from grace.engine.progress import Progress, Silence
+from grace.engine.parts import Forward
+from grace.engine.passes import Passes, Rows
+from grace.engine.phase import GradientSweep, Loss, Parts, Phase, PhaseResult, Rounds, Sweep, Work
+from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
-from grace.engine.steps import (
-    Forward,
-    Passes,
-    Steps,
-    average_buffers,
-    only_training,
-    refuse_bad_weights,
-)
+from grace.engine.steps import Steps, average_buffers, restored, snapshot
 from grace.engine.tally import NonFiniteLossError as NonFiniteLossError
 from grace.engine.tally import Tally
 from grace.engine.work import Seconds, WorkDone
@@ -38,9 +34,8 @@ from grace.randomness import generator, seeded_globally
 Told = TypeVar("Told", Known, Snapshot)
 
 
-def _forward(module: nn.Module, images: Tensor) -> Tensor:
-    outputs: Tensor = module(images)
-    return outputs
+def _forward(module: nn.Module, *inputs: Any) -> Any:  # noqa: ANN401 - as the module gives
+    return module(*inputs)
 
 
 @final
@@ -70,6 +65,8 @@ class Trainer:
     ) -> None:
         self.device = Device.from_settings(settings)
         self.progress: Progress = progress or Silence()
+        self.observers: list[Observer] = []
+        """Told about every piece of work before and after it is done."""
         self.work: list[WorkDone] = []
         self.ranks = ranks or Ranks()
         self._settings = settings
@@ -89,7 +86,15 @@ class Trainer:
 
         A keeper makes a phase go on from its last snapshot.
         """
-        if isinstance(item, Phase):
+        for observer in self.observers:
+            observer.work_started(item)
+        result = self._carried_out(item, keeper)
+        for observer in self.observers:
+            observer.work_finished(item, result)
+        return result
+
+    def _carried_out(self, item: Work, keeper: Keeper | None) -> Any:  # noqa: ANN401
+        if isinstance(item, Phase | Rounds):
             return self.optimise(item, keeper)
         started = time.perf_counter()
         known: Known | None = None
@@ -139,17 +144,24 @@ class Trainer:
         Every process that calls this does it alone.
         """
         self.progress.sweep_started(sweep.name, len(sweep.data))
-        backbones = [self._frozen(module) for module in sweep.backbones]
+        modules = {name: self._frozen(part.module) for name, part in sweep.parts.items()}
+        given = graph.last(sweep.parts)
+
+        def run(name: str, *inputs: Any) -> Any:  # noqa: ANN401
+            return modules[name](*inputs)
+
         # In float32 whatever the precision of training: rounding to bfloat16 would raise the
         # effective rank and let distances to class means tie.
         with torch.no_grad():
             for images, labels in self._sweep_batches(sweep):
-                features = torch.cat([backbone(images) for backbone in backbones], dim=1)
-                sweep.reducer.update(features, labels)
+                outputs = graph.run(sweep.parts, images, run)
+                sweep.reducer.update(torch.cat([outputs[name] for name in given], dim=1), labels)
         return sweep.reducer.result()
 
     def _frozen(self, module: nn.Module) -> nn.Module:
-        """Fold a module once for as long as nothing trains."""
+        """Fold a module once for as long as nothing trains; without batch norm it serves itself."""
+        if not any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+            return module
         # The entry keeps the module alive, so that no other can take its id.
         entry = self._folded.get(id(module))
         if entry is None:
@@ -181,9 +193,11 @@ class Trainer:
         self._folded = {}  # What was folded is about to move.
         device = replace(self.device, precision=torch.float32)
         tally = Tally(device.torch_device, self.ranks)
-        batches = self._epoch_batches(sweep.name, 0, self._on_device(sweep.data), sweep.batch_size)
-        with only_training(sweep), self._one_batch_norm(sweep), self._dropout(sweep.name, 0):
-            passes = Passes(sweep, [], None, device, _forward, seconds, self.ranks)
+        data = self._on_device(sweep.data)
+        batches = self._epoch_batches(sweep.name, 0, data, sweep.batch_size, self._augmentation)
+        with self._training(sweep.parts), self._dropout(sweep.name, 0):
+            modules = self._modules(sweep.parts)
+            passes = Passes(sweep, modules, device, _forward, seconds, self.ranks)
             draws = self._draws("objective", sweep.name, 0)
             for losses, num_images in passes.over(batches, 0, draws):
                 gradients = passes.gradients()
@@ -200,7 +214,7 @@ class Trainer:
         Raises:
             ValueError: if these are not its buffers; the modules are then as they were.
         """
-        own = sweep.buffers()
+        own = graph.named_buffers(sweep.parts)
         forms = [{n: (t.shape, t.dtype) for n, t in of.items()} for of in (own, buffers)]
         if forms[0] != forms[1]:
             raise ValueError(f"sweep '{sweep.name}' moves other buffers")
@@ -208,73 +222,109 @@ class Trainer:
         for name, buffer in own.items():
             buffer.copy_(buffers[name])
 
-    def optimise(self, phase: Phase, keeper: Keeper | None = None) -> PhaseResult:
-        """Train a phase's modules for all epochs of its recipe; note the work.
+    def optimise(self, work: Phase | Rounds, keeper: Keeper | None = None) -> Any:  # noqa: ANN401
+        """Train what the phases of some work train for all epochs of their recipes; note it.
 
         Args:
-            phase: what trains, on what.
+            work: a phase, or phases of which each does an epoch in turn.
             keeper: where its snapshots are found and left; the epochs of one that is found are
                 not done again.
+
+        Returns:
+            The phase's result, or one of each of the phases.
 
         Raises:
             NonFiniteLossError: naming phase, epoch, batch and loss, at the end of that epoch.
         """
-        assert len(phase.data) > 0, f"phase {phase.name} has no data"
-        recipe = phase.recipe
-        self.progress.phase_started(phase.name, recipe.epochs, len(phase.data))
+        epochs = work.phases[0].recipe.epochs
+        for phase in work.phases:
+            assert len(phase.data) > 0, f"phase {phase.name} has no data"
+        self.progress.phase_started(work.name, epochs, sum(len(p.data) for p in work.phases))
         saved = self._told(Snapshot, keeper.saved() if keeper else None)
         started = time.perf_counter() - (saved.seconds if saved else 0.0)
-        done = WorkDone(phase.name, recipe.epochs, len(phase.data))
-        with only_training(phase), self._one_batch_norm(phase):
-            # What was folded of anything else may train now.
-            self._folded = {id(m): (m, self._frozen(m)) for m in phase.untrained}
-            frozen = [self._frozen(module) for module in phase.frozen]
-            trunk = phase.trunk
-            if trunk is not None and not phase.trains_trunk:
-                trunk = self._frozen(trunk)
-            forward = self._forward_for(phase)
-            steps = Steps(phase, frozen, trunk, self.device, forward, done.seconds, self.ranks)
-            data = self._on_device(phase.data)
-            first = 0
-            if saved and steps.fits(saved):
-                steps.restore(saved)
-                first, done.losses = saved.epochs, saved.losses
-                done.seconds.earlier, done.is_shared = saved.seconds, saved.is_shared
-            for epoch, lr in list(enumerate(learning_rates(recipe)))[first:]:
-                batches = self._epoch_batches(phase.name, epoch, data, recipe.batch_size)
-                with self._dropout(phase.name, epoch):
-                    draws = self._draws("objective", phase.name, epoch)
-                    done.losses = steps.epoch(epoch, lr, batches, draws)
-                self.progress.epoch_finished(phase.name, epoch + 1, recipe.epochs, done.losses, lr)
-                if keeper and epoch + 1 < recipe.epochs:
-                    keeper.offer(partial(steps.snapshot, epoch + 1, done, started), is_last=False)
-            steps.equalise()
-            refuse_bad_weights(phase)
-            if keeper and first < recipe.epochs:
-                keeper.offer(partial(steps.snapshot, recipe.epochs, done, started), is_last=True)
+        self._unfold(work.phases)
+        runs = [self._steps(phase) for phase in work.phases]
+        first = restored(runs, saved) if saved else 0
+        for epoch in range(first, epochs):
+            for run in runs:
+                if len(runs) > 1:
+                    self._unfold(work.phases)  # Another phase has trained what this one only runs.
+                    run.use(self._modules(run.phase.parts))
+                self._epoch(run, epoch)
+            if keeper and epoch + 1 < epochs:
+                keeper.offer(partial(snapshot, runs, epoch + 1, started), is_last=False)
+        for run in runs:
+            run.equalise()
+            run.refuse_bad_weights()
+        if keeper and first < epochs:
+            keeper.offer(partial(snapshot, runs, epochs, started), is_last=True)
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
-        done.seconds.total = time.perf_counter() - started
-        self.work.append(done)
-        self.progress.phase_finished(phase.name, done.seconds.total)
-        return PhaseResult(done.losses)
+        for run in runs:
+            run.done.seconds.total = (time.perf_counter() - started) / len(runs)
+            self.work.append(run.done)
+        self.progress.phase_finished(work.name, runs[0].done.seconds.total * len(runs))
+        results = [PhaseResult(run.done.losses) for run in runs]
+        return results[0] if isinstance(work, Phase) else results
+
+    def _steps(self, phase: Phase) -> Steps:
+        data, modules = self._on_device(phase.data), self._modules(phase.parts)
+        return Steps(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
+
+    def _epoch(self, run: Steps, epoch: int) -> None:
+        """Take one epoch's steps of a phase, and tell of it."""
+        phase, recipe = run.phase, run.phase.recipe
+        augmentation = self._augmentation
+        if phase.augmentation is not None:
+            augmentation = augmentation.with_operations(phase.augmentation)
+        batches = self._epoch_batches(
+            phase.name, epoch, run.data, recipe.batch_size, augmentation, phase.views
+        )
+        lr = learning_rates(recipe)[epoch]
+        with self._training(phase.parts), self._dropout(phase.name, epoch):
+            run.epoch(epoch, lr, batches, self._draws("objective", phase.name, epoch))
+        losses = run.done.losses
+        self.progress.epoch_finished(phase.name, epoch + 1, recipe.epochs, losses, lr)
+        for observer in self.observers:
+            observer.epoch_finished(phase, epoch + 1, losses)
+
+    def _unfold(self, phases: Sequence[Phase]) -> None:
+        """Keep the folded copies of what none of these phases may change, and no others."""
+        parts = [part for phase in phases for part in phase.parts.values()]
+        moving = {id(part.module) for part in parts if part.changes}
+        idle = {id(part.module) for part in parts} - moving
+        self._folded = {key: entry for key, entry in self._folded.items() if key in idle}
+
+    def _modules(self, parts: Parts) -> dict[str, nn.Module]:
+        """Choose what to run for every part: itself where it may change, else a folded copy."""
+        return {
+            name: part.module if part.changes else self._frozen(part.module)
+            for name, part in parts.items()
+        }
 
     def _epoch_batches(
-        self, name: str, epoch: int, data: LabelledImages, batch_size: int
-    ) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Images and labels of this process's rows of every batch, and the batch's size."""
+        self,
+        name: str,
+        epoch: int,
+        data: LabelledImages,
+        batch_size: int,
+        augmentation: Augmentation,
+        views: int = 1,
+    ) -> Iterator[Rows]:
+        """Give this process's rows of every batch."""
         sizes = batch_sizes(len(data), batch_size)
         batches = epoch_batches(
             data,
             batch_size,
             self._draws("order", name, epoch),
-            self._augmentation,
+            augmentation,
             self._draws("augment", name, epoch),
             device=self.device.torch_device,
             channels_last=self.device.channels_last,
             rows=self.ranks.rows if self.ranks.are_several else None,
+            **({"views": views} if views > 1 else {}),
         )
-        return ((*batch, size) for batch, size in zip(batches, sizes, strict=True))
+        return (Rows(*batch, size) for batch, size in zip(batches, sizes, strict=True))
 
     def _draws(self, purpose: str, name: str, epoch: int) -> torch.Generator:
         return generator(self._data_seed, purpose, self._task, name, epoch)
@@ -284,9 +334,14 @@ class Trainer:
         others = [self.ranks.rank] if self.ranks.rank else []
         return seeded_globally(self._data_seed, "dropout", self._task, name, epoch, *others)
 
-    def _one_batch_norm(self, work: Phase | GradientSweep) -> AbstractContextManager[None]:
-        """Normalise by the whole batch on GPUs; on the CPU each process does by its rows."""
-        return synchronised(work.trained) if self._synchronises else nullcontext()
+    @contextmanager
+    def _training(self, parts: Parts) -> Iterator[None]:
+        """Put what trains into train mode; on several GPUs, batch norm uses the whole batch."""
+        moving = graph.changing(parts)
+        # On the CPU each process normalises by its rows.
+        one_batch_norm = synchronised(moving) if self._synchronises else nullcontext()
+        with graph.only_training(parts), one_batch_norm:
+            yield
 
     @property
     def _synchronises(self) -> bool:
@@ -301,13 +356,14 @@ class Trainer:
         if not compiles or self._synchronises:
             return _forward
         batch_size = phase.recipe.batch_size
-        num_rows = len(range(batch_size)[self.ranks.rows(batch_size)])
+        num_rows = phase.views * len(range(batch_size)[self.ranks.rows(batch_size)])
         compiled = _compiled_forward()
 
-        def compiled_for_full_batches(module: nn.Module, images: Tensor) -> Tensor:
-            # The last, smaller batch would cost a compilation of its own.
-            run = compiled if len(images) == num_rows else _forward
-            return run(module, images)
+        def compiled_for_full_batches(module: nn.Module, *inputs: Any) -> Any:  # noqa: ANN401
+            # The last, smaller batch would cost a compilation of its own, and a single layer gains
+            # nothing.
+            is_full = len(inputs[0]) == num_rows and any(True for _ in module.children())
+            return (compiled if is_full else _forward)(module, *inputs)
 
         return compiled_for_full_batches
 

@@ -99,16 +99,17 @@ class BaseLearner(ABC):
         augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])
         self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress, ranks)
         build: type[Method[Any]] = resolve("method", settings.method.name)
-        memory = ExemplarMemory(settings.memory, keep_all=build.keeps_all_images)
+        traits = settings.method.traits
+        memory = ExemplarMemory(settings.memory, keep_all=traits.memory == "all images")
         workshop = Workshop(settings, shape[0], self.trainer.device)
         if not is_saved:
-            workshop.refuse_unfit_backbone(shape, shares_trunk=build.shares_trunk)
+            workshop.refuse_unfit_backbone(shape)
         self.method: Method[Any] = build(settings.method, workshop, memory)
         self._ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
             channels, height, width = shape
             self._ceiling = Ceiling(settings.memory.max_mb, channels * height * width)
-            if build.keeps_all_images:
+            if memory.keep_all:
                 raise ValueError(
                     f"{settings.method.name} keeps all images, which no ceiling can bound: remove "
                     "memory.max_mb (--max-mb) or choose another method"
@@ -208,7 +209,7 @@ class BaseLearner(ABC):
 
     def check_memory(self, num_classes: int) -> None:
         """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
-        if self.method.uses_memory:
+        if self.settings.method.traits.memory != "none":
             self.method.memory.quota(num_classes)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
@@ -221,7 +222,9 @@ class BaseLearner(ABC):
         assert len(index) == len(self.class_names), "these classes were never learnt"
         data, _ = divide(intake, index, self.held_out, self.method.memory, 0, 0, 0)
         hidden = torch.isin(data.labels, torch.tensor(sorted(self.forgotten)))
-        self.method.keep(data.subset((~hidden).nonzero().flatten()) if bool(hidden.any()) else data)
+        if bool(hidden.any()):
+            data = data.subset((~hidden).nonzero().flatten())
+        self.method.memory.keep(data)
 
     def _carry_out(self, intake: Intake, journal: Journal | None) -> Update:
         started = time.perf_counter()
@@ -252,7 +255,7 @@ class BaseLearner(ABC):
         self.forgotten -= present
         self.held_out = held_out
         self.class_names = list(index)
-        self.method.forget(self.forgotten)
+        self._mask_forgotten()
         self.method.memory.record_originals(data.labels)
         with journal.blamed() if journal else nullcontext():
             outcome, teacher = self._perform(task, journal)
@@ -310,7 +313,8 @@ class BaseLearner(ABC):
 
         ``names`` are those that the history will tell of it.
         """
-        memory, wants = self.method.memory, self.method.uses_memory
+        memory, traits = self.method.memory, self.settings.method.traits
+        wants = traits.memory != "none"
         if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
             raise ValueError(
                 f"a saved {self.settings.method.name} learner does not have the images it learnt "
@@ -323,11 +327,11 @@ class BaseLearner(ABC):
             aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
             # Versions have numbers in the first process alone.
             aside = self.trainer.ranks.tell(aside + 4 * len(held_out))
-            grows = self.method.adds_backbones and task.number > 1
+            grows = traits.grows_every_task and task.number > 1
             kept = self.settings.memory
             keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
             self._ceiling.check(
-                self.method.bytes_after(task, grows=grows),
+                self.method.kept.bytes_after(task.num_classes, int(grows)),
                 task.num_live if keeps_any else 0,
                 held_out.num_bytes,
                 aside,
@@ -352,8 +356,17 @@ class BaseLearner(ABC):
         self.forgotten |= classes
         for index in classes:
             self.held_out.forget(index)
-        self.method.forget(self.forgotten)
+        self._mask_forgotten()
         self.familiarities = self._calibrated()
+
+    def _mask_forgotten(self) -> None:
+        """Hide the forgotten classes and no others, and let their exemplars go.
+
+        Their rows of the head and what the weights know of them stay.
+        """
+        for index in self.forgotten:
+            self.method.memory.forget(index)
+        self.method.kept.forget(self.forgotten)
 
     def _remember(self) -> dict[str, Any]:
         # Exemplars and the workshop are shared with the copy: updates never write into them.

@@ -9,9 +9,10 @@ import torch
 
 from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages, TensorImages
-from grace.engine.phase import Batch, Loss, Phase
+from grace.engine.phase import Part, Phase
 from grace.learner.learner import Learner
-from grace.objectives.classification import cross_entropy
+from grace.methods.base import classification
+from grace.methods.planning import Coming
 
 
 @final
@@ -27,11 +28,11 @@ class Estimate:
 
 
 def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
-    """Estimate an update from a trial of a few batches.
+    """Estimate an update from the method's plan and a trial of a few batches.
 
-    A phase costs its epochs × images × (one training pass + a third of one for each frozen
-    backbone): a forward pass takes about a third of a training pass. Branches of a shared trunk
-    count as backbones, which is more than they cost. The learner stays as it was.
+    A phase of the plan costs its epochs × images × (training passes + a third of one for each pass
+    through a frozen backbone). Branches of a shared trunk count as backbones, which is more than
+    they cost. The learner stays as it was.
 
     Args:
         learner: the learner to be updated.
@@ -39,55 +40,42 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
         num_train: images of the update.
     """
     method = learner.method
-    recipes = _recipes(learner)
-    batch_size = next(iter(recipes.values())).batch_size
-    images_per_second = _trial(learner, batch_size)
-    is_first = not learner.history
-    num_backbones = learner.size().num_backbones
-    num_kept = 0 if is_first or not method.uses_memory else len(method.memory)
-    passes = 0.0
-    for name, recipe in recipes.items():
-        if (name == "base") != is_first or (name in ("grow", "boost") and not num_new):
-            continue
-        frozen = {
-            "grow": num_backbones,
-            "boost": num_backbones,
-            "compress": num_backbones + 1 if num_new else num_backbones,
-            "update": num_backbones if method.freezes_old_network else 0,
-        }.get(name, 0)
-        passes += recipe.epochs * (num_train + num_kept) * (1 + frozen / 3)
+    coming = Coming(
+        is_first=not learner.history,
+        num_new=num_new,
+        num_images=num_train,
+        num_kept=len(method.memory),
+        num_seen=sum(method.memory.original_counts.values()),
+        num_backbones=learner.size().num_backbones,
+    )
+    plan = method.plan(coming)
+    images_per_second = _trial(learner)
     channels, height, width = learner.shape
-    pixels = (num_train + num_kept) * channels * height * width
+    most = max((phase.num_images for phase in plan), default=num_train)
+    pixels = most * channels * height * width
     weights = learner.size().weight_bytes or _fresh_bytes(learner)
     # The backup, the network under way and its momenta stand beside the network.
     return Estimate(
         images_per_second=images_per_second,
-        seconds=passes / images_per_second,
+        seconds=sum(phase.passes for phase in plan) / images_per_second,
         memory_bytes=_peak_bytes() + 2 * pixels + 4 * weights,
     )
 
 
-def _recipes(learner: Learner) -> dict[str, Recipe]:
-    fields = dict(learner.settings.method)
-    return {name: value for name, value in fields.items() if isinstance(value, Recipe)}
-
-
-def _trial(learner: Learner, batch_size: int) -> float:
+def _trial(learner: Learner) -> float:
     """Train a throw-away backbone on blank images; return images per second after the first."""
+    recipes = [own for own in vars(learner.settings.method).values() if isinstance(own, Recipe)]
+    batch_size = recipes[0].batch_size if recipes else 128
     workshop = learner.method.workshop
     backbone = workshop.backbone("trial")
-    head = workshop.head(backbone.feature_dim, 2, "trial")
+    head = workshop.linear(backbone.feature_dim, 2, "trial")
     pixels = torch.zeros((2 * batch_size, *learner.shape), dtype=torch.uint8)
     labels = torch.arange(len(pixels)) % 2
 
-    def objective(batch: Batch) -> dict[str, Loss]:
-        return {"classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))}
-
     phase = Phase(
         name="trial",
-        backbones=[backbone],
-        heads=[head],
-        objective=objective,
+        parts={"backbone": Part(backbone), "head": Part(head, ["backbone"])},
+        objective=classification,
         recipe=Recipe(epochs=1, batch_size=batch_size, lr=1e-3),
         data=LabelledImages(TensorImages(pixels), labels),
     )

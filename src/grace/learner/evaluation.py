@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from grace.data.images import LabelledImages
+from grace.engine.parts import frozen
 from grace.engine.phase import Sweep
 from grace.engine.trainer import Trainer
 from grace.methods.base import Classifier
@@ -48,8 +49,9 @@ def scores(
         groups.setdefault(key, {})[name] = classifier
     found: dict[str, Tensor] = {}
     for group in groups.values():
-        backbones = next(iter(group.values())).backbones
-        sweep = Sweep(name="evaluate", backbones=backbones, data=data, reducer=_Scores(group))
+        group_backbones = next(iter(group.values())).backbones
+        parts = frozen(group_backbones)
+        sweep = Sweep(name="evaluate", parts=parts, data=data, reducer=_Scores(group))
         found |= trainer.sweep(sweep)
     return found
 

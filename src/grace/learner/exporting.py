@@ -67,7 +67,7 @@ def export_checked(
             class_names,
             masked,
             beside,
-            method=method.name,
+            method=method.settings.name,
             version=version,
         )
         check = check_onnx(beside, images, logits)

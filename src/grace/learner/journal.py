@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from grace.engine.checkpoint import Known, Snapshot
-from grace.engine.phase import GradientSweep, Phase, Sweep, Work
+from grace.engine.parts import named_buffers
+from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
 from grace.engine.trainer import Trainer
 from grace.storage import atomic, strict_json, tensors
 from grace.storage.errors import DamagedError
@@ -67,9 +68,9 @@ class Journal:
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out the ``number``-th item of an update, or find its result."""
-        if isinstance(item, Phase):
+        if isinstance(item, Phase | Rounds):
             own = _PhaseEntry(self, number, item)
-            if self._common is None or not item.is_common:
+            if self._common is None or isinstance(item, Rounds) or not item.is_common:
                 return trainer.run(item, own)
             common = _PhaseEntry(self._common, 0, item)
             return trainer.run(item, _CommonPhase(own, common, item.recipe.epochs))
@@ -88,19 +89,19 @@ class Journal:
             "seconds": trainer.work[-1].seconds.total,
         }
         if isinstance(item, GradientSweep):
-            kept |= {_MOVED + name: buffer for name, buffer in item.buffers().items()}
+            kept |= {_MOVED + name: buffer for name, buffer in named_buffers(item.parts).items()}
         self._write(number, entry, kept)
         return result
 
-    def saved_phase(self, number: int, phase: Phase) -> Snapshot | None:
-        """Find a phase's last snapshot."""
+    def saved_phase(self, number: int, phase: Phase | Rounds) -> Snapshot | None:
+        """Find the last snapshot of a phase, or of phases in turn."""
         found = self._read(number, _phase_key(phase))
         if found is None:
             return None
         entry, kept = found
         with suppress(*_UNFIT):
             epochs = int(entry["snapshot"]["epochs"])
-            if not 0 < epochs <= phase.recipe.epochs:
+            if not 0 < epochs <= phase.phases[0].recipe.epochs:
                 return None
             return Snapshot(
                 epochs=epochs,
@@ -112,7 +113,7 @@ class Journal:
         return None
 
     def offer_phase(
-        self, number: int, phase: Phase, take: Callable[[], Snapshot], *, is_last: bool
+        self, number: int, phase: Phase | Rounds, take: Callable[[], Snapshot], *, is_last: bool
     ) -> None:
         """Keep a phase's snapshot if it is the last one, or time for one."""
         started = time.monotonic()
@@ -177,7 +178,7 @@ class Journal:
 class _PhaseEntry:
     """The keeper of one phase: its entry of the journal."""
 
-    def __init__(self, journal: Journal, number: int, phase: Phase) -> None:
+    def __init__(self, journal: Journal, number: int, phase: Phase | Rounds) -> None:
         self._journal = journal
         self._number = number
         self._phase = phase
@@ -220,7 +221,7 @@ def _seconds(value: object) -> float:
 
 
 def _losses(values: Mapping[str, object]) -> dict[str, float]:
-    if not all(name.isidentifier() for name in values):
+    if not all(part.isidentifier() for name in values for part in name.split("/")):
         raise ValueError("no names of losses")
     return {name: _finite(value) for name, value in values.items()}
 
@@ -238,7 +239,10 @@ def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _phase_key(phase: Phase) -> dict[str, Any]:
+def _phase_key(phase: Phase | Rounds) -> dict[str, Any]:
+    if isinstance(phase, Rounds):
+        turns = [_phase_key(turn) for turn in phase.phases]
+        return {"kind": "rounds", "name": phase.name, "phases": turns}
     return {
         "kind": "phase",
         "name": phase.name,

@@ -391,15 +391,15 @@ class Learner(BaseLearner):
         before = self._remember()
         try:
             with saving.told_of(document, home):
-                self.method.restore(state, len(document.class_names))
-                self.method.refuse_unfit(document.shape)
+                self.method.kept.restore(state, len(document.class_names))
+                self.method.kept.refuse_unfit(document.shape)
             self.method.memory.restore(exemplars, document.original_counts)
             self.class_names = list(document.class_names)
             self.history = list(document.history)
             self.held_out = held_out
             self.familiarities = familiarities
             self.forgotten = set(document.forgotten)
-            self.method.forget(self.forgotten)
+            self._mask_forgotten()
             if document.calibration is None:
                 self.familiarities = self._calibrated()
         except BaseException:

@@ -20,7 +20,8 @@ from grace.engine.work import Seconds
 from grace.learner.document import Document, ObjectRef, Update
 from grace.learner.held_out import HeldOut
 from grace.learner.home import Creation, Home, Put
-from grace.methods.base import Method, MethodState
+from grace.methods.base import Method
+from grace.methods.kept import MethodState
 from grace.storage.errors import DamagedError, one_line
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
@@ -62,7 +63,8 @@ def to_document(
         status: whether it passed the acceptance gate.
         digest: of the images of its last update.
     """
-    state, memory, held_out = contents.method.state(), contents.method.memory, contents.held_out
+    method, held_out = contents.method, contents.held_out
+    state, memory = method.kept.state(), method.memory
     exemplars: dict[int, ObjectRef] = {}
     # What keeps every image leaves them where they came from.
     if not memory.keep_all:

@@ -1,15 +1,14 @@
-"""Compress: distil a network into one of fewer backbones, as GRACE does (paper §3.5)."""
+"""Compress: distil a network into one of fewer backbones, as GRACE does."""
 
 import torch
-from torch import Tensor
 
 from grace.configs.methods import GraceSettings
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Phase
-from grace.methods.base import Method, Steps
+from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods.base import Method, Steps, frozen_network
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import LinearHead, align_weights
+from grace.networks.heads import Head, align_weights
 from grace.networks.merging import merge_backbones
 from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import (
@@ -54,7 +53,7 @@ def distillation_phase(
     *,
     teacher: ExpandableNetwork,
     student: Backbone,
-    head: LinearHead,
+    head: Head,
     num_replaced: int,
     share: float,
 ) -> Phase:
@@ -64,34 +63,32 @@ def distillation_phase(
     backbones are computed once for both networks.
     """
     settings = method.settings
-    num_fixed = len(teacher.backbones) - num_replaced
-    replaced_width = sum(b.feature_dim for b in list(teacher.backbones)[num_fixed:])
-    projection = method.workshop.head(
-        student.feature_dim, replaced_width, "projection", task.number
-    )
-    heads = [head, projection] if settings.feature_distillation else [head]
+    parts = frozen_network(teacher, has_head=settings.logit_distillation)
+    features = [name for name in parts if name != "old.head"]
+    fixed, replaced = features[:-num_replaced], features[-num_replaced:]
+    parts |= {"student": Part(student), "head": Part(head, [*fixed, "student"])}
+    if settings.feature_distillation:
+        width = sum(backbone.feature_dim for backbone in teacher.backbones[-num_replaced:])
+        projection = method.workshop.linear(student.feature_dim, width, "projection", task.number)
+        parts["projection"] = Part(projection, ["student"])
     distils = settings.logit_distillation or settings.feature_distillation
     scale = 1 - share if distils or settings.scale_cross_entropy else 1.0
 
     def objective(batch: Batch) -> dict[str, Loss]:
-        features: Tensor = batch.learned[0]
-        logits = head(torch.cat([*batch.frozen[:num_fixed], features], dim=1))
+        logits = batch["head"]
         losses = {"classification": Loss(cross_entropy(logits, batch.labels), scale)}
         if settings.logit_distillation:
-            targets = teacher.head(torch.cat(list(batch.frozen), dim=1))
-            value = logit_distillation(logits, targets, settings.temperature)
+            value = logit_distillation(logits, batch["old.head"], settings.temperature)
             losses["logits"] = Loss(value, share * settings.logit_weight)
         if settings.feature_distillation:
-            goal = torch.cat(list(batch.frozen[num_fixed:]), dim=1)
-            value = feature_distillation(projection(features), goal)
+            goal = torch.cat([batch[name] for name in replaced], dim=1)
+            value = feature_distillation(batch["projection"], goal)
             losses["features"] = Loss(value, share * settings.feature_weight)
         return losses
 
     return Phase(
         name=name,
-        backbones=[student],
-        heads=heads,
-        frozen=list(teacher.backbones),
+        parts=parts,
         objective=objective,
         recipe=settings.compress,
         data=method.with_exemplars(task),

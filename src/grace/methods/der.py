@@ -1,6 +1,6 @@
-"""DER: a new backbone for every task beside the frozen old ones (spec §3.6, without pruning)."""
+"""DER: a new backbone for every task beside the frozen old ones, without pruning."""
 
-from typing import ClassVar, final
+from typing import final
 
 from typing_extensions import override
 
@@ -14,11 +14,8 @@ from grace.methods.growth import grow
 class DER(Method[DERSettings]):
     """Dynamically expandable representation: GRACE that never compresses."""
 
-    adds_backbones: ClassVar[bool] = True
-    freezes_old_network: ClassVar[bool] = True
-
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         settings = self.settings
         self.network = yield from grow(self, task, settings.grow, settings.auxiliary_weight)
-        return Outcome(verdict="grow")
+        return Outcome(verdict="grow", reason="der adds a backbone with every update")

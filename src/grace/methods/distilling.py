@@ -5,7 +5,7 @@ from typing import Any
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
-from grace.methods.base import Method, Steps
+from grace.methods.base import Method, Steps, frozen_network, single
 from grace.networks.expandable import copy_of
 from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import soft_distillation
@@ -27,12 +27,11 @@ def distil_old_self(
     """
     teacher = copy_of(method.network)
     method.grow_head(task)
-    head = method.network.head
 
     def objective(batch: Batch) -> dict[str, Loss]:
-        logits, targets = head(batch.learned[0]), teacher.head(batch.frozen[0])
+        logits = batch["head"]
         old_logits = logits[:, : task.num_old_classes]
-        distillation = soft_distillation(old_logits, targets, temperature)
+        distillation = soft_distillation(old_logits, batch["old.head"], temperature)
         return {
             "classification": Loss(cross_entropy(logits, batch.labels), classification_weight),
             "distillation": Loss(distillation, distillation_weight),
@@ -40,9 +39,7 @@ def distil_old_self(
 
     yield Phase(
         name="update",
-        backbones=[method.single_backbone],
-        heads=[head],
-        frozen=list(teacher.backbones),
+        parts=frozen_network(teacher) | single(method.network),
         objective=objective,
         recipe=recipe,
         data=method.with_exemplars(task),

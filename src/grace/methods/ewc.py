@@ -1,4 +1,4 @@
-"""EWC: hold each parameter where it was, as firmly as it is important (spec §3.3).
+"""EWC: hold each parameter where it was, as firmly as it is important.
 
 Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 
@@ -13,36 +13,34 @@ Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from grace.configs.methods import EWCSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, GradientSweep, Loss, Phase, named_parameters
+from grace.engine.parts import named_parameters
+from grace.engine.phase import Batch, GradientSweep, Loss, Phase
 from grace.engine.reducers import SquaredGradients
-from grace.methods.base import Method, Outcome, Steps
+from grace.methods.base import Method, Outcome, Steps, classification, single
 from grace.methods.new_classes import new_class_loss
-from grace.methods.workshop import Workshop
-from grace.networks.loading import load_tensors
+from grace.methods.workshop import Outline, Workshop
 from grace.objectives.importance import merged_importance, quadratic_penalty
-from grace.storage.errors import DamagedError
-from grace.storage.tensors import encoded_size
 
 
 @final
 class EWC(Method[EWCSettings]):
-    """One backbone, one growing head, no memory; ``importance`` is F by parameter."""
-
-    uses_memory: ClassVar[bool] = False
-    compares_new_classes_only: ClassVar[bool] = True
+    """One backbone, one growing head, no memory; ``importance`` holds F by parameter."""
 
     def __init__(self, settings: EWCSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)
-        self.importance: dict[str, Tensor] = {}
+        # The anchor needs no keeping: it is the network itself.
+        self.importance = self.kept.tensors_place(
+            "importance", _like_parameters, renamed={"head.0.": "head."}
+        )
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -53,23 +51,22 @@ class EWC(Method[EWCSettings]):
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         """L = CE(z[:, K_old:], y − K_old) + λ·Ω, with the present network as anchor."""
-        importance = self.importance
-        anchor = {name: value.detach().clone() for name, value in self._parameters().items()}
+        importance = self.importance.value or {}
+        before = named_parameters(single(self.network))
+        anchor = {name: value.detach().clone() for name, value in before.items()}
         self.grow_head(task)
-        head, parameters = self.network.head, self._parameters()
+        parts = single(self.network)
+        parameters = named_parameters(parts)
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            logits = head(batch.learned[0])
+            loss = new_class_loss(batch["head"], batch.labels, task.num_old_classes)
             penalty = quadratic_penalty(parameters, anchor, importance)
-            return {
-                "classification": new_class_loss(logits, batch.labels, task.num_old_classes),
-                "penalty": Loss(penalty, self.settings.penalty_weight),
-            }
+            weight = self.settings.penalty_weight
+            return {"classification": loss, "penalty": Loss(penalty, weight, over="nothing")}
 
         yield Phase(
             name="update",
-            backbones=[self.single_backbone],
-            heads=[head],
+            parts=parts,
             objective=objective,
             recipe=self.settings.update,
             data=task.data,
@@ -79,11 +76,11 @@ class EWC(Method[EWCSettings]):
 
     def _estimate_importance(self, task: Task, batch_size: int) -> Steps[None]:
         """F_new = min(mean over batches of (∂CE/∂θ)², limit), merged by numbers of classes."""
+        parts = single(self.network)
         squares = yield GradientSweep(
             name="fisher",
-            backbones=[self.single_backbone],
-            heads=[self.network.head],
-            objective=self.classification(),
+            parts=parts,
+            objective=classification,
             data=task.data,
             batch_size=batch_size,
             reducer=SquaredGradients(),
@@ -92,34 +89,17 @@ class EWC(Method[EWCSettings]):
         # On the parameters' device and in their layout, wherever the squares come from.
         fresh = {
             name: torch.empty_like(value).copy_(squares[name]).clamp_(max=limit)
-            for name, value in self._parameters().items()
+            for name, value in named_parameters(parts).items()
         }
         share = task.num_live_old / task.num_live
-        self.importance = merged_importance(self.importance, fresh, share)
+        self.importance.value = merged_importance(self.importance.value or {}, fresh, share)
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        return named_parameters([self.single_backbone], [self.network.head])
 
-    @override
-    def own_parts(self) -> Mapping[str, Mapping[str, Tensor]]:
-        # The anchor needs no saving: it is the network itself.
-        return {"importance": self.importance} if self.importance else {}
-
-    @override
-    def restore_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        learnt = bool(self.classifiers())
-        if parts.keys() != ({"importance"} if learnt else set()):
-            raise DamagedError("the saved ewc needs an importance for its network, and no more")
-        self.importance = {}
-        if learnt:
-            own = {name: torch.empty_like(value) for name, value in self._parameters().items()}
-            load_tensors(own, parts["importance"], "importance")
-            self.importance = own
-
-    @override
-    def bytes_after(self, task: Task, *, grows: bool) -> int:
-        network = self._network or self.fresh_network(task)
-        head = self.workshop.head(network.feature_dim, task.num_classes, "measured")
-        own = named_parameters(list(network.backbones), [head])
-        importance = encoded_size({name: (value.shape, value.dtype) for name, value in own.items()})
-        return super().bytes_after(task, grows=grows) + importance
+def _like_parameters(network: Outline) -> Mapping[str, Tensor]:
+    """Sketch a tensor for every parameter of a network of one backbone."""
+    modules = {"backbone.0": network.backbone, "head": network.head}
+    return {
+        f"{part}.{name}": value.detach()
+        for part, module in modules.items()
+        for name, value in module.named_parameters()
+    }

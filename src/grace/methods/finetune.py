@@ -1,6 +1,6 @@
-"""Finetune: keep training one network on each new task alone; the lower bound (spec §3.1)."""
+"""Finetune: keep training one network on each new task alone; the lower bound."""
 
-from typing import ClassVar, final
+from typing import final
 
 from typing_extensions import override
 
@@ -18,17 +18,13 @@ class Finetune(Method[FinetuneSettings]):
     Old rows of the head get no gradient but do get weight decay.
     """
 
-    uses_memory: ClassVar[bool] = False
-    compares_new_classes_only: ClassVar[bool] = True
-
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         self.grow_head(task)
-        head = self.network.head
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            logits = head(batch.learned[0])
-            return {"classification": new_class_loss(logits, batch.labels, task.num_old_classes)}
+            loss = new_class_loss(batch["head"], batch.labels, task.num_old_classes)
+            return {"classification": loss}
 
         yield self.classification_phase("update", self.settings.update, task.data, objective)
         return Outcome(verdict="update")

@@ -1,6 +1,6 @@
 """GRACE: grow, assess, compress (paper, Algorithm 1).
 
-Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
+Where this departs from the paper or fills its gaps, beside what its authors released:
 
 1. ``assess_on="previous"`` assesses at the end of the task before, on its augmented training
    images, as the released behaviour does; the paper's reading, ``"current"``, is the default.
@@ -19,11 +19,10 @@ Where this departs from the paper or fills its gaps, after ``spec`` §5.3:
    saturation, and the threshold decays as after any compression.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, final
+from collections.abc import Sequence
+from typing import Literal, final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from typing_extensions import override
 
 from grace.capacity.merge import bias, merge_weight, preservation
@@ -32,63 +31,55 @@ from grace.capacity.threshold import Threshold
 from grace.configs.methods import GraceSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Sweep
-from grace.methods.base import Method, Outcome, Steps, read_values
+from grace.engine.phase import Part, Sweep
+from grace.methods.base import Method, Outcome, Steps
 from grace.methods.compression import compress, distillation_phase
 from grace.methods.growth import grow
+from grace.methods.kept import Values
+from grace.methods.planning import Coming, PlannedPhase, with_teacher
 from grace.methods.workshop import Workshop
 from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.storage.errors import DamagedError
 
 
 @final
-class _Values(BaseModel):
-    """What a saved GRACE knows beside its tensors."""
+class GraceValues(Values):
+    """What GRACE knows beside its tensors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    compressions: int = Field(0, ge=0)
+    """Since the last expansion."""
+    class_counts: list[int] = Field(default_factory=list)
+    """For each backbone, the number of classes that it was trained to represent."""
+    previous_saturation: float | None = Field(None, ge=0, le=1)
 
-    compressions: int = Field(ge=0)
-    class_counts: list[Annotated[int, Field(ge=1)]]
-    previous_saturation: float | None = Field(ge=0, le=1)
+    @override
+    def problem(self, num_backbones: int, num_classes: int) -> str | None:
+        if len(self.class_counts) != num_backbones or any(n < 1 for n in self.class_counts):
+            return "does not count the classes of every backbone"
+        return None
 
 
 @final
 class Grace(Method[GraceSettings]):
-    """Fixed backbones, then one mergeable backbone, the last of the network.
-
-    ``class_counts`` holds, for each backbone, the number of classes it was trained to represent.
-    """
-
-    freezes_old_network: ClassVar[bool] = True
-    learns_known_classes: ClassVar[bool] = True
+    """Fixed backbones, then one mergeable backbone, the last of the network."""
 
     def __init__(self, settings: GraceSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)
-        self.threshold = Threshold(initial=settings.threshold, decay=settings.threshold_decay)
-        self.class_counts: list[int] = []
-        self._previous_saturation: float | None = None
+        self.values = self.kept.values(GraceValues())
 
-    @override
-    def own_values(self) -> Mapping[str, Any]:
-        return {
-            "compressions": self.threshold.compressions,
-            "class_counts": self.class_counts,
-            "previous_saturation": self._previous_saturation,
-        }
-
-    @override
-    def restore_values(self, values: Mapping[str, Any]) -> None:
-        saved = read_values(_Values, values, "grace")
-        if len(saved.class_counts) != (len(self.network.backbones) if self.classifiers() else 0):
-            raise DamagedError("the saved grace does not count the classes of every backbone")
-        self.threshold = replace(self.threshold, compressions=saved.compressions)
-        self.class_counts = list(saved.class_counts)
-        self._previous_saturation = saved.previous_saturation
+    @property
+    def threshold(self) -> Threshold:
+        """The threshold τ that the next decision is made by."""
+        settings = self.settings
+        return Threshold(
+            initial=settings.threshold,
+            decay=settings.threshold_decay,
+            compressions=self.values.compressions,
+        )
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
         outcome = yield from super().first_task(task)
-        self.class_counts = [task.num_classes]
+        self.values.class_counts = [task.num_classes]
         yield from self._assess_ahead(task)
         return outcome
 
@@ -105,7 +96,7 @@ class Grace(Method[GraceSettings]):
         expanded = yield from grow(self, task, self.settings.grow, self.settings.auxiliary_weight)
 
         # Stage II: Assess
-        saturation = self._previous_saturation
+        saturation = self.values.previous_saturation
         if self.settings.assess_on == "current" or saturation is None:
             saturation = yield self._assess(task)
         threshold, weight = self.threshold.value, None
@@ -115,26 +106,31 @@ class Grace(Method[GraceSettings]):
             # Stage III: Compress
             weight = self._student_weight(task)
             self.network = yield from compress(self, task, expanded, weight)
-            self.class_counts[-1] += task.num_new_classes
+            self.values.class_counts[-1] += task.num_new_classes
         else:
             # The mergeable backbone becomes fixed, the provisional one mergeable.
             self.network = expanded
-            self.class_counts.append(task.num_new_classes)
-        self.threshold = self.threshold.after("grow" if verdict == "grow" else "compress")
+            self.values.class_counts.append(task.num_new_classes)
+        after = self.threshold.after("grow" if verdict == "grow" else "compress")
+        self.values.compressions = after.compressions
         return Outcome(
-            verdict=verdict, saturation=saturation, threshold=threshold, merge_weight=weight
+            verdict=verdict,
+            saturation=saturation,
+            threshold=threshold,
+            merge_weight=weight,
+            reason=self._reason(task),
         )
 
     def _assess_ahead(self, task: Task) -> Steps[None]:
         """Assess for the next task, where the decision falls at the end of the one before."""
         if self.settings.assess_on == "previous":
-            self._previous_saturation = yield self._assess(task)
+            self.values.previous_saturation = yield self._assess(task)
 
     def _assess(self, task: Task) -> Sweep:
         """Saturation of the mergeable backbone on D̃_t."""
         return Sweep(
             name="assess",
-            backbones=[self.network.backbones[-1]],
+            parts={"mergeable": Part(self.network.backbones[-1], trains=False)},
             data=self.with_exemplars(task),
             reducer=FeatureMoments(),
             augmented=self.settings.assess_on == "previous",
@@ -150,6 +146,13 @@ class Grace(Method[GraceSettings]):
             return "compress (budget)"
         return verdict
 
+    def _reason(self, task: Task) -> str:
+        """Say what decided, where it was not the saturation."""
+        if self.settings.expand_at is None:
+            return ""
+        names = "names" if task.number in self.settings.expand_at else "does not name"
+        return f"method.expand_at {names} update {task.number}"
+
     def _student_weight(self, task: Task) -> float | None:
         """Weight of the mergeable backbone in the student; none where the student is fresh."""
         given = {"average": 0.5, "merge": 1.0, "provisional": 0.0, "random": None}
@@ -157,7 +160,7 @@ class Grace(Method[GraceSettings]):
             return given[self.settings.initialisation]
         new_images = int((task.data.labels >= task.num_old_classes).sum())
         return merge_weight(
-            preservation(self.class_counts[-1], task.num_new_classes),
+            preservation(self.values.class_counts[-1], task.num_new_classes),
             bias(new_images // task.num_new_classes, len(self.memory) // max(1, task.num_live_old)),
             self.settings.gamma,
         )
@@ -178,3 +181,10 @@ class Grace(Method[GraceSettings]):
         )
         self.network = ExpandableNetwork([*list(present.backbones)[:-1], student], head)
         return Outcome(verdict="refresh", threshold=self.threshold.value)
+
+    @override
+    def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
+        plan = with_teacher(super().plan(coming), "compress")
+        if coming.is_first or coming.num_new:
+            return plan
+        return [phase for phase in plan if phase.name == "compress"]

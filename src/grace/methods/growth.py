@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import torch
-
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Phase
-from grace.methods.base import Method, Steps
+from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods.base import Method, Steps, frozen_network
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import align_weights
 from grace.objectives.classification import auxiliary_labels, cross_entropy
@@ -32,32 +30,43 @@ def grow(
     old = method.network
     trunk = copy_of(old.trunk) if old.trunk is not None and trains_trunk else old.trunk
     provisional = copy_of(old.backbones[-1])
-    head = method.workshop.grown_head(
-        old.head, old.feature_dim + provisional.feature_dim, task.num_classes, "main", task.number
+    expanded = ExpandableNetwork(
+        [*old.backbones, provisional],
+        method.workshop.grown_head(
+            old.head,
+            old.feature_dim + provisional.feature_dim,
+            task.num_classes,
+            "main",
+            task.number,
+        ),
+        trunk,
     )
-    auxiliary = method.workshop.head(
+    auxiliary = method.workshop.linear(
         provisional.feature_dim, task.num_new_classes + 1, "auxiliary", task.number
     )
+    parts = frozen_network(old, has_head=False)
+    features = [name for name in parts if name != "trunk"]
+    if trunk is not None:
+        parts["trunk"] = Part(trunk, trains=trains_trunk)
 
     def objective(batch: Batch) -> dict[str, Loss]:
-        features = batch.learned[0]
-        logits = head(torch.cat([*batch.frozen, features], dim=1))
         targets = auxiliary_labels(batch.labels, task.num_old_classes)
         return {
-            "classification": Loss(cross_entropy(logits, batch.labels)),
-            "auxiliary": Loss(cross_entropy(auxiliary(features), targets), auxiliary_weight),
+            "classification": Loss(cross_entropy(batch["head"], batch.labels)),
+            "auxiliary": Loss(cross_entropy(batch["auxiliary"], targets), auxiliary_weight),
         }
 
     yield Phase(
         name="grow",
-        backbones=[provisional],
-        heads=[head, auxiliary],
-        frozen=list(old.backbones),
-        trunk=trunk,
-        trains_trunk=trains_trunk,
+        parts=parts
+        | {
+            "new": Part(provisional, ["images" if trunk is None else "trunk"]),
+            "head": Part(expanded.head, [*features, "new"]),
+            "auxiliary": Part(auxiliary, ["new"]),
+        },
         objective=objective,
         recipe=recipe,
         data=method.with_exemplars(task),
     )
-    align_weights(head, task.num_new_classes)
-    return ExpandableNetwork([*old.backbones, provisional], head, trunk)
+    align_weights(expanded.head, task.num_new_classes)
+    return expanded

@@ -1,4 +1,4 @@
-"""iCaRL: distil the old logits, classify by the nearest mean of exemplars (spec §3.4).
+"""iCaRL: distil the old logits, classify by the nearest mean of exemplars.
 
 Where this departs from the paper (Rebuffi et al., CVPR 2017):
 
@@ -11,7 +11,7 @@ Where this departs from the paper (Rebuffi et al., CVPR 2017):
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import final
 
 from typing_extensions import override
 
@@ -26,9 +26,6 @@ from grace.methods.workshop import Workshop
 @final
 class ICaRL(Method[ICaRLSettings]):
     """One backbone and one growing head, which is for training; exemplars classify."""
-
-    freezes_old_network: ClassVar[bool] = True
-    learns_known_classes: ClassVar[bool] = True
 
     def __init__(self, settings: ICaRLSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)

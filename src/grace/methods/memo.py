@@ -1,4 +1,4 @@
-"""MEMO: a new last stage for every task over a trunk that all tasks share (spec §3.8).
+"""MEMO: a new last stage for every task over a trunk that all tasks share.
 
 Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
 
@@ -10,7 +10,7 @@ Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
 4. A task without a new class is refused: there is nothing to specialise in.
 """
 
-from typing import ClassVar, final
+from typing import final
 
 from typing_extensions import override
 
@@ -27,10 +27,6 @@ class Memo(Method[MemoSettings]):
     Its specialised blocks, one per task, are the network's backbones.
     """
 
-    adds_backbones: ClassVar[bool] = True
-    shares_trunk: ClassVar[bool] = True
-    freezes_old_network: ClassVar[bool] = True
-
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         """Train one specialised block more, and the generalised one if it goes on to train."""
@@ -42,4 +38,4 @@ class Memo(Method[MemoSettings]):
             settings.auxiliary_weight,
             trains_trunk=settings.train_base,
         )
-        return Outcome(verdict="grow")
+        return Outcome(verdict="grow", reason="memo adds a last stage with every update")

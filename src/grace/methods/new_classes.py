@@ -15,4 +15,4 @@ def new_class_loss(logits: Tensor, labels: Tensor, num_old: int) -> Loss:
         num_old: K_old.
     """
     value = new_class_cross_entropy(logits, labels, num_old)
-    return Loss(value, num_images=(labels >= num_old).sum())
+    return Loss(value, over=(labels >= num_old).sum())

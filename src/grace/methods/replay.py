@@ -1,6 +1,6 @@
-"""Replay: Finetune with herded exemplars mixed into every task (spec §3.2)."""
+"""Replay: Finetune with herded exemplars mixed into every task."""
 
-from typing import ClassVar, final
+from typing import final
 
 from typing_extensions import override
 
@@ -12,8 +12,6 @@ from grace.methods.base import Method, Outcome, Steps
 @final
 class Replay(Method[ReplaySettings]):
     """One backbone and one growing head on new images and exemplars, loss over all logits."""
-
-    learns_known_classes: ClassVar[bool] = True
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

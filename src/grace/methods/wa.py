@@ -1,4 +1,4 @@
-"""WA: distil the old network, then align the new classes' weights (spec §3.5).
+"""WA: distil the old network, then align the new classes' weights.
 
 Where this departs from the paper (Zhao et al., CVPR 2020):
 
@@ -8,7 +8,7 @@ Where this departs from the paper (Zhao et al., CVPR 2020):
    its images would not be learnt.
 """
 
-from typing import ClassVar, final
+from typing import final
 
 from typing_extensions import override
 
@@ -26,8 +26,6 @@ class WA(Method[WASettings]):
 
     The aligned network is the next task's teacher.
     """
-
-    freezes_old_network: ClassVar[bool] = True
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

@@ -1,29 +1,85 @@
 """Where a method's fresh modules come from: on the device, seeded by what they are for."""
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grace.configs.experiment import ExperimentSettings
 from grace.engine.device import Device
 from grace.networks.backbone import Backbone
 from grace.networks.branching import split
 from grace.networks.build import build_backbone
-from grace.networks.heads import LinearHead, grown
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import Head, LinearHead
 from grace.randomness import generator
 from grace.storage.memory import refuse_too_large
+
+HeadT = TypeVar("HeadT", bound=Head)
+MakeHead = Callable[[int, int, torch.Generator | None], Head]
+"""Makes the head of a network from the width of its features, the number of classes, and the draws
+of its weights; without draws it only has shapes."""
+
+
+@final
+@dataclass(frozen=True)
+class Outline:
+    """The form of a network on the meta device: names and shapes of its tensors, no memory.
+
+    Args:
+        trunk: what the backbones share, if they share anything.
+        backbone: any of them; they have one form.
+        num_backbones: how many there are.
+        head: over all of them.
+        make_head: makes a head of another form.
+    """
+
+    trunk: nn.Module | None
+    backbone: Backbone
+    num_backbones: int
+    head: Head
+    make_head: MakeHead
+
+    @property
+    def feature_dim(self) -> int:
+        """Width D of the concatenated features."""
+        return self.head.in_features
+
+    def with_more(self, num_more: int) -> "Outline":
+        """Sketch the network with some backbones more."""
+        count = self.num_backbones + num_more
+        with torch.device("meta"):
+            head = self.make_head(count * self.backbone.feature_dim, self.head.num_classes, None)
+        return replace(self, num_backbones=count, head=head)
+
+    def parts(self) -> dict[str, Mapping[str, Tensor]]:
+        """Name the tensors as ``ExpandableNetwork.parts`` does."""
+        parts: dict[str, Mapping[str, Tensor]] = {}
+        if self.trunk is not None:
+            parts["trunk"] = self.trunk.state_dict()
+        backbone = self.backbone.state_dict()
+        parts |= {f"backbone.{i}": backbone for i in range(self.num_backbones)}
+        return parts | {"head": self.head.state_dict()}
 
 
 @final
 @dataclass(frozen=True)
 class Workshop:
-    """Makes fresh modules, on the device, seeded by what they are for."""
+    """Makes fresh modules, on the device, seeded by what they are for.
+
+    Args:
+        settings: of the experiment.
+        num_channels: channels C of the images.
+        device: where modules are made.
+        make_head: makes the head of the method's networks.
+    """
 
     settings: ExperimentSettings
     num_channels: int
     device: Device
+    make_head: MakeHead = LinearHead
 
     def backbone(self, *purpose: str | int) -> Backbone:
         """Build a fresh backbone in eval mode without gradients."""
@@ -39,12 +95,38 @@ class Workshop:
             backbone = build_backbone(self.settings.backbone, self.num_channels, 0, "sketch")
             return backbone.to("meta").eval().requires_grad_(False)
 
+    def outline(self, num_backbones: int, num_classes: int) -> Outline:
+        """Sketch a network of the method, without memory for any tensor."""
+        trunk, backbone = self._cut(self.sketch())
+        with torch.device("meta"):
+            head = self.make_head(num_backbones * backbone.feature_dim, num_classes, None)
+        return Outline(trunk, backbone, num_backbones, head, self.make_head)
+
+    def network(self, num_backbones: int, num_classes: int) -> ExpandableNetwork:
+        """Make a network whose weights are about to be loaded, in eval mode without gradients."""
+        trunk: nn.Module | None = None
+        backbones: list[Backbone] = []
+        for _ in range(num_backbones):
+            trunk, backbone = self._cut(self.backbone("restored"))
+            backbones.append(backbone)
+        width = sum(backbone.feature_dim for backbone in backbones)
+        head = self.head(width, num_classes, "restored")
+        return ExpandableNetwork(backbones, head, trunk).eval().requires_grad_(False)
+
+    def _cut(self, backbone: Backbone) -> tuple[nn.Module | None, Backbone]:
+        """Part the trunk from the backbone, where the method's backbones share one."""
+        return split(backbone) if self.settings.method.traits.shares_trunk else (None, backbone)
+
+    def first_network(
+        self, num_classes: int, backbone: Backbone, *purpose: str | int
+    ) -> ExpandableNetwork:
+        """Make a network of one backbone and a fresh head."""
+        trunk, branch = self._cut(backbone)
+        head = self.head(branch.feature_dim, num_classes, *purpose)
+        return ExpandableNetwork([branch], head, trunk)
+
     def refuse_unfit_backbone(
-        self,
-        shape: tuple[int, int, int],
-        probe: nn.Module | None = None,
-        *,
-        shares_trunk: bool = False,
+        self, shape: tuple[int, int, int], probe: nn.Module | None = None
     ) -> None:
         """Try a backbone on one image of shape (C, H, W).
 
@@ -52,7 +134,6 @@ class Workshop:
             shape: of the images.
             probe: one that is there, images → features; none makes a fresh one, unless it is too
                 large.
-            shares_trunk: whether the fresh one is cut before its last stage.
 
         Raises:
             ValueError: when there is no such backbone, it takes more than half of the machine's
@@ -61,8 +142,8 @@ class Workshop:
         if probe is None:
             num_bytes = sum(tensor.nbytes for tensor in self.sketch().state_dict().values())
             refuse_too_large(num_bytes, f"backbone {self.settings.backbone.name}")
-            backbone = self.backbone("probe")
-            probe = nn.Sequential(*split(backbone)) if shares_trunk else backbone
+            trunk, backbone = self._cut(self.backbone("probe"))
+            probe = backbone if trunk is None else nn.Sequential(trunk, backbone)
         try:
             with torch.no_grad():
                 probe(torch.zeros(1, *shape, device=self.device.torch_device))
@@ -73,15 +154,19 @@ class Workshop:
                 f"({reason}): set data.image_size or choose another backbone.name"
             ) from error
 
-    def head(self, in_features: int, num_outputs: int, *purpose: str | int) -> LinearHead:
-        """Make a fresh head."""
+    def head(self, in_features: int, num_classes: int, *purpose: str | int) -> Head:
+        """Make a fresh head of the method's own kind."""
+        return self.device.place(self.make_head(in_features, num_classes, self._draws(purpose)))
+
+    def linear(self, in_features: int, num_outputs: int, *purpose: str | int) -> LinearHead:
+        """Make a fresh linear layer for training alone: an auxiliary head, a projection."""
         return self.device.place(LinearHead(in_features, num_outputs, self._draws(purpose)))
 
     def grown_head(
-        self, head: LinearHead, in_features: int, num_classes: int, *purpose: str | int
-    ) -> LinearHead:
-        """Make a larger head that keeps the old block exactly."""
-        return grown(head, in_features, num_classes, self._draws(purpose))
+        self, head: HeadT, in_features: int, num_classes: int, *purpose: str | int
+    ) -> HeadT:
+        """Make a larger head that keeps what the old one has learnt."""
+        return head.grown(in_features, num_classes, self._draws(purpose))
 
     def _draws(self, purpose: tuple[str | int, ...]) -> torch.Generator:
         return generator(self.settings.seeds.initialisation, "head", *purpose)

@@ -9,7 +9,7 @@ from grace.networks.expandable import ExpandableNetwork as ExpandableNetwork
 from grace.networks.expandable import ParameterCounts as ParameterCounts
 from grace.networks.expandable import copy_of as copy_of
 from grace.networks.folding import folded as folded
+from grace.networks.heads import Head as Head
 from grace.networks.heads import LinearHead as LinearHead
 from grace.networks.heads import align_weights as align_weights
-from grace.networks.heads import grown as grown
 from grace.networks.merging import merge_backbones as merge_backbones

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from grace.networks.backbone import Backbone
 from grace.networks.branching import Fork
-from grace.networks.heads import LinearHead
+from grace.networks.heads import Head
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -68,7 +68,7 @@ class ExpandableNetwork(nn.Module):
     """
 
     def __init__(
-        self, backbones: Sequence[Backbone], head: LinearHead, trunk: nn.Module | None = None
+        self, backbones: Sequence[Backbone], head: Head, trunk: nn.Module | None = None
     ) -> None:
         super().__init__()
         assert backbones
@@ -81,6 +81,12 @@ class ExpandableNetwork(nn.Module):
         )
         """Modules from images to features, which side by side are the network's: the backbones,
         or with a trunk one module for all of them, so that it is computed once."""
+
+    @property
+    def backbone(self) -> Backbone:
+        """The backbone of a network that has just one."""
+        (backbone,) = self.backbones
+        return backbone
 
     @property
     def feature_dim(self) -> int:
@@ -99,13 +105,13 @@ class ExpandableNetwork(nn.Module):
 
     def parts(self) -> dict[str, Mapping[str, Tensor]]:
         """Name the tensors in groups that change together: trunk, each backbone, head."""
-        parts: dict[str, Mapping[str, Tensor]] = {}
-        if self.trunk is not None:
-            parts["trunk"] = self.trunk.state_dict()
-        for i, backbone in enumerate(self.backbones):
-            parts[f"backbone.{i}"] = backbone.state_dict()
-        parts["head"] = self.head.state_dict()
-        return parts
+        return {name: module.state_dict() for name, module in self.modules_by_part().items()}
+
+    def modules_by_part(self) -> dict[str, nn.Module]:
+        """Name the modules that ``parts`` are the tensors of."""
+        trunk: dict[str, nn.Module] = {} if self.trunk is None else {"trunk": self.trunk}
+        backbones = {f"backbone.{i}": backbone for i, backbone in enumerate(self.backbones)}
+        return {**trunk, **backbones, "head": self.head}
 
     def num_parameters(self) -> ParameterCounts:
         """Count the parameters, frozen ones too; a trunk's count as the backbones'."""

@@ -1,10 +1,11 @@
-"""Linear heads: their initialisation, growth, masking and alignment.
+"""Heads: from features to scores; their initialisation, growth, masking and alignment.
 
 Shapes: B images, D concatenated features, K classes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import final
+from typing import Self, final
 
 import torch
 import torch.nn.functional as F
@@ -15,25 +16,16 @@ MASKED = -1e4
 """Logit of a forgotten class: its softmax is exactly 0 in every precision."""
 
 
-@final
-class LinearHead(nn.Module):
-    """Affine map from features to class logits, ``W x + b``.
-
-    Weights start at U(−sqrt(3/D), +sqrt(3/D)) (Kaiming-uniform, gain 1, fan-in), biases at 0
-    (spec §1.5).
+class Head(nn.Module, ABC):
+    """Features side by side → one score for every class; forgotten classes are masked.
 
     Args:
-        in_features: width D of the features.
-        num_classes: number of logits K.
-        generator: CPU generator that draws the weights.
+        num_classes: number of scores K.
     """
 
-    def __init__(self, in_features: int, num_classes: int, generator: torch.Generator) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        bound = (3.0 / in_features) ** 0.5
-        weight = torch.empty(num_classes, in_features)
-        self.weight = nn.Parameter(weight.uniform_(-bound, bound, generator=generator))
-        self.bias = nn.Parameter(torch.zeros(num_classes))
+        self.num_classes = num_classes
         self.masked: tuple[int, ...] = ()
         """Classes that were forgotten: their logits are ``MASKED``, so no loss and no prediction
         knows them."""
@@ -41,21 +33,32 @@ class LinearHead(nn.Module):
         self.register_buffer("_hidden", torch.zeros(num_classes, dtype=torch.bool), False)
 
     @property
+    @abstractmethod
     def in_features(self) -> int:
-        """Width D of the features it reads."""
-        return self.weight.shape[1]
+        """Width D of the features that it reads."""
 
-    @property
-    def num_classes(self) -> int:
-        """Number of logits K."""
-        return self.weight.shape[0]
+    @abstractmethod
+    def score(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to scores (B, K) of all classes."""
+
+    @abstractmethod
+    def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
+        """Make a larger head that keeps what this one has learnt; this one stays as it is.
+
+        Args:
+            in_features: total width D, at least this one's.
+            num_classes: number of scores K, at least this one's.
+            generator: CPU generator that draws what is fresh.
+        """
 
     @override
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features (B, D) to logits (B, K)."""
-        logits = F.linear(features, self.weight, self.bias)
-        return logits.masked_fill(self._hidden, MASKED) if self.masked else logits
+    def forward(self, *features: Tensor) -> Tensor:
+        """Map features (B, d) of one or more backbones to scores (B, K)."""
+        joined = features[0] if len(features) == 1 else torch.cat(features, dim=1)
+        scores = self.score(joined)
+        return scores.masked_fill(self._hidden, MASKED) if self.masked else scores
 
+    @final
     def mask(self, classes: Iterable[int]) -> None:
         """Hide these class indices and no others."""
         self.masked = tuple(sorted(classes))
@@ -63,34 +66,64 @@ class LinearHead(nn.Module):
         self._hidden[list(self.masked)] = True
 
 
-def grown(
-    head: LinearHead, in_features: int, num_classes: int, generator: torch.Generator
-) -> LinearHead:
-    """Make a larger head that keeps the old one's block and biases exactly (spec §1.5).
+@final
+class LinearHead(Head):
+    """Affine map from features to class logits, ``W x + b``.
 
-    New rows, and the new columns of old rows, are fresh draws whose fan-in is the total width.
+    Weights start at U(−sqrt(3/D), +sqrt(3/D)) (Kaiming-uniform, gain 1, fan-in), biases at 0.
 
     Args:
-        head: the old head, (K_old, D_old); left as it is.
-        in_features: total width D, at least D_old.
-        num_classes: number of logits K, at least K_old.
-        generator: CPU generator that draws the fresh weights.
-
-    Returns:
-        A trainable head (K, D) on the old head's device.
+        in_features: width D of the features.
+        num_classes: number of logits K.
+        generator: CPU generator that draws the weights; none leaves them undrawn.
     """
-    assert in_features >= head.in_features
-    assert num_classes >= head.num_classes
-    larger = LinearHead(in_features, num_classes, generator).to(head.weight)
-    larger.mask(head.masked)
-    with torch.no_grad():
-        larger.weight[: head.num_classes, : head.in_features] = head.weight
-        larger.bias[: head.num_classes] = head.bias
-    return larger
+
+    def __init__(
+        self, in_features: int, num_classes: int, generator: torch.Generator | None
+    ) -> None:
+        super().__init__(num_classes)
+        bound = (3.0 / in_features) ** 0.5
+        weight = torch.empty(num_classes, in_features)
+        if generator is not None:
+            weight.uniform_(-bound, bound, generator=generator)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    @property
+    @override
+    def in_features(self) -> int:
+        return self.weight.shape[1]
+
+    @override
+    def score(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+    @override
+    def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
+        """Make a larger head that keeps this one's block and biases exactly.
+
+        New rows, and the new columns of old rows, are fresh draws whose fan-in is the total width.
+
+        Args:
+            in_features: total width D, at least this one's.
+            num_classes: number of logits K, at least this one's.
+            generator: CPU generator that draws the fresh weights.
+
+        Returns:
+            A trainable head (K, D) on this one's device.
+        """
+        assert in_features >= self.in_features
+        assert num_classes >= self.num_classes
+        larger = LinearHead(in_features, num_classes, generator).to(self.weight)
+        larger.mask(self.masked)
+        with torch.no_grad():
+            larger.weight[: self.num_classes, : self.in_features] = self.weight
+            larger.bias[: self.num_classes] = self.bias
+        return larger
 
 
 @torch.no_grad()
-def align_weights(head: LinearHead, num_new: int) -> float:
+def align_weights(head: Head, num_new: int) -> float:
     """Scale the newest rows, in place, to the mean length of the old rows.
 
     ``γ = mean_old ‖w‖₂ / mean_new ‖w‖₂``; the last ``num_new`` rows become ``γ·w``. Biases stay, γ
@@ -98,7 +131,7 @@ def align_weights(head: LinearHead, num_new: int) -> float:
     old rows nothing happens.
 
     Args:
-        head: the head to align.
+        head: a linear head.
         num_new: number of newest classes, the last rows.
 
     Returns:
@@ -107,8 +140,10 @@ def align_weights(head: LinearHead, num_new: int) -> float:
     Raises:
         ValueError: if all new rows are zero, so that no factor can align them.
 
-    Source: spec §1.8.
+    Source: Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning"
+    (CVPR 2020), Eq. 8.
     """
+    assert isinstance(head, LinearHead), "only rows of weights have a length"
     assert 0 <= num_new <= head.num_classes
     num_old = head.num_classes - num_new
     if num_new == 0 or num_old == 0:

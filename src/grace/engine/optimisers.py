@@ -1,0 +1,96 @@
+"""From a recipe to an optimiser, and its state by the names of the parameters."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from grace.configs.recipe import Group, Recipe
+from grace.engine.phase import Parts
+
+_STATE = "optimiser/"
+"""Before the names of an optimiser's own tensors: ``optimiser/exp_avg/head.weight``."""
+
+
+def build_optimiser(recipe: Recipe, parts: Parts) -> torch.optim.Optimizer:
+    """Make the optimiser that a recipe states, with a parameter group for each of its groups.
+
+    Args:
+        recipe: optimiser, decay, factors of the groups.
+        parts: with the parameters that train, and the groups that they belong to.
+
+    Raises:
+        ValueError: if the recipe speaks of a group that no part is in.
+    """
+    missing = recipe.groups.keys() - {part.group for part in parts.values()}
+    if missing:
+        raise ValueError(
+            f"recipe.groups: no part of this phase is in group '{min(missing)}': known are "
+            f"{', '.join(sorted({part.group for part in parts.values()}))}"
+        )
+    groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
+    for part in parts.values():
+        for parameter in part.trained().values():
+            decays = recipe.decays_vectors or parameter.ndim > 1
+            groups.setdefault((part.group, decays), []).append(parameter)
+    described = [
+        {
+            "params": members,
+            "lr_factor": recipe.groups.get(name, Group()).lr_factor,
+            "weight_decay": _decay(recipe, name) if decays else 0.0,
+        }
+        for (name, decays), members in groups.items()
+    ]
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(described, lr=recipe.lr, momentum=recipe.momentum, fused=True)
+    kind = torch.optim.Adam if recipe.optimiser == "adam" else torch.optim.AdamW
+    return kind(described, lr=recipe.lr, betas=recipe.betas, fused=True)
+
+
+def _decay(recipe: Recipe, group: str) -> float:
+    own = recipe.groups.get(group, Group()).weight_decay
+    return recipe.weight_decay if own is None else own
+
+
+def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group its learning rate for an epoch."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["lr_factor"]
+
+
+def named_moments(
+    optimiser: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the optimiser's own tensors (momenta, moments, step counts) by name."""
+    for name, parameter in parameters.items():
+        for key, value in optimiser.state[parameter].items():
+            if isinstance(value, Tensor):
+                yield f"{_STATE}{key}/{name}", value
+
+
+def restore_moments(
+    optimiser: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    saved: Mapping[str, Tensor],
+) -> None:
+    """Put back what ``named_moments`` gave."""
+    for full, value in saved.items():
+        if full.startswith(_STATE):
+            key, _, name = full.removeprefix(_STATE).partition("/")
+            parameter = parameters[name]
+            # copy_ keeps the layout of the parameter, whatever the file's was.
+            like = torch.empty_like(parameter) if value.shape == parameter.shape else value.clone()
+            optimiser.state[parameter][key] = like.to(parameter.device).copy_(value)
+
+
+def expected_moments(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Sketch the tensors that the optimiser has after a step, for their names and shapes."""
+    keys = ["exp_avg", "exp_avg_sq"]
+    if recipe.optimiser == "sgd":
+        keys = ["momentum_buffer"] if recipe.momentum else []
+    found: dict[str, Tensor] = {
+        f"{_STATE}{key}/{name}": value for name, value in parameters.items() for key in keys
+    }
+    if recipe.optimiser != "sgd":
+        found |= {f"{_STATE}step/{name}": torch.empty(()) for name in parameters}
+    return found

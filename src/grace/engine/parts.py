@@ -1,0 +1,118 @@
+"""The graph of a phase's parts: what trains, what runs without autograd, and the names of it all.
+
+Shapes: B rows in a batch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from grace.engine.phase import Mode, Part, Parts
+
+Forward = Callable[..., Any]
+"""Runs a module on its inputs."""
+
+
+def frozen(modules: Sequence[nn.Module], reads: str = "images") -> dict[str, Part]:
+    """Make parts that do not train of modules that all read the same, named by their places."""
+    return {f"{i}": Part(module, (reads,), trains=False) for i, module in enumerate(modules)}
+
+
+def last(parts: Parts) -> list[str]:
+    """Name the parts whose outputs no other part reads, in order."""
+    read = {name for part in parts.values() for name in part.reads}
+    return [name for name in parts if name not in read]
+
+
+def without_autograd(parts: Parts) -> set[str]:
+    """Name the parts that need no autograd: nothing trains in them or before them."""
+    off: set[str] = set()
+    for name, part in parts.items():
+        assert all(read == "images" or read in parts for read in part.reads), part.reads
+        if not part.trains and all(read == "images" or read in off for read in part.reads):
+            off.add(name)
+    return off
+
+
+def run(
+    parts: Parts, images: Tensor, forward: Forward, outputs: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Run parts in their order on images (B, C, H, W).
+
+    Args:
+        parts: whose inputs are the images, parts among these, or given.
+        images: augmented and normalised.
+        forward: called with a part's name and its inputs.
+        outputs: of parts that were run before.
+
+    Returns:
+        The outputs of all parts by name, the given ones included.
+    """
+    found: dict[str, Any] = {} if outputs is None else outputs
+    for name, part in parts.items():
+        inputs = [images if read == "images" else found[read] for read in part.reads]
+        found[name] = forward(name, *inputs)
+    return found
+
+
+def changing(parts: Parts) -> list[nn.Module]:
+    """List the modules that a pass may change."""
+    return [part.module for part in parts.values() if part.changes]
+
+
+def named_parameters(parts: Parts) -> dict[str, nn.Parameter]:
+    """Name the parameters that train: ``backbone.0.stem.0.weight``, ``head.bias``."""
+    return {
+        f"{place}.{name}": parameter
+        for place, part in parts.items()
+        for name, parameter in part.trained().items()
+    }
+
+
+def named_state(parts: Parts) -> dict[str, Tensor]:
+    """Name the parameters and buffers that a pass may change; the tensors are the modules' own."""
+    found: dict[str, Tensor] = {}
+    for place, part in parts.items():
+        own = part.module.state_dict() if part.changes else {}
+        fixed = dict(part.module.named_parameters()).keys() - part.trained().keys()
+        found |= {f"{place}.{name}": value for name, value in own.items() if name not in fixed}
+    return found
+
+
+def named_buffers(parts: Parts) -> dict[str, Tensor]:
+    """Name the buffers that a pass may move; the tensors are the modules' own."""
+    fixed = named_parameters(parts)
+    return {name: value for name, value in named_state(parts).items() if name not in fixed}
+
+
+@contextmanager
+def only_training(parts: Parts) -> Iterator[None]:
+    """Put what trains into train mode with gradients, and back into eval mode without after.
+
+    The gradients themselves go too: they would double what a backbone holds ever after.
+    """
+    modules = changing(parts)
+    try:
+        for part in parts.values():
+            if part.changes:
+                part.module.train(part.is_training)
+                for parameter in part.trained().values():
+                    parameter.requires_grad_(True)
+        yield
+    finally:
+        for module in modules:
+            module.eval().requires_grad_(False)
+            module.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def in_mode(module: nn.Module, mode: Mode | None) -> Iterator[None]:
+    """Put a module into a mode, and back after; none leaves it."""
+    before = module.training
+    module.train(before if mode is None else mode == "train")
+    try:
+        yield
+    finally:
+        module.train(before)

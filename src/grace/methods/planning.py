@@ -1,0 +1,79 @@
+"""What a task will cost: the plan that a method states before it learns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from grace.configs.methods import AnyMethodSettings
+from grace.configs.recipe import Recipe
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Coming:
+    """A task that is to come, and the learner that it comes to.
+
+    Args:
+        is_first: whether nothing has been learnt yet.
+        num_new: classes that the learner does not know.
+        num_images: images of the task.
+        num_kept: exemplars that the learner has.
+        num_seen: images of all earlier tasks.
+        num_backbones: of the network.
+    """
+
+    is_first: bool
+    num_new: int
+    num_images: int
+    num_kept: int
+    num_seen: int
+    num_backbones: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlannedPhase:
+    """One phase or sweep with gradients of a task to come.
+
+    Args:
+        name: of the phase.
+        epochs: passes over the images.
+        num_images: that it trains on.
+        trained: passes per image through a backbone that trains.
+        frozen: passes per image through a backbone that does not.
+    """
+
+    name: str
+    epochs: int
+    num_images: int
+    trained: float = 1.0
+    frozen: float = 0.0
+
+    @property
+    def passes(self) -> float:
+        """Training passes of one image that cost as much; a frozen pass is a third of one."""
+        return self.epochs * self.num_images * (self.trained + self.frozen / 3)
+
+
+def usual_plan(settings: AnyMethodSettings, coming: Coming) -> Sequence[PlannedPhase]:
+    """Plan what most methods do: the base recipe first, then each other recipe in turn.
+
+    Later tasks train on exemplars too where there are any, beside the frozen old network where the
+    traits say so.
+    """
+    frozen = coming.num_backbones if settings.traits.freezes_old_network else 0
+    return [
+        PlannedPhase(
+            name=name,
+            epochs=recipe.epochs,
+            num_images=coming.num_images + coming.num_kept,
+            frozen=0 if coming.is_first else frozen,
+        )
+        for name, recipe in vars(settings).items()
+        if isinstance(recipe, Recipe) and (name == "base") == coming.is_first
+    ]
+
+
+def with_teacher(plan: Sequence[PlannedPhase], name: str) -> Sequence[PlannedPhase]:
+    """Let one phase of a plan run one frozen backbone more: that of the expanded teacher."""
+    return [replace(p, frozen=p.frozen + 1) if p.name == name else p for p in plan]
