@@ -3,8 +3,8 @@ from typing import get_args
 
 import pytest
 
-from grace.configs.methods import BUILT_IN
 from grace.configs.registry import (
+    BUILT_IN,
     DATASETS,
     METHOD_SETTINGS,
     METHODS,

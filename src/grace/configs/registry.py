@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, final
 
 from pydantic import Field
 
+from grace.configs import methods
 from grace.configs._nearest import did_you_mean
-from grace.configs.methods import BUILT_IN, AnyMethodSettings
+from grace.configs.methods import AnyMethodSettings
 from grace.configs.outside import installed, load_outside
 
 Kind = Literal["method", "dataset"]
@@ -31,6 +32,20 @@ class Entry:
 def _name(model: type[AnyMethodSettings]) -> str:
     return str(model.model_fields["name"].default)
 
+
+BUILT_IN: Sequence[type[AnyMethodSettings]] = (
+    methods.GraceSettings,
+    methods.DERSettings,
+    methods.FosterSettings,
+    methods.MemoSettings,
+    methods.WASettings,
+    methods.ICaRLSettings,
+    methods.ReplaySettings,
+    methods.EWCSettings,
+    methods.FinetuneSettings,
+    methods.JointSettings,
+)
+"""The methods of this package, in the order of lists and figures; put new ones at the end."""
 
 _outside = load_outside(installed(), {_name(model) for model in BUILT_IN})
 

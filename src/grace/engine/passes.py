@@ -111,6 +111,8 @@ class Passes:
                     step=step,
                     generator=draws,
                     state=self.state,
+                    place=self._place(rows.num_images),
+                    num_rows=self._views * rows.num_images,
                     call=self._run,
                     gather=partial(self._gather, rows.num_images),
                 )
@@ -137,6 +139,10 @@ class Passes:
         module = self.modules[name]
         with graph.in_mode(module, mode):
             return module(*inputs)
+
+    def _place(self, num_images: int) -> slice:
+        own = self._ranks.rows(num_images)
+        return slice(self._views * own.start, self._views * own.stop)
 
     def _gather(self, num_images: int, rows: Tensor) -> Tensor:
         return self._ranks.gather(rows, num_images, self._views)

@@ -80,8 +80,10 @@ class Batch:
         epoch: epoch of the phase, from 0.
         step: batch of the epoch, from 0.
         generator: for whatever the objective draws, seeded for this epoch. It is identical on all
-            processes: do not draw one number per row.
+            processes: do not draw one number per row, but see ``normal``.
         state: the phase's own tensors; what changes them in place is kept with the phase.
+        place: this process's rows among those of the whole batch; none if it has all.
+        num_rows: rows of the whole batch; none if this process has all.
         call: runs a part by name, see ``run``.
         gather: collects rows from all processes, see ``everyone``.
     """
@@ -93,6 +95,8 @@ class Batch:
     step: int = 0
     generator: torch.Generator = field(default_factory=torch.Generator)
     state: Mapping[str, Tensor] = field(default_factory=dict)
+    place: slice | None = None
+    num_rows: int | None = None
     call: Run | None = None
     gather: Callable[[Tensor], Tensor] = lambda rows: rows
 
@@ -112,6 +116,12 @@ class Batch:
         """
         assert self.call is not None
         return self.call(part, *inputs, mode=mode)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Draw standard normal numbers of the shape of rows (B, …), as if by a single process."""
+        num_rows = len(like) if self.num_rows is None else self.num_rows
+        drawn = torch.randn(num_rows, *like.shape[1:], generator=self.generator)
+        return (drawn if self.place is None else drawn[self.place]).to(like)
 
     def everyone(self, rows: Tensor) -> Tensor:
         """Collect rows (B, …) of all processes in the order of the whole batch, with gradients.

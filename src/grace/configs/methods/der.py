@@ -1,0 +1,24 @@
+"""Settings of DER, with the published values as defaults."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.recipe import Recipe, multistep
+from grace.configs.traits import Traits
+
+
+class DERSettings(BaseMethodSettings):
+    """One new backbone per task beside the frozen old ones (DER without pruning)."""
+
+    summary = "one new backbone per task beside the frozen old ones"
+    implementation = "grace.methods.der:DER"
+    traits = Traits(grows_every_task=True, freezes_old_network=True)
+
+    name: Literal["der"] = "der"
+    grow: Recipe = Field(
+        default_factory=lambda: multistep(170, 80, 120, 150),
+        description="recipe of every later task",
+    )
+    auxiliary_weight: float = Field(1.0, ge=0, description="weight of the auxiliary head's loss")

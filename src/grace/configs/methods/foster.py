@@ -1,0 +1,58 @@
+"""Settings of FOSTER, with the published values as defaults."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.recipe import Recipe
+from grace.configs.traits import Traits
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""How strongly classes are weighed by their numbers of images: 0 not at all, near 1 inversely."""
+
+
+class FosterSettings(BaseMethodSettings):
+    """Boost the old network with a second backbone, then distil both into one student (FOSTER)."""
+
+    summary = "boost the old network with a second backbone, distil both into one student"
+    implementation = "grace.methods.foster:Foster"
+    traits = Traits(freezes_old_network=True)
+
+    name: Literal["foster"] = "foster"
+    base: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=200, schedule="cosine", weight_decay=5e-4),
+        description="recipe of the first task",
+    )
+    boost: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=170, schedule="cosine", weight_decay=5e-4),
+        description="recipe of boosting, in every later task",
+    )
+    compress: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=130, schedule="cosine", weight_decay=0.0),
+        description="recipe of the compression that follows",
+    )
+    boosting_beta: tuple[Beta, ...] = Field(
+        (0.96,),
+        description="β₁ of task 2, 3, …, each in [0, 1), the last one for all that follow: how "
+        "strongly boosting weighs classes by their numbers of images",
+    )
+    compression_beta: float = Field(
+        0.97, ge=0, lt=1, description="β₂: how strongly the compression weighs them so"
+    )
+    distillation_weight: float = Field(
+        1.0, ge=0, description="λ_okd: weight of the old logits' distillation in boosting"
+    )
+    temperature: float = Field(
+        2.0, gt=0, description="T: softmax temperature of both distillations"
+    )
+    herd_with: Literal["student", "teacher"] = Field(
+        "student", description="whose features choose the exemplars"
+    )
+
+    @field_validator("boosting_beta", mode="before")
+    @classmethod
+    def _one_value_is_enough(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
+        if value in ((), []):
+            raise ValueError("needs the value of task 2 at least")
+        return (value,) if isinstance(value, int | float) else value

@@ -1,0 +1,90 @@
+"""Settings of GRACE, with the published values as defaults."""
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.recipe import Recipe, multistep
+from grace.configs.traits import ThresholdRule, Traits
+
+
+class GraceSettings(BaseMethodSettings):
+    """GRACE: grow a provisional backbone, assess the mergeable one, compress if there is room."""
+
+    summary = "grow a provisional backbone, assess the mergeable one, compress where there is room"
+    implementation = "grace.methods.grace:Grace"
+    traits = Traits(freezes_old_network=True, learns_known_classes=True)
+
+    name: Literal["grace"] = "grace"
+    grow: Recipe = Field(
+        default_factory=lambda: multistep(170, 80, 120, 150), description="recipe of Grow"
+    )
+    compress: Recipe = Field(
+        default_factory=lambda: Recipe(epochs=130, schedule="cosine"),
+        description="recipe of Compress",
+    )
+    auxiliary_weight: float = Field(
+        1.0, ge=0, description="weight of the auxiliary head's loss in Grow (Eq. 3: 1)"
+    )
+    threshold: float = Field(
+        0.6, ge=0, le=1, description="τ₁: saturation from which the network expands"
+    )
+    threshold_decay: float = Field(
+        0.96, gt=0, le=1, description="ρ: factor on the threshold after each compression"
+    )
+    assess_on: Literal["current", "previous"] = Field(
+        "current",
+        description="current: after Grow, on this task's images and exemplars (the paper); "
+        "previous: at the end of the task before, on its augmented images (released behaviour)",
+    )
+    expand_at: tuple[int, ...] | None = Field(
+        None,
+        description="tasks (from 2) that expand, all others compress; saturation is only recorded",
+    )
+    gamma: float = Field(5.0, gt=0, description="γ: exponent of the power mean of P and B")
+    initialisation: Literal["importance", "average", "merge", "provisional", "random"] = Field(
+        "importance",
+        description="student backbone: weighted by w, by 1/2, a copy of one backbone, or fresh",
+    )
+    logit_distillation: bool = Field(True, description="use the KL term of Compress")
+    feature_distillation: bool = Field(True, description="use the MSE term of Compress")
+    logit_weight: float = Field(0.4, ge=0, description="α: weight of logit distillation")
+    feature_weight: float = Field(1.6, ge=0, description="β: weight of feature distillation")
+    temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
+    scale_cross_entropy: bool = Field(
+        True,
+        description="keep the factor 1 - λ on the cross-entropy when both distillations are off",
+    )
+
+    @model_validator(mode="after")
+    def _expansions_are_later_tasks(self) -> Self:
+        tasks = self.expand_at
+        if tasks is not None and (list(tasks) != sorted(set(tasks)) or any(t < 2 for t in tasks)):
+            raise ValueError(f"expand_at {list(tasks)} must increase and start at task 2 or later")
+        return self
+
+    @property
+    @override
+    def threshold_rule(self) -> ThresholdRule:
+        return ThresholdRule(initial=self.threshold, decay=self.threshold_decay)
+
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        logits, features = self.logit_distillation, self.feature_distillation
+        idle: dict[str, str] = {}
+        if self.expand_at is not None:
+            idle |= dict.fromkeys(("threshold", "threshold_decay"), "method.expand_at decides")
+        if self.initialisation != "importance":
+            start = self.initialisation
+            idle["gamma"] = f"it weights method.initialisation=importance, not {start}"
+        if not logits:
+            off = "method.logit_distillation is off"
+            idle |= dict.fromkeys(("logit_weight", "temperature"), off)
+        if not features:
+            idle["feature_weight"] = "method.feature_distillation is off"
+        if not self.scale_cross_entropy and (logits or features):
+            idle["scale_cross_entropy"] = "it only matters when both distillations are off"
+        return idle

@@ -1,0 +1,21 @@
+"""Settings of joint training, with the published values as defaults."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.traits import Traits
+
+
+class JointSettings(BaseMethodSettings):
+    """Upper bound: a fresh network on all images of all seen classes, with the base recipe."""
+
+    summary = "upper bound: a fresh network on all images of all seen classes"
+    implementation = "grace.methods.joint:Joint"
+    traits = Traits(memory="all images", learns_known_classes=True)
+
+    name: Literal["joint"] = "joint"
+    final_task_only: bool = Field(
+        False, description="train at the last task only, as studies do: earlier tasks are skipped"
+    )
