@@ -1,12 +1,17 @@
-"""The subjects of the contract suite: a tiny form of every method, and the three exceptions."""
+"""The subjects of the contract suite: a tiny form of every method, and the three exceptions.
 
-from collections.abc import Mapping
+``GRACE_CONTRACT_VARIANTS`` adds those of a method in another package: it names a module whose
+``VARIANTS`` and, if there are any, ``EXCEPTIONS`` are like those below.
+"""
+
+import os
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from grace.configs.methods import (
-    BaseMethodSettings,
+    AnyMethodSettings,
     DERSettings,
     EWCSettings,
     FinetuneSettings,
@@ -26,7 +31,7 @@ from tiny_streams import labelled, recipe
 
 BASE = {"base": recipe()}
 GRACE = {**BASE, "grow": recipe(), "compress": recipe()}
-VARIANTS: Mapping[str, BaseMethodSettings] = {
+VARIANTS: dict[str, AnyMethodSettings] = {
     # A threshold of 1 is above every saturation of these features, 0 above none.
     "grace-compresses": GraceSettings(threshold=1.0, **GRACE),
     "grace-grows": GraceSettings(threshold=0.0, **GRACE),
@@ -42,12 +47,15 @@ VARIANTS: Mapping[str, BaseMethodSettings] = {
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
 }
-EXCEPTIONS: Mapping[tuple[str, str], str] = {
+EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
     ("joint", "base"): "the upper bound starts a fresh network at every task",
     ("grace", "compress"): "the student has one backbone less and a fresh head over them",
     ("ewc", "fisher"): "the pass for the Fisher information moves batch-norm buffers (spec §3.3.4)",
 }
+if outside := os.environ.get("GRACE_CONTRACT_VARIANTS"):
+    VARIANTS |= import_module(outside).VARIANTS
+    EXCEPTIONS |= getattr(import_module(outside), "EXCEPTIONS", {})
 PROBE = labelled(dict.fromkeys(range(5), 4), seed=5)
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -63,7 +71,7 @@ def declared(variant: str) -> type[Method[Any]]:
     return found
 
 
-def with_epochs(variant: str, epochs: int) -> BaseMethodSettings:
+def with_epochs(variant: str, epochs: int) -> AnyMethodSettings:
     """The settings of a variant, with so many epochs in every phase."""
     settings = VARIANTS[variant]
     recipes = {name: value for name, value in settings if isinstance(value, Recipe)}
@@ -73,7 +81,7 @@ def with_epochs(variant: str, epochs: int) -> BaseMethodSettings:
 
 
 def keeps_exemplars(variant: str) -> bool:
-    return declared(variant).uses_memory and not declared(variant).keeps_all_images
+    return VARIANTS[variant].traits.memory == "exemplars"
 
 
 def is_excepted(variant: str, piece: Piece) -> bool:

@@ -240,7 +240,10 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "long date": (put("history", 0, "date", "9" * 101), "history.0.date: String should have at"),
     "extra": (put("hook", "rm -rf"), "hook: Extra inputs are not permitted"),
     "share": (put("history", 0, "accuracy", "new_after", 1.5), "new_after: Input should be less"),
-    "settings": (put("settings", "method", "name", "magic"), "settings.method: Input tag 'magic'"),
+    "settings": (
+        put("settings", "method", "name", "magic"),
+        "settings.method: unknown method 'magic'",
+    ),
 }
 
 

@@ -1,12 +1,13 @@
 """Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from grace.configs._base import Settings
 from grace.configs.methods import GraceSettings
-from grace.configs.registry import MethodSettings
+from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
 
 
 class DataSettings(Settings):
@@ -159,3 +160,12 @@ class ExperimentSettings(Settings):
     method: MethodSettings = Field(default_factory=GraceSettings)
     seeds: SeedSettings = SeedSettings()
     engine: EngineSettings = EngineSettings()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method_is_here(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
+        """Say clearly that a saved learner's or a record's method is not installed here."""
+        name = value.get("name") if isinstance(value, Mapping) else None
+        if isinstance(name, str) and name not in METHOD_SETTINGS:
+            raise ValueError(why_unknown(name))
+        return value

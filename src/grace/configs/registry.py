@@ -86,6 +86,14 @@ def entries(kind: Kind) -> Mapping[str, Entry]:
     return METHODS if kind == "method" else DATASETS
 
 
+def why_unknown(name: str) -> str:
+    """Say why no method has a name: it cannot be used, or no installed package brings it."""
+    if name in REFUSED_METHODS:
+        return f"method '{name}' cannot be used: {REFUSED_METHODS[name]}"
+    hint = did_you_mean(name, METHODS) or ": install the package that brings it"
+    return f"unknown method '{name[:100]}'{hint} (known: {', '.join(METHODS)})"
+
+
 def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known to its caller
     """Import and return the class registered under a name.
 
@@ -94,8 +102,8 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
             imported.
     """
     known = entries(kind)
-    if kind == "method" and name in REFUSED_METHODS:
-        raise ValueError(f"method '{name}' cannot be used: {REFUSED_METHODS[name]}")
+    if kind == "method" and name not in known:
+        raise ValueError(why_unknown(name))
     if name not in known:
         raise ValueError(
             f"unknown {kind} '{name}'{did_you_mean(name, known)} (known: {', '.join(known)})"

@@ -8,7 +8,7 @@ from typing import final
 from grace.configs._nearest import did_you_mean
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning, load_experiment
-from grace.configs.registry import METHODS, REFUSED_METHODS
+from grace.configs.registry import METHODS, REFUSED_METHODS, why_unknown
 
 
 @final
@@ -54,7 +54,7 @@ def cells_of(
         if not name:
             raise ValueError("a method's name is empty: name methods as grace,der")
         if name in REFUSED_METHODS:
-            raise ValueError(f"method '{name}' cannot be used: {REFUSED_METHODS[name]}")
+            raise ValueError(why_unknown(name))
         if name not in METHODS:
             raise ValueError(
                 f"no method '{name}'{did_you_mean(name, METHODS)} (known: {', '.join(METHODS)})"

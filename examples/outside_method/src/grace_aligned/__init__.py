@@ -1,0 +1,1 @@
+"""Replay with weight alignment: a method for grace in a package of its own."""
