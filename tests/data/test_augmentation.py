@@ -9,13 +9,14 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as tv
 
-from grace.data.augmentation import (
+from grace.data.augmentation import build_augmentation
+from grace.data.crops import CropDraws, crop_boxes, resized_crop
+from grace.data.operations import (
+    RandomCrop,
     adjust_brightness,
-    build_augmentation,
     crop_with_padding,
     flip_horizontally,
 )
-from grace.data.crops import CropDraws, crop_boxes, resized_crop
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 
@@ -133,7 +134,7 @@ def test_resized_crop_equals_torchvision(size: int) -> None:
     boxes = crop_boxes(draws(20, CropDraws.num_draws), 40, 56)
     boxes[0] = torch.tensor([0, 0, 40, 56])
     flip = torch.arange(20) % 2 == 0
-    found = resized_crop(images, boxes, size, flip)
+    found = flip_horizontally(resized_crop(images, boxes, size), flip)
     for image, box, mirrored, result in zip(
         images, boxes.int().tolist(), flip.tolist(), found, strict=True
     ):
@@ -201,4 +202,4 @@ def test_constants_are_folded_exactly() -> None:
 @pytest.mark.parametrize(("side", "padding"), [(32, 4), (16, 2), (64, 8), (8, 1)])
 def test_cifar_padding_is_an_eighth_of_the_side(side: int, padding: int) -> None:
     # spec §1.2 has 4 pixels at 32; the share stays at other sizes.
-    assert build_augmentation("cifar", MEAN, STD, side).padding == padding
+    assert build_augmentation("cifar", MEAN, STD, side).operations[0] == RandomCrop(padding=padding)

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from grace.configs._base import Settings
+from grace.configs.augmentation import AugmentationSetting
 from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
 
@@ -42,11 +43,13 @@ class DataSettings(Settings):
         "icarl",
         description="imagenet100: the 100 classes drawn with seed 1993 (icarl), or the first 100",
     )
-    augmentation: Literal["none", "shift", "cifar", "imagenet"] = Field(
+    augmentation: AugmentationSetting = Field(
         "none",
         description="shift: 1-pixel shifts; cifar: crop with padding of an eighth of the "
         "side (4 at 32 pixels), flip, brightness 63/255; "
-        "imagenet: random resized crop and flip",
+        "imagenet: random resized crop and flip; autoaugment: cifar, then the CIFAR-10 policy and "
+        "cutout; randaugment: crop, flip, two random operations; or a list of operations, "
+        "such as [crop, flip, cutout]",
     )
     streaming: bool | Literal["auto"] = Field(
         "auto", description="decode images from disk as needed instead of holding them in memory"
