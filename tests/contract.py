@@ -21,6 +21,7 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
     ReplaySettings,
+    TagFexSettings,
     WASettings,
 )
 from grace.configs.recipe import Recipe
@@ -46,6 +47,8 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "ewc": EWCSettings(update=recipe(), **BASE),
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
+    "tagfex": TagFexSettings(grow=recipe(), **BASE),
+    "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
