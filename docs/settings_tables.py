@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import BUILT_IN
+from grace.configs.registry import BUILT_IN
 from grace.configs.recipe import Recipe
 
 

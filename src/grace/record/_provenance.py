@@ -107,7 +107,7 @@ def fingerprints(
     first_task = {
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
-        "recipe": config["method"]["base"],
+        "recipe": config["method"].get("base"),
         **{key: run[key] for key in ("precision", "class_order", "seeds", "versions")},
     }
     return {
