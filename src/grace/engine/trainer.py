@@ -328,7 +328,7 @@ class Trainer:
             device=self.device.torch_device,
             channels_last=self.device.channels_last,
             rows=self.ranks.rows if self.ranks.are_several else None,
-            **({"views": views} if views > 1 else {}),
+            views=views,
         )
         return (Rows(*batch, size) for batch, size in zip(batches, sizes, strict=True))
 
