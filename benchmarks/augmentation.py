@@ -5,6 +5,7 @@ python benchmarks/augmentation.py --out benchmarks/results
 
 import argparse
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,9 +23,10 @@ from grace.record import collect_hardware, collect_versions, commit
 
 @dataclass(frozen=True)
 class Measured:
-    """What one augmentation gives at one batch size."""
+    """What one augmentation gives with so many CPU threads at one batch size."""
 
     name: str
+    threads: int
     batch_size: int
     images_per_second: float
     """The best epoch: what else the machine does only makes it slower."""
@@ -63,19 +65,18 @@ def measure(
         if epoch:
             best = min(best, time.perf_counter() - before)
         epoch += 1
-    return Measured(name, batch_size, len(data) / best)
+    return Measured(name, torch.get_num_threads(), batch_size, len(data) / best)
 
 
 def table(results: list[Measured]) -> str:
-    """Lay the results out as Markdown, one column per batch size."""
-    sizes = sorted({result.batch_size for result in results})
-    rows = [
-        "| augmentation | " + " | ".join(f"images/s, batches of {size}" for size in sizes) + " |",
-        "|---|" + "---:|" * len(sizes),
-    ]
+    """Lay the results out as Markdown, one column per number of threads and batch size."""
+    columns = sorted({(result.threads, result.batch_size) for result in results})
+    titles = [f"{threads} threads, batches of {size}" for threads, size in columns]
+    rows = [f"| images/s | {' | '.join(titles)} |", "|---|" + "---:|" * len(columns)]
+    found = {(each.name, each.threads, each.batch_size): each.images_per_second for each in results}
     for name in dict.fromkeys(result.name for result in results):
-        found = {each.batch_size: each.images_per_second for each in results if each.name == name}
-        rows.append(f"| {name} | " + " | ".join(f"{found[size]:,.0f}" for size in sizes) + " |")
+        cells = (f"{found[name, *column]:,.0f}" for column in columns)
+        rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -88,8 +89,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=32, help="side of the images in pixels")
     parser.add_argument("--batch-sizes", type=int, nargs="*", default=[128, 512])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, help="CPU threads; torch's choice where absent")
-    parser.add_argument("--seconds", type=float, default=3, help="time for each measurement")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2], help="CPU threads")
+    parser.add_argument("--seconds", type=float, default=2, help="time for each measurement")
     parser.add_argument("--out", type=Path, help="folder for the result (JSON and Markdown)")
     return parser.parse_args()
 
@@ -98,17 +99,22 @@ def main() -> None:
     """Measure, and print or write the result."""
     args = parse()
     date, device = datetime.now(UTC), torch.device(args.device)
-    if args.threads:
-        torch.set_num_threads(args.threads)
     data = pictures(args.images, args.size, device)
-    results = [
-        measure(name, data, batch_size, device, args.seconds)
-        for name in args.names
-        for batch_size in args.batch_sizes
-    ]
-    hardware = collect_hardware(args.device, torch.get_num_threads())
+    load = os.getloadavg()[0]
+    results = []
+    for threads in args.threads:
+        torch.set_num_threads(threads)
+        results += [
+            measure(name, data, batch_size, device, args.seconds)
+            for name in args.names
+            for batch_size in args.batch_sizes
+        ]
+    hardware = collect_hardware(args.device, max(args.threads))
     machine = ", ".join(f"{key} {value}" for key, value in hardware.items() if value)
-    text = f"{args.images} images of {args.size} pixels; {machine}.\n\n{table(results)}"
+    text = (
+        f"{args.images} images of {args.size} pixels; {machine}; load of the machine by others "
+        f"{load:.1f}.\n\n{table(results)}"
+    )
     print(text)
     if not args.out:
         return
@@ -116,8 +122,9 @@ def main() -> None:
         "date": date.isoformat(timespec="seconds"),
         "commit": commit(),
         "command": f"python benchmarks/augmentation.py --images {args.images} --size {args.size} "
-        f"--device {args.device} --threads {torch.get_num_threads()}",
+        f"--device {args.device} --threads {' '.join(map(str, args.threads))}",
         "hardware": hardware,
+        "load": load,
         "versions": collect_versions(),
     }
     name = f"augmentation-{date:%Y%m%d}-{device.type}"

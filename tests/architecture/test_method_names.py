@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.methods import BUILT_IN
+from grace.configs.registry import BUILT_IN
 
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 NAMES = {str(model.model_fields["name"].default) for model in BUILT_IN}

@@ -47,8 +47,7 @@ def change_images(images: Tensor, changes: Sequence[Change | None], fill: int) -
     result = images.clone()
     for name, (rows, magnitudes) in groups.items():
         places = on_device(torch.tensor(rows), images.device)
-        changed = CHANGES[name](images.index_select(0, places), magnitudes, fill)
-        result.index_copy_(0, places, changed)
+        result[places] = CHANGES[name](images.index_select(0, places), magnitudes, fill)
     return result
 
 
@@ -242,7 +241,8 @@ def _equalize(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tenso
 
 
 def _invert(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
-    return 255 - images
+    # Of uint8, not x = 255 - x.
+    return ~images
 
 
 def _identity(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:

@@ -50,7 +50,7 @@ class Operation(ABC):
 def on_device(values: Tensor, device: torch.device) -> Tensor:
     """Move small numbers to a device; the CPU does not wait for a GPU to be done with its work."""
     if device.type == "cuda" and values.device.type == "cpu":
-        return values.pin_memory().to(device, non_blocking=True)
+        return values.contiguous().pin_memory().to(device, non_blocking=True)
     return values.to(device)
 
 
