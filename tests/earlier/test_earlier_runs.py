@@ -1,0 +1,113 @@
+"""Runs that an earlier grace left: an unfinished one goes on, a record is read and tabulated."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from earlier_files import facts, refuse_unlike
+from typer.testing import CliRunner
+
+from grace.cli.app import app
+from grace.configs.experiment import ExperimentSettings
+from grace.experiment import run_experiment
+from grace.record import RunRecord, read_record
+from grace.studies.tables import comparison_table, to_markdown
+
+
+def pretend_versions(patch: pytest.MonkeyPatch, versions: Any) -> None:
+    """Let a run note these versions of Python, torch, … as those that carry it out."""
+    # CHANGE where a run asks for versions elsewhere.
+    for place in ("grace.experiment", "grace.record._write"):
+        patch.setattr(f"{place}.collect_versions", lambda: dict(versions))
+
+
+def settings(directory: Path) -> ExperimentSettings:
+    """The settings that a record names."""
+    return ExperimentSettings.model_validate(facts(directory / "run.json")["config"])
+
+
+def timeless(record: RunRecord) -> list[Any]:
+    """What the lines of a record say, without what the clock says."""
+    lines = [task.model_dump(mode="json") for task in record.tasks]
+    for line in lines:
+        del line["seconds"]
+        for phase in line["phases"]:
+            del phase["seconds"], phase["earlier"]
+    return lines
+
+
+@pytest.fixture
+def place(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder that the run was begun in, with its images."""
+    for name in ("images", "run"):
+        shutil.copytree(written / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("tiny_network")
+class TestUnfinished:
+    def test_it_goes_on_and_ends_with_the_numbers_of_the_straight_run(
+        self, place: Path, written: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun = read_record(Path("run"))
+        assert (len(begun.tasks), begun.info.status) == (1, "running")
+        pretend_versions(monkeypatch, begun.info.versions)
+        record = run_experiment(settings(Path("run")), Path("run"), resume=True)
+        straight = read_record(written / "run-straight")
+        assert record.complete
+        assert record.info.started == begun.info.started
+        # The line that was there stays as it was.
+        assert record.tasks[0] == begun.tasks[0]
+        refuse_unlike(timeless(record), timeless(straight))
+        assert record.info.fingerprints == straight.info.fingerprints
+        assert sorted(path.name for path in Path("run").iterdir()) == ["run.json", "tasks.jsonl"]
+
+    def test_under_another_version_it_is_refused_and_left_as_it_is(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The message does not name which of settings, data and versions differs."""
+        files = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        versions = dict(read_record(Path("run")).info.versions)
+        pretend_versions(monkeypatch, versions | {"torch": "0.0.1"})
+        with pytest.raises(ValueError, match=r"^run holds a run with other .*versions.*: .*choose"):
+            run_experiment(settings(Path("run")), Path("run"), resume=True)
+        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == files
+
+
+class TestRecord:
+    def test_it_is_read_and_its_numbers_follow_from_its_confusions(self, written: Path) -> None:
+        record = read_record(written / "run-straight")
+        assert record.complete
+        assert (record.method, record.seed, record.primary) == ("grace", 1, "linear")
+        assert record.info.task_sizes == (2, 1, 1)
+        assert set(record.info.class_names) == {"ant", "bee", "cat", "dog"}
+        assert [task.verdict for task in record.tasks] == ["base", "compress", "compress"]
+        # Two test images of each class; the right ones stand on the diagonals.
+        accuracies = []
+        for task, num_seen in zip(record.tasks, (2, 3, 4), strict=True):
+            assert task.confusion is not None
+            right = sum(task.confusion[index][index] for index in range(num_seen))
+            accuracies.append(100 * right / (2 * num_seen))
+        assert record.accuracies() == pytest.approx(accuracies)
+        assert record.last == pytest.approx(accuracies[-1])
+        assert record.average == pytest.approx(sum(accuracies) / 3)
+
+    def test_it_is_tabulated(self, written: Path, tmp_path: Path) -> None:
+        record = read_record(written / "run-straight")
+        table = comparison_table([record])
+        keys = [column.key for column in table.columns]
+        cells: dict[str, Any] = dict(zip(keys, table.rows[0].cells, strict=True))
+        assert cells["last"].mean == record.last
+        assert cells["average"].mean == record.average
+        assert cells["backbones"].mean == 1
+        assert f"{record.average:.2f}" in to_markdown(table)
+        page = tmp_path / "page.html"
+        done = CliRunner().invoke(app, ["report", str(written / "run-straight"), "-o", str(page)])
+        assert done.exit_code == 0, done.output
+        assert f"{record.average:.2f}" in page.read_text(encoding="utf-8")
+
+    def test_one_that_is_not_finished_is_left_out(self, written: Path) -> None:
+        table = comparison_table([read_record(written / "run")])
+        assert "unfinished" in table.notes[0]
