@@ -1,6 +1,6 @@
 """Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -115,6 +115,35 @@ class BackboneSettings(Settings):
         description="torchvision ResNets: 7×7 stride 2 with pooling, 3×3 stride 1 with pooling, "
         "or 3×3 stride 1 without pooling",
     )
+    weights: str = Field(
+        "none",
+        description="what every fresh backbone of a run starts from. none: a random draw; timm: "
+        "pre-trained weights from timm's hub, those of the tag in backbone.name, such as "
+        "timm/resnet18.a1_in1k; a path ending in .safetensors: the weights in that file",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"weights"})
+
+    @model_validator(mode="after")
+    def _weights_can_be_named(self) -> Self:
+        if self.weights == "timm":
+            model = self.name.removeprefix("timm/")
+            if model == self.name:
+                raise ValueError(
+                    f"weights 'timm' are for timm/<model>.<tag>, not for name '{self.name}': "
+                    "choose such a name, or weights=<path>.safetensors"
+                )
+            if "." not in model:
+                raise ValueError(
+                    f"weights 'timm' need a tag behind name '{self.name}', because the tag that "
+                    "timm takes without it changes with timm's version: see "
+                    f"timm.list_pretrained('{model}.*')"
+                )
+        elif self.weights != "none" and not self.weights.endswith(".safetensors"):
+            raise ValueError(
+                f"weights '{self.weights}' should be none, timm, or a path ending in .safetensors"
+            )
+        return self
 
 
 class SeedSettings(Settings):

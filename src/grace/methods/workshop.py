@@ -10,10 +10,14 @@ from grace.configs.experiment import ExperimentSettings
 from grace.engine.device import Device
 from grace.networks.backbone import Backbone
 from grace.networks.branching import split
-from grace.networks.build import build_backbone
+from grace.networks.build import build_backbone, without_weights
 from grace.networks.heads import LinearHead, grown
 from grace.randomness import generator
 from grace.storage.memory import refuse_too_large
+
+_NUMBERS_DO_NOT_MATTER = ("restored", "trial", "measured")
+"""Purposes for which a backbone's numbers are overwritten or only counted: no file of weights is
+needed for them, so that a saved learner, which holds its own, can be loaded without that file."""
 
 
 @final
@@ -26,17 +30,21 @@ class Workshop:
     device: Device
 
     def backbone(self, *purpose: str | int) -> Backbone:
-        """Build a fresh backbone in eval mode without gradients."""
-        seed = self.settings.seeds.initialisation
-        backbone = build_backbone(
-            self.settings.backbone, self.num_channels, seed, "backbone", *purpose
-        )
+        """Build a fresh backbone in eval mode without gradients.
+
+        It starts from the weights that the settings name, unless nobody looks at its numbers.
+        """
+        seed, settings = self.settings.seeds.initialisation, self.settings.backbone
+        if purpose[0] in _NUMBERS_DO_NOT_MATTER:
+            settings = without_weights(settings)
+        backbone = build_backbone(settings, self.num_channels, seed, "backbone", *purpose)
         return self.device.place(backbone).eval().requires_grad_(False)
 
     def sketch(self) -> Backbone:
         """Build a backbone of the meta device, in eval mode: shapes without memory or numbers."""
         with torch.device("meta"):
-            backbone = build_backbone(self.settings.backbone, self.num_channels, 0, "sketch")
+            settings = without_weights(self.settings.backbone)
+            backbone = build_backbone(settings, self.num_channels, 0, "sketch")
             return backbone.to("meta").eval().requires_grad_(False)
 
     def refuse_unfit_backbone(

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
+from grace.storage.errors import one_line
 
 Form = Literal["resnet", "map", "channels_last", "tokens", "vector"]
 """How a model gives its maps: five stages; or one that gives (B, c, h, w), (B, h, w, c), (B, T, d)
@@ -56,6 +57,8 @@ class TimmBackbone(Backbone):
                 maps = self.maps(image)
             self.body.train(was_training)
         self.feature_dim = features.shape[1]
+        classifiers = self.body.default_cfg.get("classifier") or ()
+        self.classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
         # Tokens and vectors are as wide as their last dimension.
         self.map_channels = tuple(each.shape[1 if each.ndim == 4 else -1] for each in maps)
 
@@ -151,7 +154,47 @@ def _form_of(body: Any, image: Tensor, whole: Tensor) -> Form:  # noqa: ANN401 -
     return "channels_last" if channels_last else "map"
 
 
+def pretrained_state(name: str) -> dict[str, Tensor]:
+    """Fetch a model's pre-trained weights from timm's hub, or from its cache on this machine.
+
+    Args:
+        name: timm's name with the tag, such as ``vit_base_patch16_224.orig_in21k``.
+
+    Returns:
+        Tensors by timm's names, without the classifier's, for images of the channels that they were
+        trained on.
+
+    Raises:
+        ValueError: if timm is not installed, has no such model or weights, or cannot reach its hub.
+    """
+    timm = _timm_with(name)
+    try:
+        model = timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:
+        # Whatever lies between here and the hub has errors of its own.
+        reason = one_line(" ".join(str(error).split()) or type(error).__name__, 200)
+        raise ValueError(
+            f"timm's weights of 'timm/{name}' cannot be fetched ({reason}): put them into a file "
+            "and set backbone.weights=<path>.safetensors"
+        ) from error
+    state: dict[str, Tensor] = model.state_dict()
+    return state
+
+
 def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's models carry extra fields
+    timm = _timm_with(name)
+    try:
+        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
+    except RuntimeError as error:
+        if "tag" not in str(error):
+            raise
+        raise ValueError(
+            f"timm has no weights of the name '{name}': see timm.list_pretrained("
+            f"'{name.partition('.')[0]}.*')"
+        ) from error
+
+
+def _timm_with(name: str) -> Any:  # noqa: ANN401 - a module
     try:
         # Late, because importing timm takes seconds, and it may be missing.
         import timm
@@ -163,4 +206,4 @@ def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's model
         near = get_close_matches(name, timm.list_models(), n=1)
         hint = f": did you mean 'timm/{near[0]}'?" if near else ": see timm.list_models()"
         raise ValueError(f"timm has no model '{name}'{hint}")
-    return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
+    return timm
