@@ -26,6 +26,7 @@ import torch
 from grace.configs.methods import (
     BaseMethodSettings,
     DERSettings,
+    DGRSettings,
     EWCSettings,
     FinetuneSettings,
     FosterSettings,
@@ -63,6 +64,7 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "ewc": EWCSettings(update=LATER, **BASE),
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
+    "dgr": DGRSettings(update=LATER, **BASE),
 }
 
 
