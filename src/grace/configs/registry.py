@@ -45,6 +45,7 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     methods.FinetuneSettings,
     methods.JointSettings,
     methods.DGRSettings,
+    methods.BeefSettings,
 )
 """The methods of this package, in the order of lists and figures; put new ones at the end."""
 
