@@ -18,4 +18,5 @@ from grace.configs.methods.icarl import ICaRLSettings as ICaRLSettings
 from grace.configs.methods.joint import JointSettings as JointSettings
 from grace.configs.methods.memo import MemoSettings as MemoSettings
 from grace.configs.methods.replay import ReplaySettings as ReplaySettings
+from grace.configs.methods.tagfex import TagFexSettings as TagFexSettings
 from grace.configs.methods.wa import WASettings as WASettings
