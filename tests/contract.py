@@ -21,6 +21,7 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
     ReplaySettings,
+    TagFexSettings,
     WASettings,
 )
 from grace.configs.recipe import Recipe
@@ -45,6 +46,8 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
     "dgr": DGRSettings(update=recipe(), **BASE),
+    "tagfex": TagFexSettings(grow=recipe(), **BASE),
+    "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.

@@ -1,15 +1,19 @@
 """What an earlier grace wrote, unpacked, and the tiny network that it was written with.
 
-``written.tar.xz`` was made by ``write_earlier_files.py``, which says on which commit. It holds::
+The archives were made by ``write_earlier_files.py``, which says on which commit. ``written.tar.xz``
+holds::
 
     images/{train,test}/<class>/*.png   six classes of 8-pixel images, twelve and two of each
     learners/<variant>/                 a home after two tasks, one of every method
     learners/<variant>.json             what it says of the test images; how a third task went
-    networks/<name>-<method>/           a home with a network that people use, whole or cut
-    networks/<name>-<method>.json       its scores of the test images
     unfinished/<variant>/               a home whose second update was killed in its midst
     unfinished/<variant>-straight/      the same home where that update was not killed
     run/, run-straight/                 a run killed in its second task of three; one that was not
+
+and ``networks.tar.xz``, of 130 megabytes when it is unpacked::
+
+    <name>-<method>/                    a home with a network that people use, whole or cut
+    <name>-<method>.json                its scores of the test images
 
 Only what tests and users can reach from outside is used here, so that it holds for grace as it
 becomes. Two places know its insides and are marked CHANGE.
@@ -18,12 +22,11 @@ becomes. Two places know its insides and are marked CHANGE.
 import hashlib
 import json
 import shutil
-import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast, final, get_type_hints
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -37,7 +40,8 @@ from grace.learner.learner import Learner
 from grace.networks.backbone import Backbone
 
 HERE = Path(__file__).parent
-ARCHIVE = HERE / "written.tar.xz"
+WRITTEN = HERE / "written.tar.xz"
+WHOLE_NETWORKS = HERE / "networks.tar.xz"
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 TASKS = (NAMES[:2], NAMES[2:4], NAMES[4:])
 VARIANTS = (
@@ -61,20 +65,23 @@ SCORES = 1e-5
 TRAINED = 1e-4
 """How far weights and scores may lie apart that were trained on another processor.
 
-XX
+torch's plainest kernels, in place of those of the processor that wrote the files, move them by less
+than 1e-5; momenta that are lost move scores by 0.09, an importance that is lost by 0.004.
 """
 
 
 @final
 class TinyBackbone(Backbone):
-    """A stem and two stages of 4 and 8 channels: 1,344 parameters, 8 features.
+    """A stem and two stages of 4 and 8 channels: 1,316 parameters, 8 features.
 
     The names in its state are those that the files hold: they must stay.
     """
 
     def __init__(self, num_channels: int, seed: int, *purpose: str | int) -> None:
         super().__init__()
+        self.name = "tiny"
         self.feature_dim = 8
+        self.map_channels = (4, 4, 8)
         self.stem = _convolution(num_channels, 4)
         self.stage1 = nn.Sequential(_convolution(4, 4), _convolution(4, 4))
         self.stage2 = nn.Sequential(_convolution(4, 8, stride=2), _convolution(8, 8))
@@ -87,19 +94,17 @@ class TinyBackbone(Backbone):
                 weight = torch.randn(module.weight.shape, generator=draws, device="cpu")
                 module.weight.data.copy_(weight * (2 / (9 * module.out_channels)) ** 0.5)
 
-    @override
-    def forward(self, images: Tensor) -> Tensor:
-        return cast("Tensor", self.pool(self.stage2(self.stage1(self.stem(images)))))
-
-    # CHANGE with grace's Backbone. It asked for (all before the last stage, last stage with
-    # pooling) when the files were written; where it asks for all stages and has a ``pool`` apart,
-    # these are they. Either way a trunk's state is named 0.* (stem), 1.* (stage 1), a branch's
+    # The stages' names in a trunk's state are 0.* (stem) and 1.* (stage 1), in a branch's
     # stage.0.* (stage 2).
     @override
-    def stages(self) -> Any:
-        if get_type_hints(Backbone.stages)["return"] == tuple[nn.Module, nn.Module]:
-            return nn.Sequential(self.stem, self.stage1), nn.Sequential(self.stage2, self.pool)
+    def stages(self) -> tuple[nn.Module, ...]:
         return self.stem, self.stage1, self.stage2
+
+    @override
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        first = self.stem(images)
+        second = self.stage1(first)
+        return first, second, self.stage2(second)
 
 
 def _convolution(in_channels: int, out_channels: int, stride: int = 1) -> nn.Sequential:
@@ -129,16 +134,13 @@ def tiny_network() -> Iterator[None]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files, unpacked; tests must not change them."""
     place = tmp_path_factory.mktemp("earlier")
-    # The whole networks would take 100 megabytes.
-    unpack(place, lambda name: not name.startswith("networks/"))
+    unpack(WRITTEN, place)
     return place
 
 
-def unpack(place: Path, wanted: Callable[[str], bool]) -> None:
-    """Unpack the files whose names are wanted."""
-    with tarfile.open(ARCHIVE) as archive:
-        members = [member for member in archive if wanted(member.name)]
-        archive.extractall(place, members, filter="data")
+def unpack(path: Path, place: Path) -> None:
+    with tarfile.open(path) as archive:
+        archive.extractall(place, filter="data")
 
 
 def copied(home: Path, place: Path) -> Path:
@@ -215,11 +217,13 @@ def refuse_unlike_scores(
 
 
 def refuse_unlike(found: Any, expected: Any, tolerance: float = TRAINED) -> None:
-    """Compare numbers and words, however deep."""
+    """Compare numbers and words, however deep; ``found`` may name more than there was."""
     if isinstance(expected, Mapping):
-        assert found.keys() == expected.keys()
+        assert found.keys() >= expected.keys(), expected.keys() - found.keys()
         for name in expected:
-            refuse_unlike(found[name], expected[name], tolerance)
+            # Numbers that the version of then did not take yet are none in its files.
+            if expected[name] is not None or name not in {"task_aware", "reason"}:
+                refuse_unlike(found[name], expected[name], tolerance)
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected)
         for one, two in zip(found, expected, strict=True):
@@ -228,6 +232,3 @@ def refuse_unlike(found: Any, expected: Any, tolerance: float = TRAINED) -> None
         assert found == pytest.approx(expected, abs=tolerance)
     else:
         assert found == expected
-
-
-assert sys.version_info >= (3, 11, 4), "older ones cannot unpack with a filter"

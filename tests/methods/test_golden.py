@@ -35,6 +35,7 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
     ReplaySettings,
+    TagFexSettings,
     WASettings,
 )
 from grace.configs.registry import METHODS
@@ -65,6 +66,7 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
     "dgr": DGRSettings(update=LATER, **BASE),
+    "tagfex": TagFexSettings(grow=LATER, **BASE),
 }
 
 

@@ -45,6 +45,8 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     methods.FinetuneSettings,
     methods.JointSettings,
     methods.DGRSettings,
+    methods.BeefSettings,
+    methods.TagFexSettings,
 )
 """The methods of this package, in the order of lists and figures; put new ones at the end."""
 
