@@ -11,6 +11,7 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    CreateSettings,
     DERSettings,
     EWCSettings,
     FinetuneSettings,
@@ -43,6 +44,7 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "ewc": EWCSettings(update=recipe(), **BASE),
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
+    "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.

@@ -25,6 +25,7 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    CreateSettings,
     DERSettings,
     EWCSettings,
     FinetuneSettings,
@@ -63,6 +64,7 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "ewc": EWCSettings(update=LATER, **BASE),
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
+    "create": CreateSettings(update=LATER, balance=LATER, **BASE),
 }
 
 

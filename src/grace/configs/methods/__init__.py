@@ -7,6 +7,7 @@ method in another package can be derived from it while the registry is being mad
 
 from grace.configs.methods.base import AnyMethodSettings as AnyMethodSettings
 from grace.configs.methods.base import BaseMethodSettings as BaseMethodSettings
+from grace.configs.methods.create import CreateSettings as CreateSettings
 from grace.configs.methods.der import DERSettings as DERSettings
 from grace.configs.methods.ewc import EWCSettings as EWCSettings
 from grace.configs.methods.finetune import FinetuneSettings as FinetuneSettings
