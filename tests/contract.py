@@ -11,6 +11,7 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    CreateSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,
@@ -48,6 +49,7 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "dgr": DGRSettings(update=recipe(), **BASE),
     "tagfex": TagFexSettings(grow=recipe(), **BASE),
     "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
+    "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.

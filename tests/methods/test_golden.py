@@ -25,6 +25,7 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    CreateSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,
@@ -67,6 +68,7 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "joint": JointSettings(**BASE),
     "dgr": DGRSettings(update=LATER, **BASE),
     "tagfex": TagFexSettings(grow=LATER, **BASE),
+    "create": CreateSettings(update=LATER, balance=LATER, **BASE),
 }
 
 
