@@ -11,7 +11,9 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    CreateSettings,
     DERSettings,
+    DGRSettings,
     EWCSettings,
     FinetuneSettings,
     FosterSettings,
@@ -44,8 +46,10 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "ewc": EWCSettings(update=recipe(), **BASE),
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
+    "dgr": DGRSettings(update=recipe(), **BASE),
     "tagfex": TagFexSettings(grow=recipe(), **BASE),
     "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
+    "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.

@@ -25,7 +25,9 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    CreateSettings,
     DERSettings,
+    DGRSettings,
     EWCSettings,
     FinetuneSettings,
     FosterSettings,
@@ -64,7 +66,9 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "ewc": EWCSettings(update=LATER, **BASE),
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
+    "dgr": DGRSettings(update=LATER, **BASE),
     "tagfex": TagFexSettings(grow=LATER, **BASE),
+    "create": CreateSettings(update=LATER, balance=LATER, **BASE),
 }
 
 

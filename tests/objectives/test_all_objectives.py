@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from grace.objectives import balancing, classification, distillation, importance
+from grace.objectives import (
+    balancing,
+    classification,
+    distillation,
+    imbalance,
+    importance,
+    reweighting,
+)
 
-MODULES = (balancing, classification, distillation, importance)
+MODULES = (balancing, classification, distillation, importance, imbalance, reweighting)
 FOLDER = Path(classification.__file__).parent
 
 
@@ -47,6 +54,21 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     (balancing.effective_number_weights, (torch.tensor([1, 0, 5]), 0.9)),
     (importance.quadratic_penalty, ({"w": LOGITS}, {"w": OTHERS[:1]}, {"w": OTHERS[1:] * 2})),
     (importance.merged_importance, ({"w": LOGITS[:1]}, {"w": OTHERS}, 0.5)),
+    (imbalance.log_prior, (torch.tensor([1, 0, 5]),)),
+    (imbalance.prior_adjusted_cross_entropy, (LOGITS, LABELS, OTHERS[0])),
+    (imbalance.lost_direction, (torch.tensor([1, 0, 5]),)),
+    (imbalance.lost_evenness, (torch.tensor([1, 0, 5]),)),
+    (
+        imbalance.distribution_aware_distillation,
+        (LOGITS, OTHERS, torch.tensor([0.5, 0.0, 1.0]), torch.tensor(0.25), 2.0),
+    ),
+    (reweighting.accumulated_norms, (OTHERS[:, 0], LOGITS)),
+    (
+        reweighting.class_gradient_weights,
+        (torch.tensor([2.0, 1.0, 4.0]), torch.tensor([0]), torch.tensor([1, 2]), 0.5),
+    ),
+    (reweighting.weighted_rows, (torch.tensor([0.5, 2.0]), LOGITS)),
+    (reweighting.distillation_factor, (LOGITS, OTHERS)),
 ]
 
 
@@ -64,5 +86,5 @@ def test_it_is_pure(function: Any, given: tuple[Any, ...]) -> None:
 
 def test_purity_is_checked_of_all() -> None:
     called = [function.__name__ for function, _ in CALLS]
-    assert called == [name for module in (classification, distillation, balancing, importance)
-                      for name in functions(module)]  # fmt: skip
+    modules = (classification, distillation, balancing, importance, imbalance, reweighting)
+    assert called == [name for module in modules for name in functions(module)]
