@@ -12,6 +12,7 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    BeefSettings,
     DERSettings,
     EWCSettings,
     FinetuneSettings,
@@ -46,6 +47,7 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "ewc": EWCSettings(update=recipe(), **BASE),
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
+    "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.

@@ -25,6 +25,7 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    BeefSettings,
     DERSettings,
     EWCSettings,
     FinetuneSettings,
@@ -63,6 +64,10 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "ewc": EWCSettings(update=LATER, **BASE),
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
+    "beef": BeefSettings(expand=LATER, fuse=LATER, **BASE),
+    "beef-released": BeefSettings(
+        expand=LATER, fuse=LATER, old_bias="newest", old_batch_norm="train", **BASE
+    ),
 }
 
 

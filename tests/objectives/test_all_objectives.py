@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from grace.objectives import balancing, classification, distillation, importance
+from grace.objectives import balancing, classification, distillation, energy, importance
 
-MODULES = (balancing, classification, distillation, importance)
+MODULES = (balancing, classification, distillation, importance, energy)
 FOLDER = Path(classification.__file__).parent
 
 
@@ -47,6 +47,14 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     (balancing.effective_number_weights, (torch.tensor([1, 0, 5]), 0.9)),
     (importance.quadratic_penalty, ({"w": LOGITS}, {"w": OTHERS[:1]}, {"w": OTHERS[1:] * 2})),
     (importance.merged_importance, ({"w": LOGITS[:1]}, {"w": OTHERS}, 0.5)),
+    (energy.module_labels, ([2, 1], 2)),
+    (energy.energy_share, (LOGITS, OTHERS)),
+    (energy.batch_energy, (LOGITS[0], OTHERS[0])),
+    (energy.energy_loss, (LOGITS, OTHERS, LABELS, LABELS[:1])),
+    (
+        energy.fused_rows,
+        ((LOGITS, LOGITS[:, 0]),) * 3 + ((LOGITS[0, :2], LOGITS[1, :2]), torch.tensor([0, 1])),
+    ),
 ]
 
 
@@ -64,5 +72,5 @@ def test_it_is_pure(function: Any, given: tuple[Any, ...]) -> None:
 
 def test_purity_is_checked_of_all() -> None:
     called = [function.__name__ for function, _ in CALLS]
-    assert called == [name for module in (classification, distillation, balancing, importance)
-                      for name in functions(module)]  # fmt: skip
+    modules = (classification, distillation, balancing, importance, energy)
+    assert called == [name for module in modules for name in functions(module)]
