@@ -321,7 +321,7 @@ class TestFusion:
         phases(made, task(2, {2: 6}, 2), change)
         network = made.method.network
         weight, bias = network.head.weight, network.head.bias
-        prototype, own = seen["prototypes"], seen["classes"]
+        prototype, own = (seen[name].requires_grad_(False) for name in ("prototypes", "classes"))
         # Rows: [old row, 1.5·p], and [0, own row] of the new class.
         for index in (0, 1):
             torch.testing.assert_close(weight[index, :64], old.weight[index])
