@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import BUILT_IN
 from grace.configs.recipe import Recipe
+from grace.configs.registry import BUILT_IN
 
 
 def models() -> dict[str, tuple[str, type[BaseModel]]]:

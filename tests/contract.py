@@ -6,7 +6,6 @@
 
 import os
 from importlib import import_module
-from typing import Any
 
 import pytest
 
@@ -25,8 +24,6 @@ from grace.configs.methods import (
     WASettings,
 )
 from grace.configs.recipe import Recipe
-from grace.configs.registry import resolve
-from grace.methods.base import Method
 from recorded_streams import Piece
 from tiny_streams import labelled, recipe
 
@@ -65,12 +62,6 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def name_of(variant: str) -> str:
     return str(vars(VARIANTS[variant])["name"])
-
-
-def declared(variant: str) -> type[Method[Any]]:
-    """The method's class."""
-    found: type[Method[Any]] = resolve("method", name_of(variant))
-    return found
 
 
 def with_epochs(variant: str, epochs: int) -> AnyMethodSettings:

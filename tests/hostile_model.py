@@ -34,22 +34,24 @@ class SmallBackbone(Backbone):
 
     def __init__(self, num_channels: int, draws: torch.Generator) -> None:
         super().__init__()
+        self.name = "small"
         self.feature_dim = 6
+        self.map_channels = (6, 6)
         self.conv = nn.Conv2d(num_channels, 6, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(6)
         self.pool = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         nn.init.normal_(self.conv.weight, std=0.3, generator=draws)
 
     @override
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) to features (B, 6)."""
-        features: Tensor = self.pool(self.norm(self.conv(images)))
-        return features
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Return the convolution and batch norm."""
+        return self.conv, self.norm
 
     @override
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        """Return (the convolution, the rest)."""
-        return self.conv, nn.Sequential(self.norm, self.pool)
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Map images (B, C, H, W) to what these two give, (B, 6, H, W)."""
+        raw = self.conv(images)
+        return raw, self.norm(raw)
 
 
 def small_backbone(

@@ -76,7 +76,7 @@ def forgetful_run(folder: Path) -> None:
     def without_momenta(journal: Journal, number: int, phase: Phase) -> Snapshot | None:
         saved = saved_phase(journal, number, phase)
         for name, tensor in saved.tensors.items() if saved else ():
-            if name.startswith("momentum."):
+            if name.startswith("optimiser/"):
                 tensor.zero_()
         return saved
 

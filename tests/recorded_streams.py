@@ -11,9 +11,9 @@ from torch import Tensor
 from counted_images import ReadCounts
 from grace.configs.methods import BaseMethodSettings
 from grace.data.images import Images, LabelledImages
-from grace.engine.phase import GradientSweep, Phase, Work
+from grace.engine.phase import GradientSweep, Part, Phase, Rounds, Sweep, Work
 from grace.learner.learner import Learner, Update
-from tiny_streams import class_names, labelled, learner, same, state, task, watch
+from tiny_streams import class_names, labelled, learner, same, state, watch
 
 State = Mapping[str, Tensor]
 
@@ -36,16 +36,22 @@ class Piece:
     """One phase or sweep, as it was handed in and as it left things."""
 
     name: str
+    is_phase: bool
+    """Whether it optimises."""
     begins: State
-    """The first backbone that trains; nothing in a sweep."""
+    """The first part that trains; nothing in a sweep."""
     head: State
     """The head over all classes; nothing in a sweep."""
     idle: list[tuple[torch.nn.Module, State]]
     """What is not to change, and what it was: frozen parts; all that a sweep passes through."""
+    still: list[tuple[torch.nn.Module, State]]
+    """What does not train of the parts that change otherwise: their other parameters."""
     num_kept: int
     """Exemplars in memory."""
     left: list[State] = field(default_factory=list)
-    """What that was when the piece was done."""
+    """What the first was when the piece was done."""
+    still_left: list[State] = field(default_factory=list)
+    """What the second was then."""
 
 
 @final
@@ -65,15 +71,17 @@ class Step:
     """Pixels and features per class that were herded."""
     parts: Mapping[str, State] = field(default_factory=dict)
     """The tensors of the method's whole state after the task."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The small facts of the state."""
     expected_bytes: Mapping[bool, int] = field(default_factory=dict)
-    """Bytes that were expected of them before, by whether a backbone would be added."""
+    """Bytes that were expected of the tensors before, by whether a backbone would be added."""
     update: Update | None = None
     refusal: str = ""
 
     @property
     def phases(self) -> list[Piece]:
         """The pieces that optimise."""
-        return [piece for piece in self.pieces if piece.head]
+        return [piece for piece in self.pieces if piece.is_phase]
 
 
 @final
@@ -95,9 +103,9 @@ class Recording:
         method = self.learner.method
         if self.learner.history:
             step.old = state(method.network)
-        coming = task(len(self.steps), counts, len(self.learner.class_names))
+        num_classes = max(len(self.learner.class_names), *(index + 1 for index in counts))
         step.expected_bytes = {
-            grows: method.bytes_after(coming, grows=grows) for grows in (False, True)
+            grows: method.kept.bytes_after(num_classes, int(grows)) for grows in (False, True)
         }
         self.reads.now = number
         try:
@@ -108,25 +116,34 @@ class Recording:
         method = self.learner.method
         step.new = state(method.network)
         step.parts = kept_parts(self.learner)
+        step.values = method.kept.state().values
         step.num_backbones = len(method.network.backbones)
         step.exemplars = {
             index: pixels(method.memory.of_class(index)) for index in method.memory.classes
         }
 
     def _before(self, item: Work) -> None:
-        if isinstance(item, Phase):
-            begins, head, idle = state(item.backbones[0]), state(item.heads[0]), item.untrained
-        else:
-            heads = item.heads if isinstance(item, GradientSweep) else []
-            begins, head, idle = {}, {}, [*item.backbones, *heads]
-        kept = [(module, state(module)) for module in idle]
-        num_kept = len(self.learner.method.memory)
-        self.steps[-1].pieces.append(Piece(item.name, begins, head, kept, num_kept))
+        is_phase = isinstance(item, Phase | Rounds)
+        first = item.phases[0].parts if isinstance(item, Phase | Rounds) else {}
+        trained = [part for part in first.values() if part.trains]
+        kept, still = untouched(item)
+        piece = Piece(
+            name=item.name,
+            is_phase=is_phase,
+            begins=state(trained[0].module) if trained else {},
+            head=state(first["head"].module) if "head" in first else {},
+            idle=[(module, state(module)) for module in kept],
+            still=[(module, parameters(module, names)) for module, names in still],
+            num_kept=len(self.learner.method.memory),
+        )
+        assert bool(trained) == is_phase
+        self.steps[-1].pieces.append(piece)
 
     def _after(self, item: Work, result: Any) -> None:
-        step = self.steps[-1]
-        step.pieces[-1].left = [state(module) for module, _ in step.pieces[-1].idle]
-        if item.name == "herd":
+        step, piece = self.steps[-1], self.steps[-1].pieces[-1]
+        piece.left = [state(module) for module, _ in piece.idle]
+        piece.still_left = [parameters(module, list(was)) for module, was in piece.still]
+        if isinstance(item, Sweep) and item.name == "herd":
             labels, self.reads.now = item.data.labels, "the test"
             step.candidates = {
                 index: (pixels(item.data.of_class(index).images), result[labels == index])
@@ -159,10 +176,44 @@ class Culprit:
     def __call__(self, item: Work) -> None:
         if not self.armed or item.name != self.name:
             return
-        if not isinstance(item, Phase | GradientSweep):
+        if isinstance(item, Sweep):
             raise OSError("out of luck")
+        parts = item.parts if isinstance(item, GradientSweep) else item.phases[0].parts
+        *_, last = (part for part in parts.values() if part.trains)
         with torch.no_grad():
-            next(item.heads[0].parameters()).fill_(float("nan"))
+            next(parts.get("head", last).module.parameters()).fill_(float("nan"))
+
+
+def untouched(
+    item: Work,
+) -> tuple[list[torch.nn.Module], list[tuple[torch.nn.Module, list[str]]]]:
+    """What a piece of work must leave alone: whole modules, and parameters of the others.
+
+    A phase may change what its parts say; a sweep nothing, and one with gradients neither, but for
+    an exception.
+    """
+    works = item.phases if isinstance(item, Phase | Rounds) else [item]
+    uses: dict[int, list[Part]] = {}
+    for work in works:
+        for part in work.parts.values():
+            uses.setdefault(id(part.module), []).append(part)
+    is_phase = isinstance(item, Phase | Rounds)
+    idle, still = [], []
+    for own in uses.values():
+        module = own[0].module
+        if not (is_phase and any(part.changes for part in own)):
+            idle.append(module)
+            continue
+        trained = {name for part in own for name in part.trained()}
+        names = [name for name, _ in module.named_parameters() if name not in trained]
+        if names:
+            still.append((module, names))
+    return idle, still
+
+
+def parameters(module: torch.nn.Module, names: list[str]) -> State:
+    """Copies of some parameters."""
+    return {name: module.get_parameter(name).detach().clone() for name in names}
 
 
 def teach(made: Learner, data: LabelledImages) -> Update:
@@ -172,7 +223,7 @@ def teach(made: Learner, data: LabelledImages) -> Update:
 def loaded(home: Path, num_learnt: int) -> Learner:
     """A saved learner, given the images back that it declares to keep; they are not saved."""
     made = Learner.load(home)
-    for counts in STREAM[:num_learnt] if made.method.keeps_all_images else ():
+    for counts in STREAM[:num_learnt] if made.method.memory.keep_all else ():
         data = labelled(counts)
         made.recall(data.images, class_names(data))
     return made
@@ -180,7 +231,7 @@ def loaded(home: Path, num_learnt: int) -> Learner:
 
 def kept_parts(made: Learner) -> dict[str, dict[str, Tensor]]:
     """Copies of the tensors that a method would save."""
-    parts = made.method.state().parts
+    parts = made.method.kept.state().parts
     return {part: {name: t.clone() for name, t in own.items()} for part, own in parts.items()}
 
 

@@ -3,11 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from grace.configs.experiment import (
@@ -33,10 +35,13 @@ from grace.configs.methods import (
 from grace.configs.registry import METHODS, Entry
 from grace.data.images import Dataset
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Objective, Phase
+from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
 from grace.methods.base import Method, Outcome, Steps
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import Head, LinearHead
 from grace.record import RunRecord, fingerprints
 from grace.storage import atomic, tensors
 from grace.studies.summary import shared_seconds
@@ -298,24 +303,58 @@ class Smooth(Method[ReplaySettings]):
     def later_task(self, task: Task) -> Steps[Outcome]:
         raise NotImplementedError  # Its first task is all that is looked at.
 
-    def classification(self) -> Objective:
-        head = self.network.head
-
+    def classification_phase(self, *arguments: Any, **named: Any) -> Phase:
         def objective(batch: Batch) -> dict[str, Loss]:
-            loss = cross_entropy(head(batch.learned[0]), batch.labels, label_smoothing=0.5)
+            loss = cross_entropy(batch["head"], batch.labels, label_smoothing=0.5)
             return {"classification": Loss(loss)}
 
-        return objective
+        phase = super().classification_phase(*arguments, **named)
+        return replace(phase, objective=objective)
 
 
+class Headed(Method[ReplaySettings]):
+    """A method whose heads start at zero."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise NotImplementedError
+
+    @staticmethod
+    def make_head(
+        settings: Any, in_features: int, num_classes: int, draws: torch.Generator | None
+    ) -> Head:
+        head = LinearHead(in_features, num_classes, draws)
+        nn.init.zeros_(head.weight)
+        return head
+
+
+class Fresh(Method[ReplaySettings]):
+    """A method whose first network is another one."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise NotImplementedError
+
+    def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
+        network = super().fresh_network(task, backbone)
+        nn.init.zeros_(next(iter(network.head.parameters())))
+        return network
+
+
+class Plain(Method[ReplaySettings]):
+    """A method whose first task is everyone's."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("method", "shared"), [(Smooth, 0), (Headed, 0), (Fresh, 0), (Plain, 1)])
 def test_a_method_that_changes_its_first_task_shares_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: type[Method[Any]], shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = {**METHODS, "replay": Entry("smoothed", f"{__name__}:Smooth")}
+    entries = {**METHODS, "replay": Entry("another", f"{__name__}:{method.__name__}")}
     monkeypatch.setattr("grace.configs.registry.METHODS", entries)
     with pytest.raises(NotImplementedError):
         run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks")
-    assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
+    assert len(list((tmp_path / "first-tasks").rglob("*.safetensors"))) == shared
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Tiny streams that can be learnt: 8-pixel images whose class is the place of a bright patch."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, final
 
 import pytest
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from grace.configs.experiment import (
     BackboneSettings,
@@ -19,8 +20,8 @@ from grace.configs.experiment import (
 from grace.configs.recipe import Recipe
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.scenario import Task
-from grace.engine.checkpoint import Keeper
 from grace.engine.phase import Work
+from grace.engine.progress import Observer
 from grace.learner.learner import Learner
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
@@ -104,21 +105,30 @@ def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
     return Learner(chosen, (channels, SIZE, SIZE), (0.4,) * channels, (0.3,) * channels)
 
 
+@final
+class _Watch(Observer):
+    """Hands on what it hears of every phase and sweep."""
+
+    def __init__(self, before: Callable[[Work], None], after: Callable[[Work, Any], None]) -> None:
+        self._before = before
+        self._after = after
+
+    @override
+    def work_started(self, work: Work) -> None:
+        self._before(work)
+
+    @override
+    def work_finished(self, work: Work, result: Any) -> None:
+        self._after(work, result)
+
+
 def watch(
     learner: Learner,
     before: Callable[[Work], None] = lambda item: None,
     after: Callable[[Work, Any], None] = lambda item, result: None,
 ) -> None:
     """Hear of every phase and sweep of a learner's updates, before and after it is done."""
-    run = type(learner.trainer).run
-
-    def watched(item: Work, keeper: Keeper | None = None) -> Any:
-        before(item)
-        result = run(learner.trainer, item, keeper)
-        after(item, result)
-        return result
-
-    learner.trainer.run = watched  # type: ignore[method-assign]
+    learner.trainer.observers.append(_Watch(before, after))
 
 
 def state(module: torch.nn.Module) -> dict[str, Tensor]:

@@ -71,7 +71,11 @@ def test_a_saturation_that_decided(
         ("base", "trained afresh: the method says so"),
         ("grow", "grew: the method says so"),
         ("compress", "compressed: the method says so"),
-        ("compress (budget)", "compressed for the budget: the method says so"),
+        (
+            "compress (budget)",
+            "compressed for the budget: the method says so, but one more backbone would not fit "
+            "into 2.5 MB",
+        ),
         ("refresh", "refreshed: the method says so"),
         ("update", "trained further: the method says so"),
         ("skip", "nothing was trained: the method says so"),

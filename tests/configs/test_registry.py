@@ -22,7 +22,7 @@ def test_every_method_with_settings_is_registered() -> None:
 
 
 def test_targets_name_a_class_of_their_own_file() -> None:
-    targets = {name: entry.target for name, entry in METHODS.items()}
+    targets = {name: METHODS[name].target for name in TRAITS}
     assert targets["grace"] == "grace.methods.grace:Grace"
     assert targets["der"] == "grace.methods.der:DER"
     for name, target in targets.items():
@@ -56,6 +56,10 @@ TRAITS: Mapping[str, Traits] = {
     "joint": Traits(memory="all images", learns_known_classes=True),
     "beef": Traits(grows_every_task=True, freezes_old_network=True),
 }
+
+
+def test_the_traits_of_every_method_of_this_package_are_checked() -> None:
+    assert list(TRAITS) == list(METHODS)[: len(BUILT_IN)]
 
 
 @pytest.mark.parametrize("name", TRAITS)

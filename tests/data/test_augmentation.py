@@ -9,13 +9,18 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as tv
 
-from grace.data.augmentation import (
+from grace.data.augmentation import build_augmentation
+from grace.data.crops import CropDraws, crop_boxes, resized_crop
+from grace.data.operations import (
+    Cutout,
+    RandomBrightness,
+    RandomCrop,
+    RandomFlip,
     adjust_brightness,
-    build_augmentation,
     crop_with_padding,
+    cut_out,
     flip_horizontally,
 )
-from grace.data.crops import CropDraws, crop_boxes, resized_crop
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 
@@ -101,7 +106,9 @@ def test_no_augmentation_is_the_test_transform() -> None:
     assert torch.allclose(augmentation.apply(images, draws(5, 0)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["none", "shift", "cifar", "imagenet"])
+@pytest.mark.parametrize(
+    "name", ["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_last_changes_the_strides_only(name: str, channels: int) -> None:
     images = random_images(7, channels=channels)
@@ -133,7 +140,7 @@ def test_resized_crop_equals_torchvision(size: int) -> None:
     boxes = crop_boxes(draws(20, CropDraws.num_draws), 40, 56)
     boxes[0] = torch.tensor([0, 0, 40, 56])
     flip = torch.arange(20) % 2 == 0
-    found = resized_crop(images, boxes, size, flip)
+    found = flip_horizontally(resized_crop(images, boxes, size), flip)
     for image, box, mirrored, result in zip(
         images, boxes.int().tolist(), flip.tolist(), found, strict=True
     ):
@@ -201,4 +208,83 @@ def test_constants_are_folded_exactly() -> None:
 @pytest.mark.parametrize(("side", "padding"), [(32, 4), (16, 2), (64, 8), (8, 1)])
 def test_cifar_padding_is_an_eighth_of_the_side(side: int, padding: int) -> None:
     # spec §1.2 has 4 pixels at 32; the share stays at other sizes.
-    assert build_augmentation("cifar", MEAN, STD, side).padding == padding
+    assert build_augmentation("cifar", MEAN, STD, side).operations[0] == RandomCrop(padding=padding)
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(8, 8, 4), (9, 12, 6), (8, 8, 16)])
+def test_cutout_equals_the_published_code(height: int, width: int, side: int) -> None:
+    images = random_images(height * width, height=height, width=width).clamp(min=1)
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    found = cut_out(images, rows.flatten(), columns.flatten(), side)
+    expected = images.clone()
+    for image, y, x in zip(
+        expected, rows.flatten().tolist(), columns.flatten().tolist(), strict=True
+    ):
+        # DeVries and Taylor: y ± side // 2, clipped, the last row left out.
+        low, high = (max(0, min(height, y + by)) for by in (-side // 2, side // 2))
+        left, right = (max(0, min(width, x + by)) for by in (-side // 2, side // 2))
+        image[:, low:high, left:right] = 0
+    assert torch.equal(found, expected)
+
+
+def test_an_odd_hole_has_its_centre_in_the_middle() -> None:
+    image = torch.full((1, 1, 5, 5), 9, dtype=torch.uint8)
+    found = cut_out(image, torch.tensor([2]), torch.tensor([4]), 3)[0, 0]
+    assert (found == 0).nonzero().tolist() == [[y, x] for y in (1, 2, 3) for x in (3, 4)]
+
+
+def test_the_centre_of_the_hole_is_uniform_over_all_pixels() -> None:
+    images = torch.full((6400, 1, 8, 8), 255, dtype=torch.uint8)
+    found = Cutout(side=1)(images, draws(6400, 2))
+    counts = (found == 0).sum(0).flatten()
+    assert counts.sum() == 6400
+    # 100 each; 5 standard deviations of a Poisson number.
+    assert (counts - 100).abs().max() < 50
+    corners = Cutout(side=1)(images[:2], torch.tensor([[0.0, 0.0], [1 - 2**-24, 1 - 2**-24]]))
+    assert corners[0, 0, 0, 0] == corners[1, 0, 7, 7] == 0
+
+
+def test_the_hole_is_black_and_not_the_mean() -> None:
+    augmentation = build_augmentation(("cutout",), (0.5,), (0.25,), 32)
+    images = torch.full((1, 1, 32, 32), 255, dtype=torch.uint8)
+    found = augmentation.apply(images, torch.tensor([[0.5, 0.5]]))
+    # (0 - .5) / .25 in 16 × 16 pixels, (1 - .5) / .25 elsewhere.
+    assert found[0, 0, 8:24, 8:24].unique().tolist() == pytest.approx([-2.0])
+    assert (found > 1.99).sum() == 32 * 32 - 16 * 16
+
+
+def test_brightness_is_the_same_on_uint8_and_on_float_levels() -> None:
+    images, drawn = random_images(30), draws(30, 1)
+    operation = RandomBrightness(change=0.6)
+    whole = operation(images, drawn)
+    assert whole.dtype == torch.uint8
+    assert torch.equal(whole.float(), operation(images.float(), drawn))
+    # In the middle of a list and at its end.
+    early, late = (
+        build_augmentation(names, MEAN, STD, 32)
+        for names in (("brightness", "flip"), ("flip", "brightness"))
+    )
+    drawn = draws(30, 2)
+    assert torch.equal(early.apply(images, drawn), late.apply(images, drawn.flip(1)))
+
+
+def test_another_list_keeps_the_normalisation() -> None:
+    images = random_images(4)
+    augmentation = build_augmentation("cifar", MEAN, STD, 32)
+    other = augmentation.with_operations([RandomFlip()])
+    assert (augmentation.num_draws, other.num_draws) == (4, 1)
+    assert torch.equal(other.normalise(images), augmentation.normalise(images))
+    mirrored = other.apply(images, torch.zeros(4, 1))
+    assert torch.equal(mirrored, augmentation.normalise(images.flip(3)))
+    assert torch.equal(
+        augmentation.with_operations([]).apply(images, draws(4, 0)), mirrored.flip(3)
+    )
+
+
+def test_finish_leaves_the_crop_out() -> None:
+    images, drawn = random_images(6), draws(6, 23)
+    augmentation = build_augmentation("imagenet", MEAN, STD, 32)
+    flip = augmentation.with_operations(augmentation.operations[1:])
+    assert augmentation.crops_at_random
+    assert not flip.crops_at_random
+    assert torch.equal(augmentation.finish(images, drawn), flip.apply(images, drawn[:, 22:]))

@@ -97,6 +97,83 @@ def test_rows_that_processes_take_are_those_of_the_whole(tmp_path: Path, held: s
     assert torch.equal(second[4][0], whole[4][0][:1])
 
 
+@pytest.mark.parametrize("held", ["memory", "files"])
+@pytest.mark.parametrize("name", ["cifar", "autoaugment"])
+def test_views_of_an_image_follow_each_other(tmp_path: Path, held: str, name: str) -> None:
+    """11 images in batches of 5 images, three views of each."""
+    data = made(11)
+    data = in_files(data, tmp_path, 8) if held == "files" else data
+    augmentation = build_augmentation(name, MEAN, STD, 8)  # type: ignore[arg-type]
+    batches = list(epoch_batches(data, 5, seeded(1), augmentation, seeded(2), views=3))
+    assert [len(labels) for _, labels in batches] == [15, 18]
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    order = torch.randperm(11, generator=seeded(1))
+    assert labels.view(11, 3).tolist() == [[place] * 3 for place in order.tolist()]
+    # Image n of the epoch takes the draws 3n, 3n + 1 and 3n + 2.
+    drawn = torch.rand(33, augmentation.num_draws, generator=seeded(2))
+    for view in range(3):
+        expected = augmentation.apply(made(11).images.gather(order), drawn[view::3])
+        assert torch.equal(images[view::3], expected)
+    assert not torch.equal(images[0::3], images[1::3])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11])
+def test_the_batch_size_does_not_change_what_views_draw(batch_size: int) -> None:
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    found, expected = (
+        torch.cat(
+            [
+                images
+                for images, _ in epoch_batches(
+                    made(11), size, seeded(1), augmentation, seeded(2), views=2
+                )
+            ]
+        )
+        for size in (batch_size, 3)
+    )
+    assert torch.equal(found, expected)
+
+
+def test_one_view_is_none() -> None:
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+    plain = epoch_batches(made(11), 4, seeded(1), augmentation, seeded(2))
+    one = epoch_batches(made(11), 4, seeded(1), augmentation, seeded(2), views=1)
+    for (images, labels), (others, other_labels) in zip(plain, one, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, other_labels)
+
+
+@pytest.mark.parametrize("held", ["memory", "files"])
+def test_processes_take_images_with_all_their_views(tmp_path: Path, held: str) -> None:
+    """13 images in batches of 5: images 2 to 4 of each full batch, of the last three the last."""
+    data = made(13)
+    data = in_files(data, tmp_path, 8) if held == "files" else data
+    augmentation = build_augmentation("cifar", MEAN, STD, 8)
+
+    def batches(rows: Rows | None) -> list[tuple[Tensor, Tensor]]:
+        found = epoch_batches(data, 5, seeded(1), augmentation, seeded(2), rows=rows, views=2)
+        return list(found)
+
+    mine = batches(lambda size: slice(2, 5))
+    for (images, labels), (found, found_labels) in zip(batches(None), mine, strict=True):
+        assert torch.equal(found, images[4:10])
+        assert torch.equal(found_labels, labels[4:10])
+    assert [len(labels) for _, labels in mine] == [6, 6, 2]
+
+
+def test_every_view_from_files_is_a_crop_of_its_own(tmp_path: Path) -> None:
+    files = in_files(made(5, size=24), tmp_path, 8)
+    augmentation = build_augmentation("imagenet", MEAN, STD, 8)
+    ((images, labels),) = epoch_batches(files, 5, seeded(1), augmentation, seeded(2), views=2)
+    order = torch.randperm(5, generator=seeded(1))
+    drawn = torch.rand(10, augmentation.num_draws, generator=seeded(2))
+    assert isinstance(files.images, FileImages)
+    crops = files.images.gather_crops(order.repeat_interleave(2), drawn[:, :22])
+    assert torch.equal(images, augmentation.finish(crops, drawn))
+    assert labels.tolist() == order.repeat_interleave(2).tolist()
+    assert not torch.equal(images[0::2], images[1::2])
+
+
 @pytest.mark.parametrize(
     ("num_images", "batch_size", "sizes"),
     [
@@ -143,6 +220,7 @@ def test_augmented_batches_keep_the_order() -> None:
 def test_no_images_give_no_batches() -> None:
     augmentation = build_augmentation("cifar", MEAN, STD, 8)
     assert list(epoch_batches(made(0), 4, seeded(0), augmentation, seeded(0))) == []
+    assert list(epoch_batches(made(0), 4, seeded(0), augmentation, seeded(0), views=2)) == []
     assert list(ordered_batches(made(0), 4, augmentation.normalise)) == []
 
 

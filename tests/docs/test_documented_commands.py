@@ -10,6 +10,7 @@ import typer
 
 from grace.cli._arguments import settings_from, split
 from grace.cli.app import app
+from grace.record import read_record
 from grace.studies.cells import cells_of
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,21 @@ def test_every_import_is_there(page: Path) -> None:
         if line.startswith(("from grace", "import grace")) and "Aligned" not in line:
             exec(line, names)  # noqa: S102 - a line of our own pages
     assert lines
+
+
+def test_the_run_on_images_from_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks(ROOT / "README.md", "python")
+    exec(block, {"__name__": "readme"})  # noqa: S102 - of our own page
+    (directory,) = (tmp_path / "runs" / "digits").iterdir()
+    record = read_record(directory)
+    assert record.info.dataset is not None
+    assert (record.info.dataset.name, record.info.dataset.num_train) == ("greys", 80)
+    assert record.info.task_sizes == (2, 2)
+    shown = capsys.readouterr().out
+    assert shown == f"runs/digits/{directory.name} {record.last} {record.task_aware_last}\n"
 
 
 def test_the_yaml_of_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None:

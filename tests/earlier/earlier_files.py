@@ -23,7 +23,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast, final, get_type_hints
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -74,7 +74,9 @@ class TinyBackbone(Backbone):
 
     def __init__(self, num_channels: int, seed: int, *purpose: str | int) -> None:
         super().__init__()
+        self.name = "tiny"
         self.feature_dim = 8
+        self.map_channels = (4, 4, 8)
         self.stem = _convolution(num_channels, 4)
         self.stage1 = nn.Sequential(_convolution(4, 4), _convolution(4, 4))
         self.stage2 = nn.Sequential(_convolution(4, 8, stride=2), _convolution(8, 8))
@@ -87,19 +89,17 @@ class TinyBackbone(Backbone):
                 weight = torch.randn(module.weight.shape, generator=draws, device="cpu")
                 module.weight.data.copy_(weight * (2 / (9 * module.out_channels)) ** 0.5)
 
-    @override
-    def forward(self, images: Tensor) -> Tensor:
-        return cast("Tensor", self.pool(self.stage2(self.stage1(self.stem(images)))))
-
-    # CHANGE with grace's Backbone. It asked for (all before the last stage, last stage with
-    # pooling) when the files were written; where it asks for all stages and has a ``pool`` apart,
-    # these are they. Either way a trunk's state is named 0.* (stem), 1.* (stage 1), a branch's
+    # The stages' names in a trunk's state are 0.* (stem) and 1.* (stage 1), in a branch's
     # stage.0.* (stage 2).
     @override
-    def stages(self) -> Any:
-        if get_type_hints(Backbone.stages)["return"] == tuple[nn.Module, nn.Module]:
-            return nn.Sequential(self.stem, self.stage1), nn.Sequential(self.stage2, self.pool)
+    def stages(self) -> tuple[nn.Module, ...]:
         return self.stem, self.stage1, self.stage2
+
+    @override
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        first = self.stem(images)
+        second = self.stage1(first)
+        return first, second, self.stage2(second)
 
 
 def _convolution(in_channels: int, out_channels: int, stride: int = 1) -> nn.Sequential:
@@ -219,7 +219,9 @@ def refuse_unlike(found: Any, expected: Any, tolerance: float = TRAINED) -> None
     if isinstance(expected, Mapping):
         assert found.keys() == expected.keys()
         for name in expected:
-            refuse_unlike(found[name], expected[name], tolerance)
+            # Numbers that the version of then did not take yet are none in its files.
+            if expected[name] is not None or name not in {"task_aware", "reason"}:
+                refuse_unlike(found[name], expected[name], tolerance)
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected)
         for one, two in zip(found, expected, strict=True):

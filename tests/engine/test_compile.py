@@ -12,10 +12,11 @@ from typing_extensions import override
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
-from grace.engine.phase import Batch, Loss, Phase, PhaseResult
+from grace.engine import parts as graph
+from grace.engine.phase import Batch, Loss, Part, Phase, PhaseResult
 from grace.engine.trainer import Trainer
+from grace.methods.base import classification
 from grace.networks.heads import LinearHead
-from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
 from tiny_streams import labelled
 
@@ -51,15 +52,13 @@ def train(compile: bool) -> tuple[PhaseResult, dict[str, Tensor]]:
 
     def objective(batch: Batch) -> dict[str, Loss]:
         sizes.append(len(batch.labels))
-        assert not torch.equal(batch.frozen[0], batch.frozen[1])
-        logits = head(torch.cat([*batch.frozen, *batch.learned], dim=1))
-        return {"classification": Loss(cross_entropy(logits, batch.labels))}
+        assert not torch.equal(batch["0"], batch["1"])
+        return classification(batch)
 
     phase = Phase(
         name="grow",
-        backbones=[backbone],
-        heads=[head],
-        frozen=frozen,
+        parts=graph.frozen(frozen)
+        | {"backbone": Part(backbone), "head": Part(head, ["0", "1", "backbone"])},
         objective=objective,
         recipe=Recipe(epochs=3, batch_size=8, lr=0.05),
         data=labelled({0: 10, 1: 9}),

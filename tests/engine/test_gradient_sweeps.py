@@ -13,14 +13,15 @@ from typing_extensions import override
 from grace.configs.experiment import EngineSettings
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
-from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Sweep
+from grace.engine.parts import frozen, named_buffers
+from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Part, Sweep
 from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.learner.journal import Journal
+from grace.methods.base import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
-from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
 from grace.storage import tensors
 from grace.storage.errors import DamagedError
@@ -65,24 +66,27 @@ class Scale(nn.Module):
 
 def squares(batch: Batch) -> dict[str, Loss]:
     """½(f − y)², whose gradient at f = w is w − y."""
-    return {"squares": Loss(0.5 * (batch.learned[0][:, 0] - batch.labels).square().mean())}
+    return {"squares": Loss(0.5 * (batch["backbone.0"][:, 0] - batch.labels).square().mean())}
 
 
 def sweep(
-    backbone: nn.Module, data: LabelledImages, objective: Objective = squares, **fields: Any
+    backbone: nn.Module,
+    data: LabelledImages,
+    objective: Objective = squares,
+    head: nn.Module | None = None,
+    **fields: Any,
 ) -> GradientSweep:
     given: dict[str, Any] = {"name": "fisher", "batch_size": 8, "reducer": SquaredGradients()}
-    return GradientSweep(backbones=[backbone], data=data, objective=objective, **(given | fields))
+    parts = {"backbone.0": Part(backbone)}
+    if head is not None:
+        parts["head"] = Part(head, ["backbone.0"])
+    return GradientSweep(parts=parts, data=data, objective=objective, **(given | fields))
 
 
 def resnet_sweep(backbone: nn.Module, **fields: Any) -> GradientSweep:
     head = LinearHead(64, 2, generator(5, "head"))
-
-    def objective(batch: Batch) -> dict[str, Loss]:
-        return {"classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))}
-
     data = labelled({0: 10, 1: 9})
-    return sweep(backbone, data, objective, **({"heads": [head], "batch_size": 8} | fields))
+    return sweep(backbone, data, classification, head, **({"batch_size": 8} | fields))
 
 
 def resnet() -> CifarResNet:
@@ -112,10 +116,10 @@ class TestGradients:
 
     def test_heads_are_differentiated_by_name(self) -> None:
         found = trainer().run(resnet_sweep(resnet()))
-        assert found["head.0.weight"].shape == (2, 64)
+        assert found["head.weight"].shape == (2, 64)
         # The rows of a softmax's gradient sum to zero: both classes have the same squares.
-        torch.testing.assert_close(found["head.0.weight"][0], found["head.0.weight"][1])
-        assert float(found["head.0.weight"].sum()) > 0
+        torch.testing.assert_close(found["head.weight"][0], found["head.weight"][1])
+        assert float(found["head.weight"].sum()) > 0
 
     def test_no_parameter_moves_and_no_gradient_stays(self) -> None:
         backbone = Scale(2.0)
@@ -129,8 +133,8 @@ class TestGradients:
         kinds: set[torch.dtype] = set()
 
         def noting(batch: Batch) -> dict[str, Loss]:
-            kinds.add(batch.learned[0].dtype)
-            return {"mean": Loss(batch.learned[0].float().mean())}
+            kinds.add(batch["backbone.0"].dtype)
+            return {"mean": Loss(batch["backbone.0"].float().mean())}
 
         trainer(precision="bfloat16").run(sweep(resnet(), labelled({0: 9}), noting))
         assert kinds == {torch.float32}
@@ -143,8 +147,8 @@ class TestBatchNorm:
         means: list[float] = []
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            means.append(float(batch.learned[0].detach().mean()))
-            return {"mean": Loss(batch.learned[0].square().mean())}
+            means.append(float(batch["backbone.0"].detach().mean()))
+            return {"mean": Loss(batch["backbone.0"].square().mean())}
 
         trainer().run(sweep(backbone, white([0] * 6), objective, batch_size=3))
         # Batches of mean 1 and variance 0 at momentum 0.1: 0.1, then 0.9·0.1 + 0.1; 0.9, 0.81.
@@ -156,36 +160,38 @@ class TestBatchNorm:
 
     def test_later_sweeps_see_the_moved_statistics(self) -> None:
         made, backbone, data = trainer(), resnet(), labelled({0: 5})
-        herd = Sweep(name="herd", backbones=[backbone], data=data, reducer=Collect())
+        herd = Sweep(name="herd", parts=frozen([backbone]), data=data, reducer=Collect())
         made.run(herd)
         made.run(resnet_sweep(backbone))
         assert isinstance(data.images, TensorImages)
         expected = backbone(data.images.pixels.float() / 255)
-        again = made.run(Sweep(name="herd", backbones=[backbone], data=data, reducer=Collect()))
+        again = made.run(Sweep(name="herd", parts=frozen([backbone]), data=data, reducer=Collect()))
         torch.testing.assert_close(again[-5:], expected, rtol=1e-4, atol=1e-5)
 
     def test_restored_buffers_stand_for_the_pass(self) -> None:
         done, fresh = resnet(), resnet()
         first = resnet_sweep(done)
         trainer().run(first)
-        buffers = {name: tensor.clone() for name, tensor in first.buffers().items()}
+        buffers = {name: tensor.clone() for name, tensor in named_buffers(first.parts).items()}
         assert {name.rpartition(".")[2] for name in buffers} == {
             "running_mean",
             "running_var",
             "num_batches_tracked",
         }
         made, data = trainer(), labelled({0: 5})
-        made.run(Sweep(name="herd", backbones=[fresh], data=data, reducer=Collect()))
+        made.run(Sweep(name="herd", parts=frozen([fresh]), data=data, reducer=Collect()))
         made.restore_buffers(resnet_sweep(fresh), buffers)
         assert same(state(fresh), state(done))
-        again = made.run(Sweep(name="herd", backbones=[fresh], data=data, reducer=Collect()))
-        straight = trainer().run(Sweep(name="x", backbones=[done], data=data, reducer=Collect()))
+        again = made.run(Sweep(name="herd", parts=frozen([fresh]), data=data, reducer=Collect()))
+        straight = trainer().run(
+            Sweep(name="x", parts=frozen([done]), data=data, reducer=Collect())
+        )
         assert torch.equal(again, straight)
 
     def test_other_buffers_are_refused_and_nothing_is_written(self) -> None:
         backbone = resnet()
         before = state(backbone)
-        buffers = resnet_sweep(backbone).buffers()
+        buffers = named_buffers(resnet_sweep(backbone).parts)
         wrong = {name: torch.zeros(7) for name in buffers}
         for other in ({}, wrong, {**buffers, "more": torch.zeros(1)}):
             with pytest.raises(ValueError, match="sweep 'fisher' moves other buffers"):
@@ -199,7 +205,7 @@ class TestDraws:
 
         def objective(batch: Batch) -> dict[str, Loss]:
             seen.append(batch.images)
-            return {"mean": Loss(batch.learned[0].mean())}
+            return {"mean": Loss(batch["backbone.0"].mean())}
 
         made.run(sweep(Scale(1.0), labelled({0: 6, 1: 5}), objective, batch_size=4, name=name))
         return torch.cat(seen)
@@ -235,7 +241,7 @@ class TestFailures:
     def test_so_is_a_gradient(self) -> None:
         def steep(batch: Batch) -> dict[str, Loss]:
             # The square root is 0 with an infinite slope there.
-            return {"root": Loss((batch.learned[0] - 2).mean().sqrt())}
+            return {"root": Loss((batch["backbone.0"] - 2).mean().sqrt())}
 
         with pytest.raises(NonFiniteLossError, match="loss 'gradient' is not finite in sweep"):
             trainer().run(sweep(Scale(2.0), white([0, 0]), steep))

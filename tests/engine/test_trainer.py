@@ -13,13 +13,14 @@ from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
-from grace.engine.phase import Batch, Loss, Objective, Phase, Sweep
+from grace.engine.parts import frozen as frozen_parts
+from grace.engine.phase import Batch, Loss, Objective, Part, Phase, Sweep
 from grace.engine.progress import Progress
 from grace.engine.reducers import Collect
 from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.methods.base import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
-from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
 from tiny_streams import labelled, recipe, same, state
 
@@ -72,7 +73,7 @@ class Scale(nn.Module):
 
 def squares(batch: Batch) -> dict[str, Loss]:
     """½(f − y)², whose gradient at f = w is w − y."""
-    return {"squares": Loss(0.5 * (batch.learned[0][:, 0] - batch.labels).square().mean())}
+    return {"squares": Loss(0.5 * (batch["backbone"][:, 0] - batch.labels).square().mean())}
 
 
 def phase(
@@ -80,21 +81,21 @@ def phase(
     data: LabelledImages,
     objective: Objective = squares,
     recipe: Recipe | None = None,
+    head: nn.Module | None = None,
+    frozen: Sequence[nn.Module] = (),
     **fields: Any,
 ) -> Phase:
+    """Parts "0", "1", … that are frozen, "backbone", and "head" over it, if there is one."""
+    parts = {**frozen_parts(frozen), "backbone": Part(backbone)}
+    if head is not None:
+        parts["head"] = Part(head, ["backbone"])
     return Phase(
-        backbones=[backbone],
+        parts=parts,
         data=data,
         objective=objective,
         recipe=recipe or Recipe(epochs=1, batch_size=8, lr=0.1),
         **({"name": "test"} | fields),
     )
-
-
-def classification(head: LinearHead) -> Callable[[Batch], dict[str, Loss]]:
-    return lambda batch: {
-        "classification": Loss(cross_entropy(head(batch.learned[0]), batch.labels))
-    }
 
 
 def train_resnet(made: Trainer, name: str = "grow", backbone: nn.Module | None = None) -> nn.Module:
@@ -105,10 +106,10 @@ def train_resnet(made: Trainer, name: str = "grow", backbone: nn.Module | None =
         phase(
             backbone,
             labelled({0: 10, 1: 9}),
-            classification(head),
+            classification,
             recipe(epochs=2),
             name=name,
-            heads=[head],
+            head=head,
         )
     )
     return backbone
@@ -157,7 +158,7 @@ class TestSteps:
         backbone = Scale(1.0)
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            mean = batch.learned[0].mean()
+            mean = batch["backbone"].mean()
             return {"three": Loss(3 * mean, 0.5), "ten": Loss(10 * mean, 0.25)}
 
         rule = Recipe(epochs=1, batch_size=8, lr=0.1, momentum=0, weight_decay=0)
@@ -173,10 +174,10 @@ class TestSteps:
         backbone = Scale(3.0)
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            return {"product": Loss(head(batch.learned[0]).mean())}
+            return {"product": Loss(batch["head"].mean())}
 
         rule = Recipe(epochs=1, batch_size=8, lr=0.1, momentum=0, weight_decay=0)
-        trainer().optimise(phase(backbone, white([0]), objective, rule, heads=[head]))
+        trainer().optimise(phase(backbone, white([0]), objective, rule, head=head))
         # d(a·w + b) = (w, a, 1).
         assert float(head.weight) == pytest.approx(2 - 0.1 * 3)
         assert float(backbone.weight) == pytest.approx(3 - 0.1 * 2)
@@ -184,7 +185,7 @@ class TestSteps:
 
     def test_losses_are_means_per_image_of_the_last_epoch(self) -> None:
         def objective(batch: Batch) -> dict[str, Loss]:
-            value = batch.labels.double().mean() + batch.epoch + 0 * batch.learned[0].sum()
+            value = batch.labels.double().mean() + batch.epoch + 0 * batch["backbone"].sum()
             return {"label": Loss(value)}
 
         # Batches of 2, 2 and 1: the mean of batch means would be 5/3 or 5/6, never 1.
@@ -214,11 +215,9 @@ class TestModules:
         def objective(batch: Batch) -> dict[str, Loss]:
             modes.append((backbone.training, backbone.stem[1].training, head.training))
             assert all(p.requires_grad for m in (backbone, head) for p in m.parameters())
-            return classification(head)(batch)
+            return classification(batch)
 
-        trainer().optimise(
-            phase(backbone, labelled({0: 4, 1: 4}), objective, recipe(), heads=[head])
-        )
+        trainer().optimise(phase(backbone, labelled({0: 4, 1: 4}), objective, recipe(), head=head))
         assert set(modes) == {(True, True, True)}
         assert not backbone.training
         assert not head.training
@@ -244,7 +243,8 @@ class TestModules:
         worst: list[float] = []
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            for features, module in zip(batch.frozen, frozen, strict=True):
+            for i, module in enumerate(frozen):
+                features = batch[f"{i}"]
                 assert not features.requires_grad
                 with torch.no_grad():
                     difference = (features - module(batch.images)).abs().max()
@@ -266,7 +266,7 @@ class TestModules:
         backbone = CifarResNet(8, 3, generator(0, "b"))
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            return {"mean": Loss(batch.learned[0].mean() + batch.frozen[0].mean())}
+            return {"mean": Loss(batch["backbone"].mean() + batch["0"].mean())}
 
         trainer().optimise(phase(backbone, labelled({0: 10}), objective, rule, frozen=[Scale(1.0)]))
         assert Scale.calls == 3 * math.ceil(10 / 4)
@@ -278,8 +278,8 @@ class TestModules:
         backbone = nn.Sequential(norm, nn.Flatten())
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            assert float(batch.learned[0].detach().abs().max()) < 1e-6
-            return {"mean": Loss(batch.learned[0].mean())}
+            assert float(batch["backbone"].detach().abs().max()) < 1e-6
+            return {"mean": Loss(batch["backbone"].mean())}
 
         trainer().optimise(phase(backbone, white([0] * 4), objective))
         assert norm.running_mean is not None
@@ -301,7 +301,7 @@ class TestNonFinite:
 
         def objective(batch: Batch) -> dict[str, Loss]:
             seen.append(batch.epoch)
-            value = batch.learned[0].mean()
+            value = batch["backbone"].mean()
             factor = bad if seen.count(1) >= 2 else 1.0
             return {"good": Loss(0 * value.detach()), "bad": Loss(factor * value)}
 
@@ -320,7 +320,7 @@ class TestNonFinite:
 
         def objective(batch: Batch) -> dict[str, Loss]:
             batches.append(len(batches) + 1)
-            value = batch.learned[0].mean()
+            value = batch["backbone"].mean()
             return {
                 "late": Loss(value * (math.nan if len(batches) >= 3 else 1)),
                 "early": Loss(value.detach() * (math.inf if len(batches) == 2 else 1)),
@@ -387,7 +387,7 @@ class TestSweeps:
         result = made.sweep(
             Sweep(
                 name=name,
-                backbones=[nn.Flatten()],
+                parts=frozen_parts([nn.Flatten()]),
                 data=labelled({0: 6, 1: 5}),
                 reducer=Collect(),
                 augmented=augmented,
@@ -437,7 +437,7 @@ class TestSweeps:
         before = [state(module) for module in modules]
         data = labelled({0: 5})
         features = trainer().sweep(
-            Sweep(name="herd", backbones=modules, data=data, reducer=Collect())
+            Sweep(name="herd", parts=frozen_parts(modules), data=data, reducer=Collect())
         )
         assert features.shape == (5, 128)
         assert modules[1].training
@@ -454,13 +454,13 @@ class TestPrecision:
         backbone, head = CifarResNet(8, 3, generator(0, "b")), LinearHead(64, 2, generator(0, "h"))
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            kinds.add(batch.learned[0].dtype)
-            return classification(head)(batch)
+            kinds.add(batch["backbone"].dtype)
+            return classification(batch)
 
         made = trainer(precision="bfloat16")
         data = labelled({0: 12, 1: 12})
-        first = made.optimise(phase(backbone, data, objective, recipe(), heads=[head]))
-        last = made.optimise(phase(backbone, data, objective, recipe(epochs=6), heads=[head]))
+        first = made.optimise(phase(backbone, data, objective, recipe(), head=head))
+        last = made.optimise(phase(backbone, data, objective, recipe(epochs=6), head=head))
         assert kinds == {torch.bfloat16}
         assert {p.dtype for p in backbone.parameters()} == {torch.float32}
         assert last.losses["classification"] < 0.5 * first.losses["classification"]
@@ -479,7 +479,7 @@ class TestPrecision:
 
         data = labelled({0: 5})
         trainer(precision="bfloat16").sweep(
-            Sweep(name="evaluate", backbones=[drifted(1)], data=data, reducer=Products())
+            Sweep(name="evaluate", parts=frozen_parts([drifted(1)]), data=data, reducer=Products())
         )
         assert kinds == [torch.float32]
 
@@ -500,7 +500,9 @@ def test_progress_hears_every_step_and_the_work_is_noted() -> None:
     made = trainer(progress=heard)
     rule = Recipe(epochs=2, batch_size=2, lr=1e-3, milestones=(1,))
     made.optimise(phase(Scale(1.0), white([0, 0, 0]), recipe=rule, name="base"))
-    made.run(Sweep(name="herd", backbones=[Scale(1.0)], data=white([0, 0]), reducer=Collect()))
+    made.run(
+        Sweep(name="herd", parts=frozen_parts([Scale(1.0)]), data=white([0, 0]), reducer=Collect())
+    )
     names = [event[0] for event in heard.events]
     assert names == [
         "phase_started",
@@ -531,7 +533,7 @@ def test_weights_that_the_last_step_broke_are_refused() -> None:
     rule = Recipe(epochs=1, batch_size=4, lr=1e38, momentum=0.0, weight_decay=0.0)
 
     def steep(batch: Batch) -> dict[str, Loss]:
-        return {"steep": Loss(1e3 * batch.learned[0].sum())}
+        return {"steep": Loss(1e3 * batch["backbone"].sum())}
 
     with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'base'"):
         trainer().optimise(phase(Scale(1.0), white([0, 0]), steep, rule, name="base"))

@@ -4,7 +4,7 @@ Images are white: a normalised pixel is 1, so that scaling by t, then taking w t
 w·t.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 import pytest
@@ -17,12 +17,13 @@ from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.checkpoint import Snapshot
-from grace.engine.phase import Batch, Loss, Phase
+from grace.engine.parts import changing, named_parameters
+from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.methods.base import classification
 from grace.networks.branching import split
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
-from grace.objectives.classification import cross_entropy
 from grace.randomness import generator
 from tiny_streams import labelled, recipe, same, state
 
@@ -65,12 +66,20 @@ class MeanTimes(nn.Module):
         return self.value * inputs.mean(dim=(1, 2, 3))[:, None]
 
 
+def branches(
+    trunk: nn.Module, old: Sequence[nn.Module], new: nn.Module, *, trains: bool
+) -> dict[str, Part]:
+    """Frozen branches and one that trains, behind one trunk."""
+    frozen = {f"old.{i}": Part(own, ["trunk"], trains=False) for i, own in enumerate(old)}
+    return {"trunk": Part(trunk, trains=trains), **frozen, "new": Part(new, ["trunk"])}
+
+
 PLAIN = Recipe(epochs=1, batch_size=4, lr=0.1, momentum=0, weight_decay=0)
 
 
 def squares(batch: Batch) -> dict[str, Loss]:
     """½(f_old + f_new − y)²."""
-    total = batch.frozen[0][:, 0] + batch.learned[0][:, 0]
+    total = batch["old.0"][:, 0] + batch["new"][:, 0]
     return {"squares": Loss(0.5 * (total - batch.labels).square().mean())}
 
 
@@ -80,10 +89,7 @@ def test_one_step_by_hand(trains: bool) -> None:
     trainer().optimise(
         Phase(
             name="test",
-            backbones=[new],
-            frozen=[old],
-            trunk=trunk,
-            trains_trunk=trains,
+            parts=branches(trunk, [old], new, trains=trains),
             objective=squares,
             recipe=PLAIN,
             data=white(1, 1),
@@ -101,7 +107,7 @@ def test_the_trunk_runs_once_per_batch_and_tells_autograd_only_if_it_trains(trai
     graphs: list[list[bool]] = []
 
     def objective(batch: Batch) -> dict[str, Loss]:
-        graphs.append([output.requires_grad for output in (*batch.frozen, *batch.learned)])
+        graphs.append([batch[name].requires_grad for name in ("old.0", "old.1", "new")])
         return squares(batch)
 
     seen: list[nn.Module] = []
@@ -115,10 +121,9 @@ def test_the_trunk_runs_once_per_batch_and_tells_autograd_only_if_it_trains(trai
         trainer().optimise(
             Phase(
                 name="test",
-                backbones=[MeanTimes(2.0)],
-                frozen=[MeanTimes(3.0), MeanTimes(4.0)],
-                trunk=Times(1.5),
-                trains_trunk=trains,
+                parts=branches(
+                    Times(1.5), [MeanTimes(3.0), MeanTimes(4.0)], MeanTimes(2.0), trains=trains
+                ),
                 objective=objective,
                 recipe=PLAIN,
                 data=white(0, 0, 0, 0, 1, 1, 1),
@@ -142,16 +147,11 @@ def resnet_phase(
 
     def objective(batch: Batch) -> dict[str, Loss]:
         look(batch)
-        logits = head(torch.cat([*batch.frozen, *batch.learned], dim=1))
-        return {"classification": Loss(cross_entropy(logits, batch.labels))}
+        return classification(batch)
 
     return Phase(
         name="grow",
-        backbones=[new],
-        heads=[head],
-        frozen=[old],
-        trunk=trunk,
-        trains_trunk=trains,
+        parts=branches(trunk, [old], new, trains=trains) | {"head": Part(head, ["old.0", "new"])},
         objective=objective,
         recipe=recipe(epochs),
         data=labelled({0: 10, 1: 9}),
@@ -161,21 +161,26 @@ def resnet_phase(
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_trunk_moves_whole_or_not_at_all_and_frozen_branches_never(trains: bool) -> None:
     phase = resnet_phase(trains=trains)
-    assert phase.trunk is not None
-    trunk, old, new = (state(m) for m in (phase.trunk, phase.frozen[0], phase.backbones[0]))
+    trunk, old, new = (state(phase.parts[name].module) for name in ("trunk", "old.0", "new"))
     trainer().optimise(phase)
-    now = state(phase.trunk)
+    now = state(phase.parts["trunk"].module)
     if trains:
         moved = [name for name in trunk if not torch.equal(now[name], trunk[name])]
         assert moved == list(trunk)  # running statistics and counters of batches too
     else:
         assert same(now, trunk)
-    assert same(state(phase.frozen[0]), old)
-    assert not same(state(phase.backbones[0]), new)
-    modules = [phase.trunk, *phase.backbones, *phase.heads]
+    assert same(state(phase.parts["old.0"].module), old)
+    assert not same(state(phase.parts["new"].module), new)
+    modules = [phase.parts[name].module for name in ("trunk", "new", "head")]
     assert not any(module.training for part in modules for module in part.modules())
     assert all(p.grad is None for part in modules for p in part.parameters())
-    parameters = [p for part in (*phase.trained, *phase.heads) for p in part.parameters()]
+    assert changing(phase.parts) == (modules if trains else modules[1:])
+    assert named_parameters(phase.parts).keys() == {
+        f"{name}.{own}"
+        for name in (["trunk"] if trains else []) + ["new", "head"]
+        for own, _ in phase.parts[name].module.named_parameters()
+    }
+    parameters = named_parameters(phase.parts).values()
     assert not any(parameter.requires_grad for parameter in parameters)
 
 
@@ -186,7 +191,7 @@ def test_behind_a_trunk_in_train_mode_batch_norm_of_frozen_branches_stays_in_eva
         if not checked:
             with torch.no_grad():
                 maps = twin.train()(batch.images)
-                torch.testing.assert_close(batch.frozen[0].detach(), branch.eval()(maps))
+                torch.testing.assert_close(batch["old.0"].detach(), branch.eval()(maps))
         checked.append(1)
 
     phase = resnet_phase(trains=True, look=look)
@@ -221,14 +226,8 @@ def test_a_phase_with_a_trunk_goes_on_from_a_snapshot_as_if_it_had_never_stopped
     assert shelf.snapshot is not None
     resumed = resnet_phase(trains=True, epochs=3)
     trainer().optimise(resumed, Shelf(snapshot=shelf.snapshot))
-    for one, two in zip(
-        (straight.trunk, *straight.backbones, *straight.heads),
-        (resumed.trunk, *resumed.backbones, *resumed.heads),
-        strict=True,
-    ):
-        assert one is not None
-        assert two is not None
-        assert same(state(one), state(two))
+    for name in ("trunk", "old.0", "new", "head"):
+        assert same(state(straight.parts[name].module), state(resumed.parts[name].module))
 
 
 def test_a_trunk_that_breaks_is_noticed() -> None:
@@ -236,13 +235,11 @@ def test_a_trunk_that_breaks_is_noticed() -> None:
 
     def breaks(batch: Batch) -> dict[str, Loss]:
         # Finite losses whose gradient is not: d√x at 0.
-        return {"root": Loss((batch.learned[0] * 0).sum().sqrt())}
+        return {"root": Loss((batch["new"] * 0).sum().sqrt())}
 
     broken = Phase(
         name="grow",
-        backbones=phase.backbones,
-        trunk=phase.trunk,
-        trains_trunk=True,
+        parts={name: phase.parts[name] for name in ("trunk", "new")},
         objective=breaks,
         recipe=recipe(1, batch_size=32),
         data=phase.data,

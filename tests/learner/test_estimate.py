@@ -29,7 +29,7 @@ class TestEstimate:
     def test_the_first_update_is_the_base_phase_alone(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
         found = estimating.estimate(learner(), num_new=2, num_train=40)
         # 2 epochs of 40 images at 10 images/s.
         assert found.seconds == pytest.approx(8.0)
@@ -37,7 +37,7 @@ class TestEstimate:
     def test_a_later_one_grows_and_compresses_beside_frozen_backbones(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
         made = learner()
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -47,7 +47,7 @@ class TestEstimate:
         assert found.seconds == pytest.approx((3 * 30 * 4 / 3 + 5 * 30 * 5 / 3) / 10)
 
     def test_known_classes_alone_skip_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
         made = learner()
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -74,7 +74,7 @@ class TestEstimate:
     def test_every_method_counts_what_is_frozen(
         self, method: BaseMethodSettings, passes: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
         made = Learner.create(ts.settings(method), shape=(3, 8, 8))
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -82,7 +82,7 @@ class TestEstimate:
         assert found.seconds == pytest.approx(passes * 30 / 10)
 
     def test_ewc_has_no_exemplars(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made, size: 10.0)
+        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
         method = EWCSettings(base=ts.recipe(), update=ts.recipe(3))
         made = Learner.create(ts.settings(method), shape=(3, 8, 8))
         data = ts.labelled({0: 20, 1: 20})

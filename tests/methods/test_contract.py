@@ -14,7 +14,6 @@ from contract import (
     EXCEPTIONS,
     PROBE,
     VARIANTS,
-    declared,
     every_variant,
     excepted,
     is_excepted,
@@ -27,6 +26,7 @@ from grace.engine.phase import Work
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.learner.journal import Journal
 from grace.learner.learner import Learner
+from grace.networks.heads import Head
 from grace.storage.tensors import encode
 from recorded_streams import (
     MEMORY_SIZE,
@@ -46,8 +46,8 @@ from tiny_streams import labelled, learner, same, state, watch
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
 HERDING = [name for name in VARIANTS if keeps_exemplars(name)]
-LEARNING_KNOWN = [name for name in VARIANTS if declared(name).learns_known_classes]
-REFUSING_KNOWN = [name for name in VARIANTS if not declared(name).learns_known_classes]
+LEARNING_KNOWN = [name for name in VARIANTS if VARIANTS[name].traits.learns_known_classes]
+REFUSING_KNOWN = [name for name in VARIANTS if not VARIANTS[name].traits.learns_known_classes]
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +151,17 @@ def test_the_head_of_graces_student_is_fresh(recordings: Recordings, variant: st
 def test_what_does_not_train_is_bit_identical_afterwards(
     recordings: Recordings, variant: str
 ) -> None:
-    """Frozen parts of a phase, and all that a sweep passes through; buffers too."""
+    """Frozen parts of a phase, and all that a sweep passes through; buffers too.
+
+    Of parts that change otherwise, the parameters that do not train.
+    """
     for step in recordings[variant].steps:
         for piece in step.pieces:
             if is_excepted(variant, piece):
                 continue
             for (_, before), after in zip(piece.idle, piece.left, strict=True):
+                assert same(before, after)
+            for (_, before), after in zip(piece.still, piece.still_left, strict=True):
                 assert same(before, after)
 
 
@@ -175,8 +180,10 @@ def test_the_old_network_is_frozen_where_declared(recordings: Recordings, varian
     assert not any(piece.idle for piece in first.phases)
     for step in later:
         for piece in step.phases:
-            assert bool(piece.idle) == declared(variant).freezes_old_network
-            assert all(any("running_mean" in name for name in before) for _, before in piece.idle)
+            backbones = [own for module, own in piece.idle if not isinstance(module, Head)]
+            assert bool(backbones) == VARIANTS[variant].traits.freezes_old_network
+            assert bool(piece.idle) == bool(backbones)
+            assert all(any("running_mean" in name for name in before) for before in backbones)
 
 
 @pytest.mark.parametrize("variant", excepted("ewc"))
@@ -203,7 +210,7 @@ def test_only_the_task_at_hand_and_exemplars_are_read(recordings: Recordings, va
             if owner == now:
                 # Once more to store it.
                 assert passes == int(reads.min()) <= int(reads.max()) <= passes + 1
-            elif owner < now and declared(variant).keeps_all_images:
+            elif owner < now and VARIANTS[variant].traits.memory == "all images":
                 assert bool((reads == passes).all())
             else:
                 assert bool((reads == 0).all())
@@ -214,13 +221,13 @@ def test_memory_is_never_above_its_quota(recordings: Recordings, variant: str) -
     """A class without memory keeps nothing; one that declares that it keeps all does so."""
     for number, step in enumerate(recordings[variant].steps):
         counts = {index: len(kept) for index, kept in step.exemplars.items()}
-        if declared(variant).keeps_all_images:
+        if VARIANTS[variant].traits.memory == "all images":
             so_far = STREAM[: number + 1]
             classes = range(NUM_SEEN[number])
             assert counts == {c: sum(given.get(c, 0) for given in so_far) for c in classes}
             continue
         # M = 13: 13 // 3, 13 // 5, 13 // 6, 13 // 7.
-        quota = (4, 2, 2, 1, 1)[number] if declared(variant).uses_memory else 0
+        quota = (4, 2, 2, 1, 1)[number] if VARIANTS[variant].traits.memory == "exemplars" else 0
         assert counts == {index: quota for index in range(NUM_SEEN[number]) if quota}
         assert all(piece.num_kept <= MEMORY_SIZE for piece in step.pieces)
 
@@ -255,10 +262,13 @@ def test_the_upper_bound_keeps_stored_images_before_new_ones(recordings: Recordi
 def test_who_learns_known_classes_and_who_freezes() -> None:
     """The declarations, as design.md §4 and the methods' pages have them."""
     assert {name_of(v) for v in LEARNING_KNOWN} == {"grace", "replay", "icarl", "joint"}
-    freezing = {name_of(v) for v in VARIANTS if declared(v).freezes_old_network}
+    freezing = {name_of(v) for v in VARIANTS if VARIANTS[v].traits.freezes_old_network}
     assert freezing == {"grace", "der", "memo", "foster", "wa", "icarl"}
-    assert {name_of(v) for v in VARIANTS if not declared(v).uses_memory} == {"ewc", "finetune"}
-    assert {name_of(v) for v in VARIANTS if declared(v).keeps_all_images} == {"joint"}
+    assert {name_of(v) for v in VARIANTS if VARIANTS[v].traits.memory == "none"} == {
+        "ewc",
+        "finetune",
+    }
+    assert {name_of(v) for v in VARIANTS if VARIANTS[v].traits.memory == "all images"} == {"joint"}
 
 
 @pytest.mark.parametrize("variant", LEARNING_KNOWN)
@@ -341,7 +351,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
     parts, memory = kept_parts(made), method.memory
     kept = {index: pixels(memory.of_class(index)) for index in memory.classes}
     scores = made.scores(PROBE.images)
-    threshold = vars(method).get("threshold")
+    values = method.kept.state().values
     counts = dict(memory.original_counts)
 
     culprit.armed = True
@@ -354,7 +364,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
         index: images.tolist() for index, images in kept.items()
     }
     assert after.memory.original_counts == counts
-    assert vars(after).get("threshold") == threshold
+    assert after.kept.state().values == values
     assert made.class_names == ["class 0", "class 1", "class 2"]
     assert len(made.history) == 1
     assert same(made.scores(PROBE.images), scores)
@@ -363,6 +373,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
     culprit.armed = False
     teach(made, labelled(STREAM[1]))
     assert same_parts(kept_parts(made), recordings[variant].steps[1].parts)
+    assert made.method.kept.state().values == recordings[variant].steps[1].values
 
 
 @every_variant
@@ -376,6 +387,7 @@ class TestSaving:
             made = loaded(home, number)
             teach(made, labelled(STREAM[number]))
             assert same_parts(kept_parts(made), step.parts)
+            assert made.method.kept.state().values == step.values
             said, again = made.scores(PROBE.images), Learner.load(home).scores(PROBE.images)
             assert list(again) == list(said)
             assert same(again, said)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract import PROBE, VARIANTS, declared, every_variant, name_of, with_epochs
+from contract import PROBE, VARIANTS, every_variant, name_of, with_epochs
 from counted_images import ReadCounts
 from grace.configs.experiment import EngineSettings, ScenarioSettings, SeedSettings
 from grace.configs.load import ConfigWarning
@@ -44,7 +44,7 @@ def test_an_experiment_keeps_its_test_images_and_later_tasks_to_itself(
     variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A whole run: tasks of the classes {0, 1}, {2} and {3}."""
-    keeps_all = declared(variant).keeps_all_images
+    keeps_all = VARIANTS[variant].traits.memory == "all images"
     reads, plain, learn = ReadCounts(), dataset(4, train=6, test=3), Learner.update
     train, test = reads.counted(plain.train, "train"), reads.counted(plain.test, "test")
     images = Dataset(plain.name, train, test, plain.class_names, plain.mean, plain.std)
@@ -98,9 +98,10 @@ class TestOneNewClass:
 
         def note(item: Work) -> None:
             if isinstance(item, Phase):
-                network = {"backbones.0": item.backbones[0], "head": item.heads[0]}
-                for part, module in network.items():
-                    handed_in.update({f"{part}.{n}": t for n, t in state(module).items()})
+                network = {"backbones.0": "backbone.0", "head": "head"}
+                for name, part in network.items():
+                    own = state(item.parts[part].module)
+                    handed_in.update({f"{name}.{n}": t for n, t in own.items()})
 
         watch(made, note)
         with pytest.warns(ConfigWarning, match="task 2 has one new class .*: it is not learnt"):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from driven import batch, drive
+from driven import batch, drive, forget, head_of, module_of
 from grace.configs.methods import EWCSettings
 from grace.data.scenario import Task
 from grace.engine.phase import GradientSweep, Phase, Work
-from grace.methods.base import MethodState
 from grace.methods.ewc import EWC
+from grace.methods.kept import MethodState
 from grace.networks.heads import LinearHead
 from grace.storage.errors import DamagedError
 from tiny_streams import class_names, labelled, learner, recipe, state, task
@@ -27,14 +27,19 @@ def ewc(**choices: Any) -> EWC:
     return made
 
 
+def importance(method: EWC) -> dict[str, Tensor]:
+    assert method.importance.value is not None
+    return method.importance.value
+
+
 def squares(value: float) -> Any:
     """Answer the Fisher pass with one value everywhere."""
 
     def answer(item: Work) -> dict[str, Tensor] | None:
         if not isinstance(item, GradientSweep):
             return None
-        parts = {f"backbone.0.{n}": p for n, p in item.backbones[0].named_parameters()}
-        parts |= {f"head.0.{n}": p for n, p in item.heads[0].named_parameters()}
+        parts = {f"backbone.0.{n}": p for n, p in module_of(item, "backbone.0").named_parameters()}
+        parts |= {f"head.{n}": p for n, p in module_of(item, "head").named_parameters()}
         return {name: torch.full_like(p, value).detach() for name, p in parts.items()}
 
     return answer
@@ -49,9 +54,9 @@ def test_every_parameter_is_estimated_after_every_task_on_its_own_images() -> No
         assert items[1].data is work.data
         assert items[1].batch_size == size
         assert outcome.verdict == ("base" if work.number == 1 else "update")
-        named = {f"backbone.0.{n}" for n, _ in method.single_backbone.named_parameters()}
-        assert method.importance.keys() == named | {"head.0.weight", "head.0.bias"}
-    assert method.importance["head.0.weight"].shape == (4, 64)
+        named = {f"backbone.0.{n}" for n, _ in method.network.backbone.named_parameters()}
+        assert importance(method).keys() == named | {"head.weight", "head.bias"}
+    assert importance(method)["head.weight"].shape == (4, 64)
     assert len(method.memory) == 0
 
 
@@ -59,12 +64,12 @@ def test_the_fisher_pass_compares_all_logits() -> None:
     method = ewc()
     drive(method, task(1, FIRST, 0))
     _, items = drive(method, task(2, {3: 6}, 3))
-    head = items[1].heads[0]
+    head = head_of(items[1])
     with torch.no_grad():
         head.weight.zero_()
         head.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 1.0]).log1p())
     # Softmax (1, 1, 1, 2)/5: −ln(2/5); among the new logits alone it would be 0.
-    losses = items[1].objective(batch(torch.tensor([3]), torch.zeros(1, 64)))
+    losses = items[1].objective(batch(items[1], [3], {"backbone.0": torch.zeros(1, 64)}))
     assert {name: loss.weight for name, loss in losses.items()} == {"classification": 1.0}
     assert float(losses["classification"].value) == pytest.approx(0.9162907, abs=1e-6)
 
@@ -72,19 +77,19 @@ def test_the_fisher_pass_compares_all_logits() -> None:
 def test_squares_are_limited_and_merged_by_numbers_of_classes() -> None:
     method = ewc()
     drive(method, task(1, FIRST, 0), squares(3e-5))
-    assert all(torch.all(value == 3e-5) for value in method.importance.values())
+    assert all(torch.all(value == 3e-5) for value in importance(method).values())
     # Above the limit of 1e-4; α = 3/4: 0.75·3e-5 + 0.25·1e-4 = 4.75e-5, the new row has 1e-4.
     drive(method, task(2, {3: 6}, 3), squares(7.0))
-    bias = method.importance["head.0.bias"]
+    bias = importance(method)["head.bias"]
     torch.testing.assert_close(bias, torch.tensor([4.75e-5] * 3 + [1e-4]))
-    stem = method.importance["backbone.0.stem.0.weight"]
+    stem = importance(method)["backbone.0.stem.0.weight"]
     torch.testing.assert_close(stem, torch.full_like(stem, 4.75e-5))
 
 
 def test_forgotten_classes_do_not_count() -> None:
     method = ewc()
     drive(method, task(1, FIRST, 0), squares(4e-5))
-    method.forget([1])
+    forget(method, [1])
     work = Task(
         number=2,
         data=labelled({3: 6}),
@@ -95,7 +100,7 @@ def test_forgotten_classes_do_not_count() -> None:
     )
     # α = 2/3 of the classes that are left: (2·4 + 1)/3 · 1e-5.
     drive(method, work, squares(1e-5))
-    stem = method.importance["backbone.0.stem.0.weight"]
+    stem = importance(method)["backbone.0.stem.0.weight"]
     torch.testing.assert_close(stem, torch.full_like(stem, 3e-5))
 
 
@@ -103,9 +108,8 @@ def update_phase(method: EWC) -> tuple[Phase, LinearHead]:
     """Stop a second task at its phase."""
     item = next(method.learn(task(2, {3: 6, 4: 6}, 3)))
     assert isinstance(item, Phase)
-    (head,) = item.heads
-    assert isinstance(head, LinearHead)
-    return item, head
+    assert list(item.parts) == ["backbone.0", "head"]
+    return item, head_of(item)
 
 
 def test_the_penalty_holds_what_the_last_task_left() -> None:
@@ -113,7 +117,7 @@ def test_the_penalty_holds_what_the_last_task_left() -> None:
     drive(method, task(1, FIRST, 0), squares(2e-5))
     item, head = update_phase(method)
     assert item.data.labels.unique().tolist() == [3, 4]
-    probe = batch(torch.tensor([3]), torch.zeros(1, 64))
+    probe = batch(item, [3], {"backbone.0": torch.zeros(1, 64)})
     losses = item.objective(probe)
     assert losses["penalty"].weight == 1000.0
     assert float(losses["penalty"].value.detach()) == 0.0
@@ -124,7 +128,7 @@ def test_the_penalty_holds_what_the_last_task_left() -> None:
     assert float(item.objective(probe)["penalty"].value.detach()) == pytest.approx(1.6e-4, rel=1e-5)
     # All other parameters count too, one batch-norm scale among them: + ½·2e-5·3².
     with torch.no_grad():
-        dict(method.single_backbone.named_parameters())["stem.1.weight"][0] += 3
+        dict(method.network.backbone.named_parameters())["stem.1.weight"][0] += 3
     assert float(item.objective(probe)["penalty"].value.detach()) == pytest.approx(2.5e-4, rel=1e-5)
 
 
@@ -136,7 +140,7 @@ def test_later_tasks_compare_their_own_logits() -> None:
         head.weight.zero_()
         head.bias.copy_(torch.tensor([50.0, 50.0, 50.0, 0.0, 1.0986123]))
     # (0, ln 3) among the new ones: −ln ¼.
-    losses = item.objective(batch(torch.tensor([3]), torch.zeros(1, 64)))
+    losses = item.objective(batch(item, [3], {"backbone.0": torch.zeros(1, 64)}))
     assert float(losses["classification"].value.detach()) == pytest.approx(1.3862944, abs=1e-6)
 
 
@@ -146,11 +150,12 @@ def moved(penalty_weight: float) -> float:
     method: Any = made.method
     data = labelled({0: 12, 1: 12})
     made.update(data.images, class_names(data))
-    before = state(method.single_backbone)
-    method.importance = {n: torch.full_like(v, 0.01) for n, v in method.importance.items()}
+    before = state(method.network.backbone)
+    even = {n: torch.full_like(v, 0.01) for n, v in importance(method).items()}
+    method.importance.value = even
     data = labelled({2: 12, 3: 12})
     made.update(data.images, class_names(data))
-    after = method.single_backbone.named_parameters()
+    after = method.network.backbone.named_parameters()
     return sum(float((value - before[name]).square().sum()) for name, value in after)
 
 
@@ -159,11 +164,19 @@ def test_what_is_important_stays_near_the_anchor() -> None:
     assert moved(1000.0) < 0.1 * moved(0.0)
 
 
-@pytest.mark.parametrize("damage", ["missing", "unknown part", "another shape", "not finite"])
-def test_a_damaged_importance_is_refused(damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("missing", "lacks the importance of its network"),
+        ("unknown part", "has parts that it never writes: 'more'"),
+        ("another shape", "importance"),
+        ("not finite", "importance"),
+    ],
+)
+def test_a_damaged_importance_is_refused(damage: str, said: str) -> None:
     method = ewc()
     drive(method, task(1, FIRST, 0))
-    saved = method.state()
+    saved = method.kept.state()
     parts: dict[str, dict[str, Tensor]] = {n: dict(p) for n, p in saved.parts.items()}
     match damage:
         case "missing":
@@ -171,8 +184,8 @@ def test_a_damaged_importance_is_refused(damage: str) -> None:
         case "unknown part":
             parts["more"] = {}
         case "another shape":
-            parts["importance"]["head.0.bias"] = torch.zeros(2)
+            parts["importance"]["head.bias"] = torch.zeros(2)
         case _:
-            parts["importance"]["head.0.bias"] = torch.full((3,), torch.inf)
-    with pytest.raises(DamagedError, match="importance"):
-        ewc().restore(MethodState(saved.values, parts), 3)
+            parts["importance"]["head.bias"] = torch.full((3,), torch.inf)
+    with pytest.raises(DamagedError, match=said):
+        ewc().kept.restore(MethodState(saved.values, parts), 3)

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from driven import drive
+from driven import backbones_of, batch, drive, forget, head_of, module_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FosterSettings
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Phase, Sweep
+from grace.engine.parts import named_parameters
+from grace.engine.phase import Loss, Phase, Sweep
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
 from grace.methods.foster import Foster
 from grace.methods.workshop import Workshop
 from grace.networks.backbone import Backbone
-from grace.networks.heads import MASKED
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import MASKED, LinearHead
 from grace.storage.errors import DamagedError
 from tiny_streams import (
     SIZE,
@@ -74,27 +75,23 @@ def phases(made: Foster, work: Task) -> list[Phase]:
 
 def even(phase: Phase, *biases: Sequence[float]) -> None:
     """Make a phase's heads give their biases whatever the features."""
+    heads = [name for name in ("head", "features") if name in phase.parts]
     with torch.no_grad():
-        for head, bias in zip(phase.heads, biases, strict=True):
-            head.get_parameter("weight").zero_()
-            head.get_parameter("bias").copy_(torch.tensor(bias))
+        for head, bias in zip(heads, biases, strict=True):
+            head_of(phase, head).weight.zero_()
+            head_of(phase, head).bias.copy_(torch.tensor(bias))
 
 
 @torch.no_grad()
-def losses_of(
-    phase: Phase, labels: Sequence[int], frozen: Sequence[Tensor] = ()
-) -> dict[str, Loss]:
-    count = len(labels)
-    features = torch.rand(count, 64)
-    batch = Batch(
-        images=torch.zeros(count, 3, 8, 8),
-        labels=torch.tensor(labels),
-        frozen=frozen or [features] * len(phase.frozen),
-        learned=[features],
-        epoch=0,
-        generator=torch.Generator(),
-    )
-    return dict(phase.objective(batch))
+def losses_of(phase: Phase, labels: Sequence[int]) -> dict[str, Loss]:
+    features = torch.rand(len(labels), 64)
+    from_images = [name for name, part in phase.parts.items() if "images" in part.reads]
+    return dict(phase.objective(batch(phase, labels, dict.fromkeys(from_images, features))))
+
+
+def teacher_of(made: Foster) -> ExpandableNetwork:
+    assert made.teacher.value is not None
+    return made.teacher.value
 
 
 class TestBoosting:
@@ -104,8 +101,10 @@ class TestBoosting:
         drive(made, task(1, {0: 4, 1: 4}, 0))
         even_old = torch.tensor([2 * math.log(3), 0.0])
         with torch.no_grad():
-            made.network.head.weight.zero_()
-            made.network.head.bias.copy_(even_old)
+            head = made.network.head
+            assert isinstance(head, LinearHead)
+            head.weight.zero_()
+            head.bias.copy_(even_old)
         phase = next(made.learn(task(2, {2: 2}, 2)))
         assert isinstance(phase, Phase)
         return phase
@@ -134,11 +133,12 @@ class TestBoosting:
         old = made.network
         phase = phases(made, task(2, {2: 4, 3: 4}, 2))[0]
         assert phase.name == "boost"
-        assert list(phase.frozen) == list(old.backbones)
-        (new,) = phase.backbones
+        assert backbones_of(phase, training=False) == list(old.backbones)
+        assert module_of(phase, "old.head") is old.head
+        (new,) = backbones_of(phase, training=True)
         assert new is not old.backbones[0]
         assert same(state(new), state(old.backbones[0]))
-        head, feature_head = (state(part) for part in phase.heads)
+        head, feature_head = (state(head_of(phase, name)) for name in ("head", "features"))
         assert torch.equal(head["weight"][:2, :64], old.head.weight)
         assert feature_head["weight"].shape == (4, 64)
         # Not the fresh draw of the grown head's new columns.
@@ -167,7 +167,7 @@ class TestBoosting:
     def test_a_forgotten_class_does_not_count(self) -> None:
         made = method(memory_size=6, boosting_beta=0.5)
         drive(made, task(1, {0: 2, 1: 2, 2: 2}, 0))
-        made.forget([1])
+        forget(made, [1])
         work = Task(
             number=2,
             data=labelled({3: 1}),
@@ -184,11 +184,10 @@ class TestBoosting:
         assert float(losses["classification"].value) == pytest.approx(-math.log(5 / 8), abs=1e-6)
         assert float(losses["features"].value) == pytest.approx(math.log(3), abs=1e-6)
         # The student's and the teacher's logits of it are masked alike.
-        teacher = made.teacher
-        assert teacher is not None
+        teacher = teacher_of(made)
         assert teacher.head.masked == (1,)
         assert math.isfinite(float(losses_of(compress, [3])["distillation"].value))
-        made.forget([1, 2])
+        forget(made, [1, 2])
         features = torch.rand(1, 128)
         assert [float(v) == MASKED for v in teacher.head(features)[0]] == [False, True, True, False]
 
@@ -199,9 +198,12 @@ class TestCompression:
         drive(made, task(1, {0: 4, 1: 4}, 0))
         phase = phases(made, task(2, {2: 2}, 2))[1]
         assert phase.teacher is not None
+        head = phase.teacher.head
+        assert isinstance(head, LinearHead)
+        assert module_of(phase, "old.head") is head
         with torch.no_grad():
-            phase.teacher.head.weight.zero_()
-            phase.teacher.head.bias.copy_(torch.tensor([2 * math.log(2), 0.0, 2 * math.log(3)]))
+            head.weight.zero_()
+            head.bias.copy_(torch.tensor([2 * math.log(2), 0.0, 2 * math.log(3)]))
         even(phase, [2 * math.log(4), 0.0, 0.0])
         losses = losses_of(phase, [0, 1])
         # T = 2: teacher (2, 1, 3)/6; β = ½ gives w = (9/8, 9/8, 3/4), so q ∝ (2, 1, 2).
@@ -220,21 +222,23 @@ class TestCompression:
             """What boosting did to what it trains."""
             if isinstance(item, Phase) and item.name == "boost":
                 with torch.no_grad():
-                    for part in (*item.backbones, *item.heads):
-                        for parameter in part.parameters():
-                            parameter.add_(1.0)
+                    for parameter in named_parameters(item.parts).values():
+                        parameter.add_(1.0)
 
         phase = drive(made, task(2, {2: 4}, 2), moved)[1][1]
         assert phase.name == "compress"
-        (student,) = phase.backbones
+        (student,) = backbones_of(phase, training=True)
+        assert student is module_of(phase, "student")
         assert student is not old.backbones[0]
         assert same(state(student), state(old.backbones[0]))
         # Its old rows are the old head's, not the boosted one's.
-        assert torch.equal(phase.heads[0].weight[:2], old.head.weight)
-        assert torch.equal(phase.heads[0].bias, torch.zeros(3))
-        assert phase.heads[0].weight[2].any()
-        assert list(phase.frozen) == list(phase.teacher.backbones)
-        assert phase.frozen[0] is old.backbones[0]
+        head = head_of(phase)
+        assert torch.equal(head.weight[:2], old.head.weight)
+        assert torch.equal(head.bias, torch.zeros(3))
+        assert head.weight[2].any()
+        frozen = backbones_of(phase, training=False)
+        assert frozen == list(phase.teacher.backbones)
+        assert frozen[0] is old.backbones[0]
         # It becomes the next task's old network.
         assert list(made.network.backbones) == [student]
 
@@ -252,19 +256,17 @@ class TestTeacher:
         drive(made, task(1, {0: 4, 1: 4}, 0))
         sweeps = [i for i in drive(made, task(2, {2: 4}, 2))[1] if isinstance(i, Sweep)]
         assert [sweep.name for sweep in sweeps] == ["herd", "class means"]
-        assert made.teacher is not None
-        chosen = made.teacher if who == "teacher" else made.network
-        assert list(sweeps[0].backbones) == list(chosen.backbones)
+        chosen = teacher_of(made) if who == "teacher" else made.network
+        assert [part.module for part in sweeps[0].parts.values()] == list(chosen.backbones)
         # The means are those of the network that goes on.
-        assert list(sweeps[1].backbones) == list(made.network.backbones)
+        assert [part.module for part in sweeps[1].parts.values()] == list(made.network.backbones)
 
     def test_it_is_tested_beside_the_student(self) -> None:
         made = taught()
         scores = made.scores(PROBE)
         assert list(scores) == ["linear", "nearest_mean", "teacher"]
         assert isinstance(made.method, Foster)
-        teacher = made.method.teacher
-        assert teacher is not None
+        teacher = teacher_of(made.method)
         assert len(teacher.backbones) == 2
         mean, std = (torch.tensor(v)[:, None, None] for v in (made.mean, made.std))
         with torch.no_grad():
@@ -293,26 +295,26 @@ class TestTeacher:
     def test_under_a_ceiling_it_is_let_go(self, tmp_path: Path) -> None:
         made = taught(tmp_path / "home", max_mb=1.0)
         assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
-        assert all("teacher" not in name for name in made.method.state().parts)
+        assert all("teacher" not in name for name in made.method.kept.state().parts)
         # A student of 0.3 MB fits where three backbones do not.
         assert made.history[-1].num_bytes < 500_000
         assert made.history[-1].outcome.verdict == "compress"
 
     def test_a_saved_one_of_another_method_is_damage(self) -> None:
         made = taught()
-        saved = made.method.state()
+        saved = made.method.kept.state()
         parts = {n: part for n, part in saved.parts.items() if n != "teacher.backbone.1"}
         with pytest.raises(DamagedError, match=r"the saved teacher\.head is torch"):
-            method().restore(type(saved)(saved.values, parts), 3)
+            method().kept.restore(type(saved)(saved.values, parts), 3)
         stray = {name: part for name, part in saved.parts.items() if name.startswith("teacher.")}
         with pytest.raises(DamagedError, match="parts that it never writes"):
-            method().restore(type(saved)(saved.values, stray), 3)
+            method().kept.restore(type(saved)(saved.values, stray), 3)
 
     @pytest.mark.parametrize("name", ["teacher.backbone.0", "teacher.head"])
     def test_a_teacher_is_refused_before_it_is_built(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        saved = taught().method.state()
+        saved = taught().method.kept.state()
         first = next(iter(saved.parts[name]))
         part = {**saved.parts[name], first: torch.full_like(saved.parts[name][first], math.nan)}
         fresh, built = method(), []
@@ -324,7 +326,7 @@ class TestTeacher:
 
         monkeypatch.setattr(type(fresh.workshop), "backbone", counted)
         with pytest.raises(DamagedError, match=f"saved {called(name)} holds numbers not finite"):
-            fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+            fresh.kept.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
         # The student's alone.
         assert len(built) == 1
 

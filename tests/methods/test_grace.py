@@ -4,19 +4,22 @@
 phases then are not carried out, and a sweep's answer is made up.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import driven
+from driven import Answer, backbones_of, batch, head_of, module_of
 from grace.capacity.saturation import FeatureMoments
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, GraceSettings
 from grace.data.images import LabelledImages, TensorImages
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Phase, PhaseResult, Sweep
+from grace.engine import parts as graph
+from grace.engine.phase import Batch, Phase, Sweep, Work
 from grace.methods.base import Outcome
 from grace.methods.der import DER
 from grace.methods.grace import Grace
@@ -37,40 +40,27 @@ def grace(memory_size: int = 0, **choices: Any) -> Grace:
     return made
 
 
-Answer = Callable[[Phase | Sweep], Any]
-
-
 def drive(
     method: Grace | DER, work: Task, answer: Answer | None = None
 ) -> tuple[Outcome, list[Any]]:
     """Carry ``learn`` through without training; return its outcome and what it yielded."""
-    items: list[Any] = []
 
-    steps, result = method.learn(work), None
-    try:
-        while True:
-            item = steps.send(result)
-            items.append(item)
-            result = answer(item) if answer else None
-            if result is None:
-                result = made_up(item)
-    except StopIteration as stop:
-        return stop.value, items
+    def answered(item: Work) -> Any:
+        result = answer(item) if answer else None
+        return 0.5 if result is None and item.name == "assess" else result
+
+    return driven.drive(method, work, answered)
 
 
-def made_up(item: Phase | Sweep) -> Any:
-    if isinstance(item, Phase):
-        for module in [*item.backbones, *item.heads]:
-            module.eval().requires_grad_(False)
-        return PhaseResult({})
-    return 0.5 if item.name == "assess" else torch.rand(len(item.data), 64)
+def made_up(item: Work) -> Any:
+    return 0.5 if item.name == "assess" else driven.made_up(item)
 
 
 def saturations(values: Sequence[float]) -> Answer:
     """Answer the n-th Assess with the n-th value."""
     left = list(values)
 
-    def answer(item: Phase | Sweep) -> float | None:
+    def answer(item: Work) -> float | None:
         return left.pop(0) if item.name == "assess" else None
 
     return answer
@@ -134,7 +124,7 @@ class TestVerdicts:
         history = []
         for work in stream(3, 2, 1, 4, 2, 1):
             drive(method, work)
-            history.append(list(method.class_counts))
+            history.append(list(method.values.class_counts))
         assert history == [[3], [5], [5, 1], [5, 5], [5, 5, 2], [5, 5, 3]]
 
     def test_always_compressing_keeps_one_backbone(self) -> None:
@@ -150,10 +140,16 @@ class TestVerdicts:
             drive(method, work)
         outcome, items = drive(method, task(3, {0: 4, 3: 4}, 4))
         assert outcome == Outcome(verdict="refresh", threshold=0.9)
-        assert method.class_counts == [4]
+        assert method.values.class_counts == [4]
         assert [item.name for item in items] == ["refresh"]
         outcome, _ = drive(method, task(4, {4: 4}, 4))
         assert outcome.threshold == 0.9
+
+
+def assessed(sweep: Sweep) -> list[torch.nn.Module]:
+    """What is run of a sweep, which reads images alone."""
+    assert all(list(part.reads) == ["images"] for part in sweep.parts.values())
+    return [part.module for part in sweep.parts.values()]
 
 
 class TestAssess:
@@ -172,7 +168,7 @@ class TestAssess:
         assert [item.name for item in items][:2] == ["grow", "assess"]
         (sweep,) = self.sweeps(items)
         assert not sweep.augmented
-        assert list(sweep.backbones) == [mergeable]
+        assert assessed(sweep) == [mergeable]
         assert sweep.data.labels.tolist() == [2] * 4 + [3] * 4 + [0, 0, 1, 1]
         assert method.network.backbones[0] is mergeable
 
@@ -186,7 +182,7 @@ class TestAssess:
         (sweep,) = self.sweeps(items)
         assert sweep.augmented
         assert sweep.data.labels.tolist() == [0] * 4 + [1] * 4
-        assert list(sweep.backbones) == [method.network.backbones[0]]
+        assert assessed(sweep) == [method.network.backbones[0]]
         exemplars = method.memory.data().labels.tolist()
 
         # Task 2 is decided by 0.7, measured in task 1, whatever its own end will say.
@@ -196,7 +192,7 @@ class TestAssess:
         assert [item.name for item in items] == ["grow", "assess", "herd", "class means"]
         (sweep,) = self.sweeps(items)
         # The provisional backbone has become the mergeable one; memory before its update.
-        assert list(sweep.backbones) == [method.network.backbones[1]]
+        assert assessed(sweep) == [method.network.backbones[1]]
         assert sweep.data.labels.tolist() == [2] * 4 + [3] * 4 + exemplars
 
         outcome, items = drive(method, third, saturations([0.9]))
@@ -205,7 +201,7 @@ class TestAssess:
         names = [item.name for item in items]
         assert names == ["grow", "compress", "assess", "herd", "class means"]
         # After a compression the student is assessed.
-        assert list(self.sweeps(items)[0].backbones) == [method.network.backbones[-1]]
+        assert assessed(self.sweeps(items)[0]) == [method.network.backbones[-1]]
 
     def test_a_refresh_leaves_the_saturation_that_decides_next(self) -> None:
         method = grace(assess_on="previous", threshold=0.6)
@@ -270,14 +266,14 @@ class TestStudent:
         mergeable = state(method.network.backbones[-1])
         seen: dict[str, dict[str, Tensor]] = {}
 
-        def answer(item: Phase | Sweep) -> None:
+        def answer(item: Work) -> None:
             if item.name == "grow":
-                assert isinstance(item, Phase)
-                scatter(item.backbones[0], 2)
-                seen["provisional"] = state(item.backbones[0])
+                (provisional,) = backbones_of(item, training=True)
+                scatter(provisional, 2)
+                seen["provisional"] = state(provisional)
             if item.name == "compress":
-                assert isinstance(item, Phase)
-                seen["student"] = state(item.backbones[0])
+                (student,) = backbones_of(item, training=True)
+                seen["student"] = state(student)
 
         outcome, items = drive(method, second, answer)
         phase = phase_named(items, "compress")
@@ -321,16 +317,16 @@ class TestStudent:
 
     def test_the_head_is_fresh_over_one_backbone_less(self) -> None:
         *_, phase = self.compressed()
-        head = phase.heads[0]
-        assert isinstance(head, LinearHead)
+        head = head_of(phase)
+        assert list(phase.parts["head"].reads) == ["student"]
         assert head.weight.shape == (4, 64)
         assert not head.bias.any()
         # U(−b, b) with b = sqrt(3/64) (spec §1.5), and not the teacher's rows; the one new row
         # has been aligned since.
         bound = (3 / 64) ** 0.5
         assert bound * 0.9 < float(head.weight[:3].abs().max()) <= bound
-        projection = phase.heads[1]
-        assert isinstance(projection, LinearHead)
+        projection = head_of(phase, "projection")
+        assert list(phase.parts["projection"].reads) == ["student"]
         assert projection.weight.shape == (128, 64)
 
     def test_fixed_backbones_stay_and_the_student_comes_last(self) -> None:
@@ -340,11 +336,12 @@ class TestStudent:
         fixed, mergeable = method.network.backbones
         _, items = drive(method, task(3, {4: 4}, 4))
         phase = phase_named(items, "compress")
-        assert list(phase.frozen)[:2] == [fixed, mergeable]
-        assert len(phase.frozen) == 3
+        frozen = backbones_of(phase, training=False)
+        assert frozen[:2] == [fixed, mergeable]
+        assert len(frozen) == 3
         assert method.network.backbones[0] is fixed
-        assert list(method.network.backbones)[1:] == list(phase.backbones)
-        assert method.network.head is phase.heads[0]
+        assert list(method.network.backbones)[1:] == backbones_of(phase, training=True)
+        assert method.network.head is head_of(phase)
         assert method.network.head.weight.shape == (5, 128)
 
 
@@ -370,9 +367,8 @@ class TestObjectives:
         steps, result = method.learn(task(3, {4: 4}, 4)), None
         item = steps.send(None)
         assert isinstance(item, Phase)
-        grown = item.heads[0]
-        assert isinstance(grown, LinearHead)
-        teacher = ExpandableNetwork([*method.network.backbones, item.backbones[0]], grown)  # type: ignore[list-item]
+        provisional = module_of(item, "new")
+        teacher = ExpandableNetwork([*method.network.backbones, provisional], head_of(item))
         while item.name != "compress":
             result = made_up(item)
             item = steps.send(result)
@@ -382,9 +378,12 @@ class TestObjectives:
     def batch(self, phase: Phase, labels: Sequence[int] = (0, 1, 2, 3, 4, 4)) -> Batch:
         """Random features in place of the backbones' outputs."""
         draws = torch.Generator().manual_seed(0)
-        frozen = [torch.rand(6, 64, generator=draws) for _ in phase.frozen]
-        learned = [torch.rand(6, 64, generator=draws).requires_grad_()]
-        return Batch(torch.zeros(6, 3, 8, 8), torch.tensor(labels), frozen, learned, 0, draws)
+        features: dict[str, Tensor] = {}
+        for name, part in phase.parts.items():
+            if "images" in part.reads:
+                features[name] = torch.rand(6, 64, generator=draws)
+                features[name].requires_grad_(bool(part.trains))
+        return batch(phase, labels, features)
 
     def test_weights_of_the_three_terms(self) -> None:
         phase, _, _ = self.at_compress(logit_weight=0.4, feature_weight=1.6)
@@ -398,18 +397,18 @@ class TestObjectives:
 
     def test_values_of_the_three_terms(self) -> None:
         phase, teacher, method = self.at_compress(temperature=2.0)
-        batch = self.batch(phase)
-        losses = phase.objective(batch)
-        head, projection = phase.heads
+        given = self.batch(phase)
+        losses = phase.objective(given)
+        head, projection = head_of(phase), head_of(phase, "projection")
         # Written out from paper Eqs. 10 to 12: the student shares the fixed backbone (first),
         # the teacher is [fixed, mergeable, provisional].
-        fixed, mergeable, provisional = batch.frozen
-        student = head(torch.cat([fixed, batch.learned[0]], dim=1))
+        fixed, mergeable, provisional = (given[f"old.{i}"] for i in range(3))
+        student = head(torch.cat([fixed, given["student"]], dim=1))
         z = (teacher.head(torch.cat([fixed, mergeable, provisional], dim=1)) / 2).softmax(1)
         q = (student / 2).softmax(1)
         kl = 4 * (z * (z.log() - q.log())).sum() / 6
-        errors = projection(batch.learned[0]) - torch.cat([mergeable, provisional], dim=1)
-        picked = student.softmax(1)[torch.arange(6), batch.labels]
+        errors = projection(given["student"]) - torch.cat([mergeable, provisional], dim=1)
+        picked = student.softmax(1)[torch.arange(6), given.labels]
         torch.testing.assert_close(losses["logits"].value, kl)
         torch.testing.assert_close(losses["features"].value, errors.square().sum() / (6 * 128))
         torch.testing.assert_close(losses["classification"].value, -picked.log().mean())
@@ -417,13 +416,16 @@ class TestObjectives:
 
     def test_gradients_reach_the_student_only(self) -> None:
         phase, teacher, _ = self.at_compress()
-        for module in phase.heads:
+        heads = [head_of(phase), head_of(phase, "projection")]
+        for module in heads:
             module.requires_grad_(True)
-        batch = self.batch(phase)
-        total = torch.stack([loss.value for loss in phase.objective(batch).values()]).sum()
-        wanted = [*batch.learned, *[p for module in phase.heads for p in module.parameters()]]
+        given = self.batch(phase)
+        total = torch.stack([loss.value for loss in phase.objective(given).values()]).sum()
+        wanted = [given["student"], *[p for module in heads for p in module.parameters()]]
         assert all(bool(grad.any()) for grad in torch.autograd.grad(total, wanted))
         assert not any(parameter.requires_grad for parameter in teacher.parameters())
+        trained = {name.partition(".")[0] for name in graph.named_parameters(phase.parts)}
+        assert trained == {"student", "head", "projection"}
 
     @pytest.mark.parametrize(
         ("choices", "expected"),
@@ -455,7 +457,11 @@ class TestObjectives:
         phase, _, _ = self.at_compress(**choices)
         losses = phase.objective(self.batch(phase))
         assert {name: loss.weight for name, loss in losses.items()} == pytest.approx(expected)
-        assert len(phase.heads) == 1 + ("features" in expected)
+        trained = {name for name, part in phase.parts.items() if part.changes}
+        extra = {"projection"} if "features" in expected else set()
+        assert trained == {"student", "head"} | extra
+        # The teacher's head is not computed where nobody asks for its logits.
+        assert ("old.head" in phase.parts) == ("logits" in expected)
 
     def test_refresh_distils_half_and_half(self) -> None:
         method = grace(expand_at=(2,), logit_weight=0.4, feature_weight=1.6)
@@ -463,7 +469,7 @@ class TestObjectives:
             drive(method, work)
         present = list(method.network.backbones)
         phase = phase_named(drive(method, task(3, {1: 4}, 4))[1], "refresh")
-        assert list(phase.frozen) == present
+        assert backbones_of(phase, training=False) == present
         losses = phase.objective(self.batch(phase, (0, 1, 2, 3, 3, 3)))
         assert {name: loss.weight for name, loss in losses.items()} == {
             "classification": 0.5,
@@ -471,9 +477,10 @@ class TestObjectives:
             "features": pytest.approx(0.8),
         }
         # The student replaces the mergeable backbone alone, and starts as its copy.
-        assert phase.heads[1].weight.shape == (64, 64)
-        assert same(state(phase.backbones[0]), state(present[-1]))
-        assert phase.backbones[0] is not present[-1]
+        assert head_of(phase, "projection").weight.shape == (64, 64)
+        (student,) = backbones_of(phase, training=True)
+        assert same(state(student), state(present[-1]))
+        assert student is not present[-1]
 
     def test_grow_sums_main_and_auxiliary_cross_entropy(self) -> None:
         method = grace(auxiliary_weight=0.7)
@@ -482,13 +489,12 @@ class TestObjectives:
         features = torch.rand(4, 64, generator=torch.Generator().manual_seed(0))
         frozen = torch.rand(4, 64, generator=torch.Generator().manual_seed(1))
         labels = torch.tensor([0, 1, 2, 3])
-        batch = Batch(torch.zeros(4, 3, 8, 8), labels, [frozen], [features], 0, torch.Generator())
-        losses = phase.objective(batch)
+        losses = phase.objective(batch(phase, labels, {"old.0": frozen, "new": features}))
         assert {n: loss.weight for n, loss in losses.items()} == {
             "classification": 1.0,
             "auxiliary": 0.7,
         }
-        head, auxiliary = phase.heads
+        head, auxiliary = head_of(phase), head_of(phase, "auxiliary")
         main = head(torch.cat([frozen, features], dim=1)).softmax(1)[range(4), labels]
         # Old classes 0 and 1 → 0; new classes 2 and 3 → 1 and 2.
         extra = auxiliary(features).softmax(1)[range(4), [0, 0, 1, 2]]
@@ -518,12 +524,10 @@ class TestAlignment:
         lengths: dict[str, tuple[float, float]] = {}
         heads: list[LinearHead] = []
 
-        def answer(item: Phase | Sweep) -> None:
+        def answer(item: Work) -> None:
             stretch(item)
             if item.name == "grow":
-                assert isinstance(item, Phase)
-                assert isinstance(item.heads[0], LinearHead)
-                heads.append(item.heads[0])
+                heads.append(head_of(item))
             if heads:
                 weight = heads[0].weight
                 lengths[item.name] = (mean_length(weight[:3]), mean_length(weight[3:]))
@@ -543,13 +547,11 @@ class TestAlignment:
         assert torch.equal(method.network.head.weight, before)
 
 
-def stretch(item: Phase | Sweep) -> None:
+def stretch(item: Work) -> None:
     """As training would: make the newest two rows of the main head long."""
     if isinstance(item, Phase) and item.name != "base":
-        head = item.heads[0]
-        assert isinstance(head, LinearHead)
         with torch.no_grad():
-            head.weight[-2:] *= 4
+            head_of(item).weight[-2:] *= 4
 
 
 class TestGrow:
@@ -561,12 +563,12 @@ class TestGrow:
         before = method.network
         seen: list[bool] = []
 
-        def answer(item: Phase | Sweep) -> None:
+        def answer(item: Work) -> None:
             if item.name == "grow":
-                assert isinstance(item, Phase)
-                seen.append(same(state(item.backbones[0]), state(before.backbones[0])))
-                assert list(item.frozen) == list(before.backbones)
-                assert item.backbones[0] is not before.backbones[0]
+                (provisional,) = backbones_of(item, training=True)
+                seen.append(same(state(provisional), state(before.backbones[0])))
+                assert backbones_of(item, training=False) == list(before.backbones)
+                assert provisional is not before.backbones[0]
                 # The network in use is the old one until the verdict.
                 assert method.network is before
 
@@ -587,18 +589,16 @@ class TestDER:
             assert made.network.head.weight.shape == (work.num_classes, 64 * number)
             assert outcome.verdict == ("base" if number == 1 else "grow")
         phase = phase_named(items, "grow")
-        assert len(phase.frozen) == 2
-        auxiliary = phase.heads[1]
+        assert len(backbones_of(phase, training=False)) == 2
+        auxiliary = head_of(phase, "auxiliary")
         # d → K_new + 1, and targets 0 for old classes, 1 for the only new one.
         assert auxiliary.weight.shape == (2, 64)
         features = [torch.rand(5, 64) for _ in range(3)]
-        labels = torch.arange(5)
-        batch = Batch(
-            torch.zeros(5, 3, 8, 8), labels, features[:2], features[2:], 0, torch.Generator()
-        )
+        outputs = dict(zip(("old.0", "old.1", "new"), features, strict=True))
+        given = batch(phase, torch.arange(5), outputs)
         predicted = auxiliary(features[2]).softmax(1)[range(5), [0, 0, 0, 0, 1]]
         torch.testing.assert_close(
-            phase.objective(batch)["auxiliary"].value, -predicted.log().mean()
+            phase.objective(given)["auxiliary"].value, -predicted.log().mean()
         )
 
     def test_is_grace_that_always_grows(self) -> None:
@@ -622,15 +622,13 @@ def test_a_compression_for_real() -> None:
     teachers: list[LinearHead] = []
     heads: list[Mapping[str, Tensor]] = []
 
-    def before(item: Phase | Sweep) -> None:
+    def before(item: Work) -> None:
         if item.name == "assess":
             heads.append(state(teachers[0]))
 
-    def after(item: Phase | Sweep, result: Any) -> None:
+    def after(item: Work, result: Any) -> None:
         if item.name == "grow":
-            assert isinstance(item, Phase)
-            assert isinstance(item.heads[0], LinearHead)
-            teachers.append(item.heads[0])
+            teachers.append(head_of(item))
 
     watch(made, before, after)
     for counts in ({0: 16, 1: 16}, {2: 16, 3: 16}):
@@ -655,7 +653,7 @@ def test_a_sweep_of_assess_equals_a_plain_svd() -> None:
     made = learner(GraceSettings(base=recipe(2), grow=recipe(), compress=recipe()))
     found: list[tuple[float, float]] = []
 
-    def after(item: Phase | Sweep, result: Any) -> None:
+    def after(item: Work, result: Any) -> None:
         if item.name != "assess":
             return
         assert isinstance(item, Sweep)
@@ -663,7 +661,7 @@ def test_a_sweep_of_assess_equals_a_plain_svd() -> None:
         assert isinstance(images, TensorImages)
         normalised = (images.pixels.float() / 255 - 0.4) / 0.3
         with torch.no_grad():
-            features = item.backbones[0](normalised).double()
+            features = assessed(item)[0](normalised).double()
         # Appendix B by torch.linalg: centre, singular values, p = s/Σs, exp of the entropy.
         sigma = torch.linalg.svdvals(features - features.mean(0))
         p = sigma[sigma > 1e-5] / sigma[sigma > 1e-5].sum()

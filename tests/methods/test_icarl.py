@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from driven import batch, drive
+from driven import backbones_of, batch, drive, head_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ICaRLSettings
 from grace.methods.icarl import ICaRL
@@ -35,9 +35,9 @@ def test_the_loss_by_hand(weight: float) -> None:
     _, items = drive(method, task(2, {2: 4}, 2))
     phase = items[0]
     with torch.no_grad():
-        phase.heads[0].weight.zero_()
-        phase.heads[0].bias.copy_(torch.tensor([0.0, 2 * math.log(3), math.log(2)]))
-    losses = phase.objective(batch(torch.tensor([2]), torch.rand(1, 64), torch.rand(1, 64)))
+        head_of(phase).weight.zero_()
+        head_of(phase).bias.copy_(torch.tensor([0.0, 2 * math.log(3), math.log(2)]))
+    losses = phase.objective(batch(phase, [2]))
     # CE over all three: exp(z) = (1, 9, 2), −ln(2/12).
     assert losses["classification"].weight == 1.0
     assert float(losses["classification"].value) == pytest.approx(math.log(6), abs=1e-6)
@@ -55,9 +55,12 @@ def test_the_teacher_is_the_network_before_the_task() -> None:
     before = state(method.network.backbones[0])
     _, items = drive(method, task(2, {2: 4}, 2))
     phase = items[0]
-    (teacher,) = phase.frozen
+    (teacher,) = backbones_of(phase, training=False)
+    (student,) = backbones_of(phase, training=True)
     assert same(state(teacher), before)
-    assert teacher is not phase.backbones[0]
+    assert teacher is not student
+    assert not phase.parts["old.head"].changes
+    assert phase.parts["old.head"].module is not phase.parts["head"].module
     # D̃_t: the task's images, then the exemplars of both old classes.
     assert len(phase.data) == 4 + 12
 
@@ -105,8 +108,8 @@ def test_known_classes_alone_are_distilled_whole() -> None:
     assert outcome.verdict == "update"
     assert [item.name for item in items] == ["update", "herd", "class means"]
     # Equal networks: the distillation is the teacher's entropy, and its gradient is zero.
-    head, features = items[0].heads[0].requires_grad_(True), torch.rand(3, 64)
-    labels = torch.tensor([0, 1, 1])
-    losses = items[0].objective(batch(labels, features, features))
+    head, features = head_of(items[0]).requires_grad_(True), torch.rand(3, 64)
+    outputs = {"old.0": features, "backbone.0": features}
+    losses = items[0].objective(batch(items[0], [0, 1, 1], outputs))
     (gradient,) = torch.autograd.grad(losses["distillation"].value, head.weight)
     torch.testing.assert_close(gradient, torch.zeros(2, 64), atol=1e-7, rtol=0)

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from driven import drive
+from driven import backbones_of, batch, drive, head_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, MemoSettings
-from grace.engine.phase import Batch, Phase
+from grace.engine.phase import Phase
 from grace.learner import saving
 from grace.learner.export import Preprocessing, check_onnx, export_onnx
 from grace.learner.home import Home
 from grace.learner.learner import Learner
 from grace.methods.memo import Memo
+from grace.networks.heads import LinearHead
 from grace.storage.errors import DamagedError
 from grace.storage.tensors import encoded_size
 from tiny_streams import SIZE, class_names, labelled, learner, recipe, same, settings, state, task
@@ -80,37 +81,39 @@ class TestGrow:
         phase = grow_phase(made)
         network = made.network
         assert network.trunk is not None
-        assert phase.trunk is not None
-        assert phase.trains_trunk is train_base
-        assert same(state(phase.trunk), state(network.trunk))
+        trunk = phase.parts["trunk"]
+        assert trunk.reads == ("images",)
+        assert trunk.trains is train_base
+        assert trunk.changes is train_base
+        assert same(state(trunk.module), state(network.trunk))
         # Where it trains, the network as it stands keeps its own.
-        assert (phase.trunk is network.trunk) is not train_base
-        assert list(phase.frozen) == list(network.backbones)
+        assert (trunk.module is network.trunk) is not train_base
+        assert backbones_of(phase, training=False) == list(network.backbones)
+        branches = [phase.parts[name] for name in ("old.0", "new")]
+        assert all(list(branch.reads) == ["trunk"] for branch in branches)
+        assert not branches[0].changes
 
     def test_a_specialised_block_starts_as_a_copy_of_the_last_one(self) -> None:
         made = method()
         phase = grow_phase(made)
-        (new,) = phase.backbones
+        (new,) = backbones_of(phase, training=True)
         assert new is not made.network.backbones[0]
         assert same(state(new), state(made.network.backbones[0]))
 
     def test_the_loss_by_hand(self) -> None:
         phase = grow_phase(method(auxiliary_weight=0.5))
-        head, auxiliary = phase.heads
+        head, auxiliary = (head_of(phase, name) for name in ("head", "auxiliary"))
         # The head reads both blocks; the auxiliary one the new features: any old class, 3, or 4.
         assert state(head)["weight"].shape == (5, 128)
         assert state(auxiliary)["weight"].shape == (3, 64)
         with torch.no_grad():
-            for module in phase.heads:
+            for module in (head, auxiliary):
                 for parameter in module.parameters():
                     parameter.zero_()
             # (3, 1, 1)/5 for the auxiliary classes.
             auxiliary.get_parameter("bias")[0] = math.log(3)
-        labels = torch.tensor([1, 4])
-        features = torch.rand(2, 64)
-        batch = Batch(torch.zeros(2, 3, 8, 8), labels, [features], [features], 0, torch.Generator())
         with torch.no_grad():
-            losses = phase.objective(batch)
+            losses = phase.objective(batch(phase, [1, 4]))
         assert (losses["classification"].weight, losses["auxiliary"].weight) == (1.0, 0.5)
         assert float(losses["classification"].value) == pytest.approx(math.log(5))
         # −ln(3/5) for the old class 1 and −ln(1/5) for the new class 4.
@@ -121,7 +124,9 @@ class TestGrow:
         made = method()
         drive(made, task(1, {0: 4, 1: 4}, 0))
         drive(made, task(2, {2: 4}, 2))
-        lengths = made.network.head.weight.norm(dim=1)
+        head = made.network.head
+        assert isinstance(head, LinearHead)
+        lengths = head.weight.norm(dim=1)
         assert float(lengths[2]) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
 
 
@@ -176,14 +181,13 @@ def test_size_counts_the_trunk_once() -> None:
 def test_bytes_are_known_beforehand() -> None:
     made = learner(memo())
     for indices, num_old in (((0, 1), 0), ((2,), 2), ((3, 4), 3)):
-        work = task(len(made.history) + 1, dict.fromkeys(indices, 9), num_old)
-        announced = made.method.bytes_after(work, grows=num_old > 0)
+        announced = made.method.kept.bytes_after(num_old + len(indices), int(num_old > 0))
         teach(made, *indices)
         parts = saving.describe(made._contents()).parts
         assert announced == sum(ref.bytes for ref in parts.values())
     # A third branch takes its own weights, not a trunk's again.
     branch = {
-        name: (t.shape, t.dtype) for name, t in made.method.state().parts["backbone.2"].items()
+        name: (t.shape, t.dtype) for name, t in made.method.kept.state().parts["backbone.2"].items()
     }
     assert encoded_size(branch) > 4 * BRANCH
     assert encoded_size(branch) < 4 * (BRANCH + TRUNK // 2)
@@ -219,10 +223,10 @@ def test_exported_it_predicts_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["trunk", "backbone.0", "head"])
 def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
     made = taught()
-    saved = made.method.state()
+    saved = made.method.kept.state()
     kept = {name: part for name, part in saved.parts.items() if name != missing}
     with pytest.raises(DamagedError, match="the saved"):
-        method().restore(type(saved)(saved.values, kept), 3)
+        method().kept.restore(type(saved)(saved.values, kept), 3)
 
 
 @pytest.mark.parametrize(
@@ -231,24 +235,24 @@ def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
 def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
     name: str, called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = taught().method.state()
+    saved = taught().method.kept.state()
     first = next(iter(saved.parts[name]))
     part = {**saved.parts[name], first: torch.zeros(2, 2)}
     fresh = method()
     monkeypatch.setattr(type(fresh.workshop), "backbone", None)
     with pytest.raises(DamagedError, match=f"of the saved {called} is torch.float32"):
-        fresh.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+        fresh.kept.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
 
 
 def test_trunk_and_branch_are_tried_on_an_image() -> None:
     made = taught(tasks=1).method
-    made.refuse_unfit((3, SIZE, SIZE))
+    made.kept.refuse_unfit((3, SIZE, SIZE))
     with pytest.raises(ValueError, match=r"cannot take images of shape \(1, 8, 8\)"):
-        made.refuse_unfit((1, SIZE, SIZE))
+        made.kept.refuse_unfit((1, SIZE, SIZE))
 
 
 def test_a_trunk_of_another_method_is_damage() -> None:
-    saved = taught(tasks=1).method.state()
+    saved = taught(tasks=1).method.kept.state()
     other = learner(DERSettings(base=recipe(), grow=recipe())).method
     with pytest.raises(DamagedError):
-        other.restore(saved, 2)
+        other.kept.restore(saved, 2)

@@ -1,11 +1,15 @@
 """Backbones that share a trunk: the cut changes nothing, and the trunk is computed once."""
 
+import hashlib
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone
 from grace.networks.branching import Fork, split
+from grace.networks.build import build_backbone
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.folding import folded
@@ -81,6 +85,69 @@ def test_parameters_of_trunk_and_branches(backbone: Backbone, shared: int, own: 
     counts = ExpandableNetwork(branches, head, trunk).num_parameters()
     assert counts.backbones == shared + 5 * own
     assert counts.heads == 5 * branch.feature_dim * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("name", "trunk_digest", "branch_digest", "first", "branch_first"),
+    [
+        # What saved learners of MEMO hold; taken of version 0.1.
+        (
+            "resnet32",
+            "34215ce45aad1e40",
+            "8ac23832aef0d2fd",
+            "0.0.weight",
+            "stage.0.0.conv1.weight",
+        ),
+        ("resnet18", "839b2ad6289a52ed", "181b1cf825fa0d34", "0.weight", "stage.0.0.conv1.weight"),
+        ("resnet50", "edf2ba3c529170f1", "724951b51a400a02", "0.weight", "stage.0.0.conv1.weight"),
+        (
+            "timm/resnet10t",
+            "9b8af414fe1c460a",
+            "8a7f9627b5f2160c",
+            "0.0.weight",
+            "stage.0.0.conv1.weight",
+        ),
+    ],
+)
+def test_names_of_saved_tensors_stay(
+    name: str, trunk_digest: str, branch_digest: str, first: str, branch_first: str
+) -> None:
+    if name.startswith("timm/"):
+        pytest.importorskip("timm", reason="the timm extra is not installed")
+    trunk, branch = split(build_backbone(BackboneSettings(name=name), 3, 0))
+    assert (next(iter(trunk.state_dict())), next(iter(branch.state_dict()))) == (
+        first,
+        branch_first,
+    )
+    assert digest_of_names(trunk) == trunk_digest
+    assert digest_of_names(branch) == branch_digest
+
+
+def digest_of_names(module: nn.Module) -> str:
+    return hashlib.sha256("\n".join(module.state_dict()).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, -1, -2, -3])
+def test_a_backbone_can_be_cut_before_any_stage(at: int) -> None:
+    backbone = resnet8().eval()
+    trunk, branch = split(backbone, at)
+    images = torch.randn(2, 3, 32, 32, generator=generator(1))
+    place = at % 4
+    assert torch.equal(trunk(images), backbone.maps(images)[place - 1])
+    assert torch.equal(branch(trunk(images)), backbone(images))
+    assert branch.map_channels == (16, 16, 32, 64)[place:]
+    assert len(branch.stages()) == 4 - place
+    assert all(map(torch.equal, branch.maps(trunk(images)), backbone.maps(images)[place:]))
+    assert num_parameters(trunk) + num_parameters(branch) == num_parameters(backbone)
+    assert not trunk.training
+
+
+@pytest.mark.parametrize("at", [0, 4, -4, -5])
+def test_a_cut_without_stages_before_and_behind_it_is_refused(at: int) -> None:
+    with pytest.raises(ValueError, match=f"'resnet8' cannot be cut before stage {at}"):
+        split(resnet8(), at)
+    with pytest.raises(ValueError, match="before its last stage, because it has 1 stage: choose"):
+        split(split(resnet8())[1])
 
 
 def test_features_stand_side_by_side_and_the_trunk_is_computed_once() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from grace.networks.branching import split
 from grace.networks.cifar_resnet import BasicBlock, CifarResNet
 from grace.randomness import generator
 
@@ -37,7 +38,7 @@ def test_depths_have_the_sizes_of_the_resnet_paper(depth: int, millions: float) 
 def test_shallow_and_deep_part_have_memos_sizes_and_compose() -> None:
     # spec §3.8: generalised block 112,016, specialised block 351,488.
     network = resnet().eval()
-    first, second = network.stages()
+    first, second = split(network)
     assert (count(first), count(second)) == (112_016, 351_488)
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(second(first(images)), network(images))
@@ -161,7 +162,7 @@ def test_graph_can_be_captured_whole() -> None:
 
 def test_channels_last_stays_channels_last() -> None:
     network = resnet(20).to(memory_format=torch.channels_last).eval()
-    maps = network.stages()[0](torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last))
+    maps = split(network)[0](torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last))
     assert maps.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -169,3 +170,20 @@ def test_channels_last_stays_channels_last() -> None:
 def test_impossible_depth_is_refused(depth: int) -> None:
     with pytest.raises(ValueError, match=f"got depth {depth}"):
         resnet(depth)
+
+
+def test_maps_have_the_sizes_of_the_resnet_paper() -> None:
+    # He et al. 2016, section 4.2: 16, 32 and 64 filters on maps of 32, 16 and 8 pixels; the stem
+    # has 16 filters on 32.
+    network = resnet().eval()
+    images = torch.randn(2, 3, 32, 32)
+    maps = network.maps(images)
+    sizes = [(16, 32, 32), (16, 32, 32), (32, 16, 16), (64, 8, 8)]
+    assert [tuple(each.shape[1:]) for each in maps] == sizes
+    assert network.map_channels == (16, 16, 32, 64)
+    torch.testing.assert_close(network(images), maps[-1].mean(dim=(2, 3)))
+    assert torch.equal(network.pool(maps[-1]), network(images))
+    reached = images
+    for stage, own in zip(network.stages(), maps, strict=True):
+        reached = stage(reached)
+        assert torch.equal(reached, own)

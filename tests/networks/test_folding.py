@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from grace.networks.backbone import Backbone, WithMaps
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.folding import folded
 from grace.networks.timm_backbone import TimmBackbone
@@ -11,7 +12,7 @@ from grace.networks.torchvision_resnet import TorchvisionResNet
 from grace.randomness import generator
 
 
-def timm_resnet() -> nn.Module:
+def timm_resnet() -> Backbone:
     pytest.importorskip("timm", reason="the timm extra is not installed")
     return TimmBackbone("resnet10t", 3, 0)
 
@@ -56,6 +57,33 @@ def test_folding_removes_batch_norms_and_keeps_the_outputs(build: Callable[[], n
     assert num_batch_norms(module) > 0
     assert num_batch_norms(inference) == 0
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: CifarResNet(20, 3, generator(0, "test")),
+        lambda: TorchvisionResNet("resnet18", "conv3", 3, 0),
+        timm_resnet,
+    ],
+    ids=["cifar", "resnet18", "timm"],
+)
+def test_features_and_last_map_of_one_pass_are_folded(build: Callable[[], Backbone]) -> None:
+    backbone = build()
+    with_lived_statistics(backbone)
+    module = WithMaps(backbone)
+    assert list(module.state_dict()) == [f"backbone.{name}" for name in backbone.state_dict()]
+    inference = folded(module)
+    assert num_batch_norms(inference) == 0
+    images = torch.randn(4, 3, 16, 16)
+    with torch.no_grad():
+        features, last_map = inference(images)
+        for found, expected in (
+            (features, backbone(images)),
+            (last_map, backbone.maps(images)[-1]),
+        ):
+            tolerance = 1e-5 * max(1.0, float(expected.abs().max()))
+            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
 def test_one_convolution_by_hand() -> None:

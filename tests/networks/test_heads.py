@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace.networks.heads import LinearHead, align_weights, grown
+from grace.networks.heads import LinearHead, align_weights
 from grace.randomness import generator
 
 
@@ -46,7 +46,7 @@ def test_growth_keeps_the_old_block_bit_for_bit(
     with torch.no_grad():
         old.bias.normal_()
     kept = old.weight.clone()
-    new = grown(old, old_width + wider, old_classes + more, generator(1, "growth"))
+    new = old.grown(old_width + wider, old_classes + more, generator(1, "growth"))
     assert (new.num_classes, new.in_features) == (old_classes + more, old_width + wider)
     assert torch.equal(new.weight[:old_classes, :old_width], old.weight)
     assert torch.equal(new.bias[:old_classes], old.bias)
@@ -58,7 +58,7 @@ def test_growth_keeps_the_old_block_bit_for_bit(
 
 def test_growth_draws_everything_else_with_the_total_width_as_fan_in() -> None:
     old = head(64, 200)
-    new = grown(old, 128, 400, generator(1, "growth")).requires_grad_(False)
+    new = old.grown(128, 400, generator(1, "growth")).requires_grad_(False)
     bound = math.sqrt(3 / 128)
     for fresh in (new.weight[:200, 64:], new.weight[200:]):
         assert float(fresh.abs().max()) <= bound

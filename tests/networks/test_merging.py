@@ -17,7 +17,10 @@ from grace.randomness import generator
 class Tiny(Backbone):
     def __init__(self, weights: list[float], mark: float, width: int = 2) -> None:
         super().__init__()
+        self.name = "tiny"
         self.feature_dim = width
+        self.map_channels = (width,)
+        self.pool = nn.Identity()
         self.scale = nn.Parameter(torch.tensor(weights))
         self.norm = nn.BatchNorm1d(width)
         self.mark: Tensor
@@ -29,13 +32,12 @@ class Tiny(Backbone):
             self.norm.num_batches_tracked = torch.tensor(7)
 
     @override
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.norm(images * self.scale)
-        return features
+    def stages(self) -> tuple[nn.Module, ...]:
+        raise ValueError("not cut")
 
     @override
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        raise ValueError("not cut")
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        return (self.norm(images * self.scale),)
 
 
 def test_average_by_hand() -> None:

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from grace.networks.branching import split
 from grace.networks.torchvision_resnet import TorchvisionResNet
 
 
@@ -20,7 +21,7 @@ def test_resnet18_has_the_published_parameter_counts() -> None:
 def test_shallow_and_deep_part_have_memos_sizes_and_compose() -> None:
     # spec §3.8: 2,782,784 with the 7x7 stem, 8,393,728 for layer 4.
     network = TorchvisionResNet("resnet18", "conv7", 3, 0).eval()
-    first, second = network.stages()
+    first, second = split(network)
     assert (count(first), count(second)) == (2_782_784, 8_393_728)
     images = torch.randn(2, 3, 40, 40)
     assert torch.equal(second(first(images)), network(images))
@@ -72,3 +73,24 @@ def test_initialisation_repeats_and_leaves_the_global_generator_alone() -> None:
     assert all(torch.equal(one, two) for one, two in pairs)
     assert not torch.equal(first.body.conv1.weight, other.body.conv1.weight)
     assert not torch.equal(first.body.layer4[1].conv2.weight, other.body.layer4[1].conv2.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "widths", "sides"),
+    [
+        # He et al. 2016, table 1, with 64 pixels in place of 224.
+        ("resnet18", "conv7", (64, 64, 128, 256, 512), (16, 16, 8, 4, 2)),
+        ("resnet18", "cifar", (64, 64, 128, 256, 512), (64, 64, 32, 16, 8)),
+        ("resnet50", "conv7", (64, 256, 512, 1024, 2048), (16, 16, 8, 4, 2)),
+    ],
+)
+def test_maps_have_the_published_sizes(
+    name: str, stem: str, widths: tuple[int, ...], sides: tuple[int, ...]
+) -> None:
+    network = TorchvisionResNet(name, stem, 3, 0).eval()  # type: ignore[arg-type]
+    with torch.no_grad():
+        maps = network.maps(torch.randn(1, 3, 64, 64))
+    assert [tuple(each.shape[1:]) for each in maps] == [
+        (width, side, side) for width, side in zip(widths, sides, strict=True)
+    ]
+    assert network.map_channels == widths

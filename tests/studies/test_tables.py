@@ -130,3 +130,10 @@ def test_tasks_that_leave_no_choice_are_flagged(make_record: MakeRecord) -> None
     assert f"% digits: {note}" in to_latex(comparison_table(records))
     assert comparison_table([make_record("wa", task_aware=False, **stream)]).notes == ()
     assert comparison_table([make_record("wa", 2)]).notes == ()
+    # Rows of other streams: each is named.
+    mixed = [*records, make_record("ewc"), make_record("icarl", task_sizes=(2, 1, 1, 1, 3))]
+    assert [note.partition(" one class")[0] for note in comparison_table(mixed).notes] == [
+        "digits/der: tasks 2, 3 have",
+        "digits/icarl: tasks 2 to 4 have",
+        "digits/replay: tasks 2, 3 have",
+    ]

@@ -21,11 +21,17 @@ def why(update: Update, settings: ExperimentSettings) -> str:
     Where the method gave no reason, as in learners that were saved before it could, the verdict and
     the saturation have to do.
     """
-    reason = printable(update.outcome.reason) or _guessed(update, settings.memory.max_mb)
-    return f"{_DONE[update.outcome.verdict]}: {reason}"
+    verdict = update.outcome.verdict
+    reason = printable(update.outcome.reason) or _guessed(update)
+    if verdict == "compress (budget)":
+        limit = settings.memory.max_mb
+        ceiling = "its ceiling" if limit is None else f"{limit:g} MB"
+        full = f"one more backbone would not fit into {ceiling}"
+        reason = f"{reason}, but {full}" if reason else full
+    return f"{_DONE[verdict]}: {reason}"
 
 
-def _guessed(update: Update, max_mb: float | None) -> str:
+def _guessed(update: Update) -> str:
     """Word a reason from what was recorded of an update alone."""
     measured = _saturation(update)
     match update.outcome.verdict:
@@ -38,9 +44,7 @@ def _guessed(update: Update, max_mb: float | None) -> str:
         case "compress":
             return measured or "every update makes one backbone of two"
         case "compress (budget)":
-            limit = "its ceiling" if max_mb is None else f"{max_mb:g} MB"
-            full = f"one more backbone would not fit into {limit}"
-            return f"{measured}, but {full}" if measured else full
+            return measured
         case "refresh":
             return "no class is new, so the newest backbone was trained further"
         case "update":

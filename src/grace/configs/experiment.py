@@ -1,11 +1,12 @@
 """Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from grace.configs._base import Settings
+from grace.configs.augmentation import AugmentationSetting
 from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
 
@@ -42,11 +43,13 @@ class DataSettings(Settings):
         "icarl",
         description="imagenet100: the 100 classes drawn with seed 1993 (icarl), or the first 100",
     )
-    augmentation: Literal["none", "shift", "cifar", "imagenet"] = Field(
+    augmentation: AugmentationSetting = Field(
         "none",
         description="shift: 1-pixel shifts; cifar: crop with padding of an eighth of the "
         "side (4 at 32 pixels), flip, brightness 63/255; "
-        "imagenet: random resized crop and flip",
+        "imagenet: random resized crop and flip; autoaugment: cifar, then the CIFAR-10 policy and "
+        "cutout; randaugment: crop, flip, two random operations; or a list of operations, "
+        "such as [crop, flip, cutout]",
     )
     streaming: bool | Literal["auto"] = Field(
         "auto", description="decode images from disk as needed instead of holding them in memory"
@@ -117,6 +120,35 @@ class BackboneSettings(Settings):
         description="torchvision ResNets: 7×7 stride 2 with pooling, 3×3 stride 1 with pooling, "
         "or 3×3 stride 1 without pooling",
     )
+    weights: str = Field(
+        "none",
+        description="what every fresh backbone of a run starts from. none: a random draw; timm: "
+        "pre-trained weights from timm's hub, those of the tag in backbone.name, such as "
+        "timm/resnet18.a1_in1k; a path ending in .safetensors: the weights in that file",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"weights"})
+
+    @model_validator(mode="after")
+    def _weights_can_be_named(self) -> Self:
+        if self.weights == "timm":
+            model = self.name.removeprefix("timm/")
+            if model == self.name:
+                raise ValueError(
+                    f"weights 'timm' are for timm/<model>.<tag>, not for name '{self.name}': "
+                    "choose such a name, or weights=<path>.safetensors"
+                )
+            if "." not in model:
+                raise ValueError(
+                    f"weights 'timm' need a tag behind name '{self.name}', because the tag that "
+                    "timm takes without it changes with timm's version: see "
+                    f"timm.list_pretrained('{model}.*')"
+                )
+        elif self.weights != "none" and not self.weights.endswith(".safetensors"):
+            raise ValueError(
+                f"weights '{self.weights}' should be none, timm, or a path ending in .safetensors"
+            )
+        return self
 
 
 class SeedSettings(Settings):

@@ -1,66 +1,37 @@
-"""Augmentation of whole batches on their device, with one draw per image.
+"""A list of batched operations with one draw per image, and the normalisation at its end.
 
 Shapes: B images in a batch, C channels, H×W pixels, K uniform draws per image.
 
-Departures from the torchvision pipeline of the published protocol (spec §1.2):
+Departures from the torchvision pipelines of the published protocols (docs/data.md):
 
-1. Crop, flip and brightness equal torchvision's to the grey level (brightness truncates to whole
-   levels as PIL does); only the random numbers differ.
+1. Crop, flip, brightness and cutout equal torchvision's to the grey level (brightness truncates to
+   whole levels as PIL does); only the random numbers differ.
 2. A random resized crop is not rounded to whole grey levels (below one level of difference).
 3. Images held in memory have been cut to a square of the final size before, so the crop box is
    drawn inside that square and the test transform only normalises; images streamed from files are
    cropped at full resolution (``files.FileImages``).
+4. AutoAugment and RandAugment take torchvision's operations for tensors, not PIL's, which shear
+   about another point and interpolate otherwise (``image_changes``).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from itertools import accumulate
+from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from grace.data.crops import CropDraws, crop_boxes, resized_crop
-
-
-def crop_with_padding(images: Tensor, rows: Tensor, columns: Tensor, padding: int) -> Tensor:
-    """Pad images with black and cut a window of their own size from each.
-
-    Args:
-        images: (B, C, H, W) uint8.
-        rows: (B,) int64 in 0..2·padding, top of each window in the padded image.
-        columns: (B,) int64 in 0..2·padding, left of each window in the padded image.
-        padding: black pixels added on each side.
-
-    Returns:
-        (B, C, H, W) uint8.
-    """
-    height, width = images.shape[2:]
-    padded = F.pad(images, (padding, padding, padding, padding))
-    # A view of every possible window: picking one per image copies runs of W bytes, no index per
-    # pixel is ever made.
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-    return windows[torch.arange(len(images), device=images.device), :, rows, columns]
-
-
-def flip_horizontally(images: Tensor, flip: Tensor) -> Tensor:
-    """Mirror the images (B, C, H, W) left to right where ``flip`` (B,) is true."""
-    # Picking whole images out of both versions is seven times faster than torch.where on uint8.
-    both = torch.cat([images, images.flip(3)])
-    return both.index_select(0, torch.arange(len(flip), device=flip.device) + flip * len(flip))
-
-
-def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
-    """Multiply grey levels by a factor per image: ``⌊min(255, f · x)⌋``, as PIL and torchvision.
-
-    Args:
-        images: (B, C, H, W) float32 with whole levels 0..255; changed in place.
-        factors: (B,) non-negative.
-
-    Returns:
-        ``images``, whole levels 0..255.
-    """
-    return images.mul_(factors[:, None, None, None]).clamp_(max=255).floor_()
+from grace.configs.augmentation import AugmentationSetting, split_operation
+from grace.data.autoaugment import AutoAugment, RandAugment, RandomMagnitude, RandomShare
+from grace.data.operations import (
+    Cutout,
+    Operation,
+    RandomBrightness,
+    RandomCrop,
+    RandomFlip,
+    RandomResizedCrop,
+)
 
 
 @final
@@ -68,32 +39,39 @@ def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
 class Augmentation:
     """A training transform and its test transform; made by ``build_augmentation``.
 
-    Every image consumes ``num_draws`` uniform numbers of its own, in the order crop row, crop
-    column, flip, brightness (or a random resized crop's numbers, then flip).
+    Every image consumes ``num_draws`` uniform numbers of its own: those of the first operation,
+    then those of the second, and so on.
     """
 
     scale: Tensor
     """(C, 1, 1) factor from grey levels to normalised values, 1 / (255 · std)."""
     shift: Tensor
     """(C, 1, 1) summand, -mean / std."""
-    padding: int = 0
-    """Pixels of black border before the random crop; 0 for none."""
-    crop_size: int | None = None
-    """Side in pixels of a random resized crop; none for none."""
-    flip: bool = False
-    """Mirror half of the images."""
-    brightness: float = 0.0
-    """Largest relative change b of brightness: factors are U[1 - b, 1 + b]."""
+    operations: tuple[Operation, ...] = ()
+    """What happens to training images, in this order, before they are normalised."""
 
     @property
     def num_draws(self) -> int:
         """Uniform numbers K per image."""
-        crop = CropDraws.num_draws if self.crop_size else 2 * (self.padding > 0)
-        return crop + self.flip + (self.brightness > 0)
+        return sum(operation.num_draws for operation in self.operations)
+
+    @property
+    def crops_at_random(self) -> bool:
+        """The list begins with a random resized crop, which may be done while decoding files."""
+        return bool(self.operations) and isinstance(self.operations[0], RandomResizedCrop)
+
+    @property
+    def plans_on_cpu(self) -> bool:
+        """Draws are best given on the CPU, where the images are sorted by what happens to them."""
+        return any(operation.plans_on_cpu for operation in self.operations)
 
     def to(self, device: torch.device) -> "Augmentation":
         """Return the same transform with its constants on ``device``."""
         return replace(self, scale=self.scale.to(device), shift=self.shift.to(device))
+
+    def with_operations(self, operations: Sequence[Operation]) -> "Augmentation":
+        """Return a transform with other operations and the same normalisation."""
+        return replace(self, operations=tuple(operations))
 
     def normalise(self, images: Tensor, channels_last: bool = False) -> Tensor:
         """Apply the test transform: ``(x / 255 - mean) / std``.
@@ -112,41 +90,44 @@ class Augmentation:
 
         Args:
             images: (B, C, H, W) uint8.
-            draws: (B, K) uniform numbers in [0, 1), on the images' device.
+            draws: (B, K) uniform numbers in [0, 1), on the images' device or on the CPU
+                (``plans_on_cpu`` tells which is faster).
             channels_last: give the result channels-last strides.
 
         Returns:
-            (B, C, H, W) float32; H and W become ``crop_size`` under a random resized crop.
+            (B, C, H, W) float32; H and W change under a random resized crop.
         """
-        assert draws.shape == (len(images), self.num_draws)
-        if self.crop_size:
-            boxes = crop_boxes(draws[:, : CropDraws.num_draws], *images.shape[2:])
-            flip = draws[:, CropDraws.num_draws] < 0.5 if self.flip else None
-            cropped = resized_crop(images, boxes, self.crop_size, flip)
-            return self._scaled(_as_float(cropped, channels_last))
-        if self.padding:
-            offsets = (draws[:, :2] * (2 * self.padding + 1)).long().clamp_(max=2 * self.padding)
-            images = crop_with_padding(images, offsets[:, 0], offsets[:, 1], self.padding)
-        return self.finish(images, draws, channels_last)
+        return self._augmented(images, draws, 0, channels_last)
 
     def finish(self, images: Tensor, draws: Tensor, channels_last: bool = False) -> Tensor:
-        """Flip, change brightness and normalise images that are cropped already.
+        """Do all but the first operation, the random resized crop, and normalise.
 
         Args:
-            images: (B, C, H, W) uint8.
+            images: (B, C, H, W) uint8, cropped already.
             draws: (B, K) all draws of the images, those of the crop included.
             channels_last: give the result channels-last strides.
 
         Returns:
             (B, C, H, W) float32.
         """
-        column = self.num_draws - self.flip - (self.brightness > 0)
-        if self.flip:
-            images = flip_horizontally(images, draws[:, column] < 0.5)
-        levels = _as_float(images, channels_last)
-        if self.brightness:
-            levels = adjust_brightness(levels, 1 + self.brightness * (2 * draws[:, -1] - 1))
-        return self._scaled(levels)
+        assert self.crops_at_random
+        return self._augmented(images, draws, 1, channels_last)
+
+    def _augmented(self, images: Tensor, draws: Tensor, first: int, channels_last: bool) -> Tensor:
+        """Do the operations from number ``first`` on, and normalise."""
+        assert draws.shape == (len(images), self.num_draws)
+        ends = list(accumulate(operation.num_draws for operation in self.operations))
+        last = len(self.operations)
+        while last > first and self.operations[last - 1].takes_levels:
+            last -= 1
+        for place in range(first, len(self.operations)):
+            if place == last:
+                images = _as_float(images, channels_last)
+            operation, end = self.operations[place], ends[place]
+            images = operation(images, draws[:, end - operation.num_draws : end])
+        if last == len(self.operations):
+            images = _as_float(images, channels_last)
+        return self._scaled(images)
 
     def _scaled(self, levels: Tensor) -> Tensor:
         """Normalise float levels in place."""
@@ -175,18 +156,12 @@ def _as_float(images: Tensor, channels_last: bool) -> Tensor:
 
 
 def build_augmentation(
-    name: Literal["none", "shift", "cifar", "imagenet"],
-    mean: Sequence[float],
-    std: Sequence[float],
-    size: int,
+    name: AugmentationSetting, mean: Sequence[float], std: Sequence[float], size: int
 ) -> Augmentation:
-    """Make a named augmentation.
+    """Make a named augmentation, or one from a list of operations.
 
     Args:
-        name: ``none``; ``shift``: crop with padding 1; ``cifar``: crop with padding
-            of an eighth of the side (4 at 32 pixels), flip,
-            brightness factor U[1 - 63/255, 1 + 63/255]; ``imagenet``: random resized crop (area
-            0.08 to 1, ratio 3/4 to 4/3) and flip.
+        name: a name or a list, as ``build_operations`` takes it.
         mean: normalisation mean per channel, of pixels in [0, 1].
         std: normalisation standard deviation per channel, positive.
         size: side of the images in pixels.
@@ -194,20 +169,71 @@ def build_augmentation(
     Returns:
         The transform, with constants on the CPU.
 
-    Reference:
-        spec §1.2.
+    Raises:
+        ValueError: an operation of the list does not exist, or its number is out of range.
     """
     deviation = torch.tensor(std, dtype=torch.float64)[:, None, None]
-    plain = Augmentation(
+    return Augmentation(
         scale=(1 / (255 * deviation)).float(),
         shift=(-torch.tensor(mean, dtype=torch.float64)[:, None, None] / deviation).float(),
+        operations=build_operations(name, size),
     )
-    if name == "shift":
-        return replace(plain, padding=1)
-    if name == "cifar":
-        # The published 4 pixels at 32: on smaller images they would cut half of the object away.
-        padding = max(1, size // 8)
-        return replace(plain, padding=padding, flip=True, brightness=63 / 255)
-    if name == "imagenet":
-        return replace(plain, crop_size=size, flip=True)
-    return plain
+
+
+def build_operations(name: AugmentationSetting, size: int) -> tuple[Operation, ...]:
+    """Make the operations of a named augmentation, or of a list.
+
+    Args:
+        name: ``none``; ``shift``: crop with padding 1; ``cifar``: crop with padding of an eighth of
+            the side (4 at 32 pixels), flip, brightness factor U[1 - 63/255, 1 + 63/255];
+            ``imagenet``: random resized crop (area 0.08 to 1, ratio 3/4 to 4/3) and flip;
+            ``autoaugment``: those of ``cifar``, AutoAugment's policy for CIFAR-10 with grey 128
+            from outside, and cutout of half the side (16 at 32 pixels); ``randaugment``: crop and
+            flip of ``cifar``, then RandAugment with two changes of magnitude 9 of 31 bins. Or the
+            operations of a list, each ``name`` or ``name:number``
+            (``configs.augmentation.OPERATIONS``).
+        size: side of the images in pixels.
+
+    Raises:
+        ValueError: an operation of the list does not exist, or its number is out of range.
+    """
+    names: Sequence[str]
+    match name:
+        case "none":
+            names = ()
+        case "shift":
+            names = ("crop:1",)
+        case "cifar":
+            names = ("crop", "flip", "brightness")
+        case "imagenet":
+            names = ("resized_crop", "flip")
+        case "autoaugment":
+            names = ("crop", "flip", "brightness", "autoaugment", "cutout")
+        case "randaugment":
+            names = ("crop", "flip", "randaugment")
+        case _:
+            names = name
+    return tuple(_operation(*split_operation(text), size) for text in names)
+
+
+def _operation(name: str, number: float | None, size: int) -> Operation:
+    """Make one operation; a number that is none is the published one, at this size."""
+    match name:
+        case "crop":
+            # The published 4 pixels at 32: on smaller images they would cut half the object away.
+            return RandomCrop(padding=max(1, size // 8) if number is None else int(number))
+        case "resized_crop":
+            return RandomResizedCrop(size=size)
+        case "flip":
+            return RandomFlip()
+        case "brightness":
+            return RandomBrightness(change=63 / 255 if number is None else number)
+        case "cutout":
+            return Cutout(side=size // 2 if number is None else int(number))
+        case "autoaugment":
+            return AutoAugment()
+        case "randaugment":
+            return RandAugment(magnitude=9 if number is None else int(number))
+        case "autocontrast" | "equalize" | "invert":
+            return RandomShare(name=name, share=0.5 if number is None else number)
+    return RandomMagnitude(name=name, largest=9 if number is None else int(number))

@@ -31,36 +31,41 @@ def epoch_batches(
     device: torch.device = _CPU,
     channels_last: bool = False,
     rows: Rows | None = None,
+    views: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of uniformly shuffled, augmented batches; the last one may be smaller.
 
     A last batch of a single image joins the one before it; ``batch_sizes`` tells their sizes.
+    With V views every image is augmented V times, and its V rows follow each other.
 
     Args:
         data: N images; in memory on ``device`` for speed (``data.to(device)``), or in files.
         batch_size: images per batch, at least 1.
         order_generator: CPU generator of the permutation, drawn from once.
         augmentation: training transform, its constants on ``device`` for speed.
-        augment_generator: CPU generator of the (N, K) draws, drawn from once: the n-th image of
-            the epoch takes row n, however the epoch is cut into batches.
+        augment_generator: CPU generator of the (N·V, K) draws, drawn from once: the n-th image of
+            the epoch takes rows n·V to n·V + V - 1, however the epoch is cut into batches.
         device: where batches are made and given.
         channels_last: give images channels-last strides.
-        rows: of each batch, those wanted, where other processes see to the others; none wants
+        rows: of each batch, the images wanted, where other processes see to the others; none wants
             all. Draws are made for all images: they are the same whoever takes which.
+        views: augmented versions V of each image, at least 1. ``batch_size`` and ``rows`` count
+            images, so a batch has V times as many rows.
 
     Yields:
-        Images (B, C, H, W) float32 and class indices (B,) int64, both on ``device``.
+        Images (B·V, C, H, W) float32 and class indices (B·V,) int64, both on ``device``.
 
     Reference:
         spec §1.2 (shuffle, no drop_last).
     """
+    assert views >= 1
     order = torch.randperm(len(data), generator=order_generator)
-    drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
+    drawn = torch.rand(len(data) * views, augmentation.num_draws, generator=augment_generator)
     sizes = batch_sizes(len(data), batch_size)
     if rows is not None:
         wanted, sizes = _wanted(sizes, rows)
-        order, drawn = order[wanted], drawn[wanted]
-    yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last)
+        order, drawn = order[wanted], drawn.unflatten(0, (len(data), views))[wanted].flatten(0, 1)
+    yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last, views)
 
 
 def augmented_batches(
@@ -138,27 +143,40 @@ def _augmented(
     augmentation: Augmentation,
     device: torch.device,
     channels_last: bool,
+    views: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Augment the images at ``order`` (N,) by the numbers ``drawn`` (N, K) for each."""
-    draws, images, places = drawn.to(device), data.images, _places(data, order)
-    if augmentation.crop_size and isinstance(images, CroppableImages):
+    """Augment the images at ``order`` (N,) by the numbers ``drawn`` (N·V, K), V views of each.
+
+    ``sizes`` count images.
+    """
+    draws = drawn if augmentation.plans_on_cpu else drawn.to(device)
+    images, places = data.images, _places(data, order)
+    if augmentation.crops_at_random and isinstance(images, CroppableImages):
         crop_draws, source = drawn[:, : CropDraws.num_draws], images
+        # Each view is a crop of its own.
+        crop_places = _repeated(places, views)
 
         def fetch(start: int, end: int) -> Tensor:
-            return source.gather_crops(places[start:end], crop_draws[start:end])
+            return source.gather_crops(crop_places[start:end], crop_draws[start:end])
 
         transform = augmentation.finish
     else:
 
         def fetch(start: int, end: int) -> Tensor:
-            return images.gather(places[start:end])
+            return _repeated(images.gather(places[start // views : end // views]), views)
 
         transform = augmentation.apply
 
     def finish(pixels: Tensor, start: int, end: int) -> Tensor:
         return transform(pixels, draws[start:end], channels_last)
 
-    yield from _batches(data, order, sizes, fetch, finish, device)
+    num_rows = [size * views for size in sizes]
+    yield from _batches(data, _repeated(order, views), num_rows, fetch, finish, device)
+
+
+def _repeated(values: Tensor, views: int) -> Tensor:
+    """Repeat each entry so often in a row, without a copy where that is once."""
+    return values if views == 1 else values.repeat_interleave(views, dim=0)
 
 
 def _batches(

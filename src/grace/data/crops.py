@@ -56,7 +56,7 @@ def crop_boxes(draws: Tensor, height: int, width: int) -> Tensor:
     return torch.stack([top, left, box_height, box_width], dim=1)
 
 
-def resized_crop(images: Tensor, boxes: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
+def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Crop a box of each image and resize it to ``size``, bilinear with antialiasing.
 
     ``out = A_y · image · A_xᵀ`` with interpolation matrices per image, so the crop comes before the
@@ -67,7 +67,6 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int, flip: Tensor | None =
         images: (B, C, H, W) uint8 or float.
         boxes: (B, 4) top, left, height, width in pixels.
         size: side S of the result in pixels.
-        flip: (B,) bool, images to mirror left to right; none mirrors no image.
 
     Returns:
         (B, C, S, S) float32 in the range of the input.
@@ -76,8 +75,6 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int, flip: Tensor | None =
     top, left, box_height, box_width = boxes.float().unbind(dim=1)
     along_y = _interpolation(top, box_height, height, size)
     along_x = _interpolation(left, box_width, width, size)
-    if flip is not None:
-        along_x = torch.where(flip[:, None, None], along_x.flip(1), along_x)
     rows = images.reshape(num_images, channels * height, width).float()
     narrowed = torch.bmm(rows, along_x.transpose(1, 2)).view(num_images, channels, height, size)
     return torch.einsum("bsh,bchx->bcsx", along_y, narrowed)

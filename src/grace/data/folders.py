@@ -12,6 +12,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from grace.configs.augmentation import crops_at_random
 from grace.configs.experiment import DataSettings
 from grace.data.arrays import for_channels
 from grace.data.decoding import open_image, other_size, read_all, upright_size
@@ -231,7 +232,7 @@ def _read(
         paths, labels = [paths[place] for place in kept], labels[kept]
         kept = list(range(len(paths)))
         # spec §1.2: 256 to 224 where crops are drawn from the whole image.
-        wide = size is not None and settings.augmentation == "imagenet"
+        wide = size is not None and crops_at_random(settings.augmentation)
         shorter = size * 256 // 224 if size is not None and wide else size
         shape = (size, size) if size is not None else _common_size(paths)
         images = FileImages(paths, channels, shape, shorter)

@@ -86,9 +86,14 @@ class Trainer:
 
         A keeper makes a phase go on from its last snapshot.
         """
+        self._tell_start(item)
+        return self._tell_end(item, self._carried_out(item, keeper))
+
+    def _tell_start(self, item: Work) -> None:
         for observer in self.observers:
             observer.work_started(item)
-        result = self._carried_out(item, keeper)
+
+    def _tell_end(self, item: Work, result: Any) -> Any:  # noqa: ANN401
         for observer in self.observers:
             observer.work_finished(item, result)
         return result
@@ -120,9 +125,10 @@ class Trainer:
         Raises:
             ValueError: if its buffers are not those of the sweep; nothing has happened then.
         """
+        self._tell_start(item)
         result = self._taken(item, known, known.seconds)
         self._told(Known, known)
-        return result
+        return self._tell_end(item, result)
 
     def _taken(self, item: Sweep | GradientSweep, known: Known, earlier: float = 0.0) -> Any:  # noqa: ANN401
         if isinstance(item, GradientSweep):
@@ -322,7 +328,7 @@ class Trainer:
             device=self.device.torch_device,
             channels_last=self.device.channels_last,
             rows=self.ranks.rows if self.ranks.are_several else None,
-            **({"views": views} if views > 1 else {}),
+            views=views,
         )
         return (Rows(*batch, size) for batch, size in zip(batches, sizes, strict=True))
 

@@ -14,6 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from grace.configs.augmentation import crops_at_random
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.registry import resolve
 from grace.data.augmentation import build_augmentation
@@ -91,9 +92,9 @@ class BaseLearner(ABC):
         """The saved version that this learner is; none before it is one."""
         self.familiarities = torch.empty(0)
         """Of the held-out images (n,), ascending: what is unknown is told by them."""
-        if settings.data.augmentation == "imagenet" and shape[1] != shape[2]:
+        if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
             raise ValueError(
-                "data.augmentation=imagenet crops squares, but the images are "
+                f"data.augmentation={settings.data.augmentation} crops squares, but the images are "
                 f"{shape[2]}×{shape[1]} pixels: set data.image_size"
             )
         augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])

@@ -252,7 +252,8 @@ def _phase_key(phase: Phase | Rounds) -> dict[str, Any]:
 
 
 def _sweep_key(sweep: Sweep | GradientSweep) -> dict[str, Any]:
-    key = {"kind": "sweep", "name": sweep.name, "images": len(sweep.data)}
+    key: dict[str, Any] = {"kind": "sweep", "name": sweep.name, "images": len(sweep.data)}
+    key["parts"] = list(sweep.parts)
     if isinstance(sweep, GradientSweep):
         key |= {"kind": "gradient sweep", "batch_size": sweep.batch_size}
     return key

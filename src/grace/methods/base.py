@@ -38,6 +38,10 @@ Steps = Generator[Work, Any, T]
 """What ``learn`` and its parts are: they yield work, get its result back, and return T."""
 
 
+_FIRST_PHASE = ("make_head", "fresh_network", "classification_phase")
+"""Methods that make the first phase, which is common to all whose own none of them is."""
+
+
 @final
 @dataclass(frozen=True)
 class Classifier:
@@ -109,7 +113,9 @@ class Method(ABC, Generic[SettingsT]):
         assert isinstance(self.settings, BaseMethodSettings), "without a base recipe: override"
         recipe = self.settings.base
         phase = self.classification_phase("base", recipe, task.data, backbone=backbone)
-        yield replace(phase, is_common=type(self).make_head is Method.make_head)
+        own = type(self)
+        is_common = all(getattr(own, name) is getattr(Method, name) for name in _FIRST_PHASE)
+        yield replace(phase, is_common=is_common)
         return Outcome(verdict="base")
 
     @abstractmethod

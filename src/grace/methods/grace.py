@@ -20,6 +20,7 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, final
 
 from pydantic import Field
@@ -184,7 +185,8 @@ class Grace(Method[GraceSettings]):
 
     @override
     def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
-        plan = with_teacher(super().plan(coming), "compress")
+        plan = super().plan(coming)
         if coming.is_first or coming.num_new:
-            return plan
-        return [phase for phase in plan if phase.name == "compress"]
+            return with_teacher(plan, "compress")
+        # The present network teaches.
+        return [replace(phase, name="refresh") for phase in plan if phase.name == "compress"]

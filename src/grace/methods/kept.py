@@ -56,6 +56,9 @@ class MethodState:
 class Place(ABC, Generic[T]):
     """A named place for one thing that a method keeps; empty until it has a value."""
 
+    comes_later = False
+    """Whether a first task leaves it empty."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.value: T | None = None
@@ -92,11 +95,13 @@ class NetworkPlace(Place[ExpandableNetwork]):
     Args:
         name: what the names of its parts start with.
         workshop: makes it anew where it is loaded.
-        num_more: backbones that it has more than the method's network.
+        num_more: backbones that it has more than the method's network; a first task makes none
+            that has more.
     """
 
     def __init__(self, name: str, workshop: Workshop, num_more: int = 0) -> None:
         super().__init__(name)
+        self.comes_later = num_more > 0
         self._workshop = workshop
         self._num_more = num_more
 
@@ -344,6 +349,7 @@ class Kept:
         return sum(
             encoded_size({name: (tuple(t.shape), t.dtype) for name, t in part.items()})
             for place in self._places
+            if network is not None or not place.comes_later
             for part in place.outline(outline).values()
         )
 

@@ -11,7 +11,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.engine.device import Device
 from grace.networks.backbone import Backbone
 from grace.networks.branching import split
-from grace.networks.build import build_backbone
+from grace.networks.build import build_backbone, without_weights
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, LinearHead
 from grace.randomness import generator
@@ -21,6 +21,10 @@ HeadT = TypeVar("HeadT", bound=Head)
 MakeHead = Callable[[int, int, torch.Generator | None], Head]
 """Makes the head of a network from the width of its features, the number of classes, and the draws
 of its weights; without draws it only has shapes."""
+
+_NUMBERS_DO_NOT_MATTER = ("restored", "trial", "measured")
+"""Purposes for which a backbone's numbers are overwritten or only counted: no file of weights is
+needed for them, so that a saved learner, which holds its own, can be loaded without that file."""
 
 
 @final
@@ -82,17 +86,21 @@ class Workshop:
     make_head: MakeHead = LinearHead
 
     def backbone(self, *purpose: str | int) -> Backbone:
-        """Build a fresh backbone in eval mode without gradients."""
-        seed = self.settings.seeds.initialisation
-        backbone = build_backbone(
-            self.settings.backbone, self.num_channels, seed, "backbone", *purpose
-        )
+        """Build a fresh backbone in eval mode without gradients.
+
+        It starts from the weights that the settings name, unless nobody looks at its numbers.
+        """
+        seed, settings = self.settings.seeds.initialisation, self.settings.backbone
+        if purpose[0] in _NUMBERS_DO_NOT_MATTER:
+            settings = without_weights(settings)
+        backbone = build_backbone(settings, self.num_channels, seed, "backbone", *purpose)
         return self.device.place(backbone).eval().requires_grad_(False)
 
     def sketch(self) -> Backbone:
         """Build a backbone of the meta device, in eval mode: shapes without memory or numbers."""
         with torch.device("meta"):
-            backbone = build_backbone(self.settings.backbone, self.num_channels, 0, "sketch")
+            settings = without_weights(self.settings.backbone)
+            backbone = build_backbone(settings, self.num_channels, 0, "sketch")
             return backbone.to("meta").eval().requires_grad_(False)
 
     def outline(self, num_backbones: int, num_classes: int) -> Outline:

@@ -1,10 +1,12 @@
 """Networks: backbones, heads, the expandable network, merging and folding."""
 
 from grace.networks.backbone import Backbone as Backbone
+from grace.networks.backbone import WithMaps as WithMaps
 from grace.networks.branching import Branch as Branch
 from grace.networks.branching import Fork as Fork
 from grace.networks.branching import split as split
 from grace.networks.build import build_backbone as build_backbone
+from grace.networks.build import without_weights as without_weights
 from grace.networks.expandable import ExpandableNetwork as ExpandableNetwork
 from grace.networks.expandable import ParameterCounts as ParameterCounts
 from grace.networks.expandable import copy_of as copy_of

@@ -1,28 +1,83 @@
-"""What a backbone is: any module from images (B, C, H, W) to features (B, d) that states its d."""
+"""What a backbone is: stages that map images to feature maps, and a pool that makes features.
+
+Shapes: B images, C channels, H×W pixels, c channels of h×w in a map, d features.
+"""
 
 from abc import ABC, abstractmethod
+from typing import final
 
 from torch import Tensor, nn
 from typing_extensions import override
 
 
 class Backbone(nn.Module, ABC):
-    """Image → feature vector of width ``feature_dim``.
+    """A sequence of stages, ``pool(stage_m(… stage_1(stem(images))))``.
 
-    ``name`` rebuilds it (``networks.build_backbone``); two backbones can be merged when their
-    parameters agree in names and shapes.
+    A *map* is the output of a stage before any pooling to a vector: (B, c, h, w). Transformers have
+    one stage, whose map is all tokens (B, T, d), the class token included where there is one; their
+    pool picks the feature from the tokens. A few models of timm give neither; their one map is the feature vector
+    (B, d) itself, and their pool changes nothing. A method that needs (B, c, h, w) must therefore
+    look at the number of dimensions.
+
+    Two backbones can be merged when their parameters agree in names and shapes. Every subclass
+    sets the four fields in its ``__init__``.
     """
 
+    name: str
+    """What the setting ``backbone.name`` calls it."""
     feature_dim: int
+    """Width d of the features."""
+    map_channels: tuple[int, ...]
+    """Channels c of the map after each stage; width of a token for transformers."""
+    pool: nn.Module
+    """Last map → features (B, d). It has no parameters that the stages do not have."""
 
     @abstractmethod
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Return the stages in order: the stem with its pooling, stage 1, …, stage m.
+
+        Each reads the map of the one before it, the first reads images. They share this backbone's
+        parameters.
+        """
+
+    @abstractmethod
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Map images (B, C, H, W) to the output of every stage, as many as ``stages()`` has.
+
+        ResNet-32 at 32 pixels gives 16×32×32, 16×32×32, 32×16×16 and 64×8×8.
+        """
+
     @override
     def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) to features (B, feature_dim)."""
+        """Map images (B, C, H, W) to features (B, d)."""
+        features: Tensor = self.pool(self.maps(images)[-1])
+        return features
 
-    @abstractmethod
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        """Return (everything before the last stage, the last stage with pooling), composable.
 
-        ``second(first(images))`` equals ``self(images)``; both share this backbone's parameters.
-        """
+@final
+class JoinedStage(nn.Sequential):
+    """A stage made of layers that stand side by side in their model, such as a ResNet's stem.
+
+    A trunk names these layers one by one (``branching.split``), as saved learners do.
+    """
+
+
+@final
+class WithMaps(nn.Module):
+    """Gives the features and the last map of one pass: ``(φ(x), maps(x)[-1])``.
+
+    Its parameters are those of the backbone, with ``backbone.`` in front of their names.
+
+    Args:
+        backbone: shared, not copied.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    @override
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Map images (B, C, H, W) to features (B, d) and the last map, usually (B, c, h, w)."""
+        last_map = self.backbone.maps(images)[-1]
+        return self.backbone.pool(last_map), last_map

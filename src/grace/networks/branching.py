@@ -1,4 +1,4 @@
-"""Backbones that differ in their last stage only: one trunk, and a branch for each of them.
+"""Backbones that differ in their last stages only: one trunk, and a branch for each of them.
 
 Shapes: B images, C channels, H×W pixels, c channels of h×w after the trunk, d features.
 """
@@ -10,33 +10,38 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.networks.backbone import Backbone
+from grace.networks.backbone import Backbone, JoinedStage
 
 
 @final
 class Branch(Backbone):
-    """The last stage of a backbone, which reads what a trunk gives instead of images.
+    """The last stages of a backbone, which read what a trunk gives instead of images.
 
     Args:
-        stage: last stage with pooling.
-        feature_dim: width d of its features.
+        backbone: that is cut; shared, not copied.
+        at: index of its first stage that belongs to the branch.
     """
 
-    def __init__(self, stage: nn.Module, feature_dim: int) -> None:
+    def __init__(self, backbone: Backbone, at: int) -> None:
         super().__init__()
-        self.stage = stage
-        self.feature_dim = feature_dim
+        self.name = backbone.name
+        self.feature_dim = backbone.feature_dim
+        self.map_channels = backbone.map_channels[at:]
+        self.stage = nn.Sequential(*backbone.stages()[at:])
+        self.pool = backbone.pool
 
     @override
-    def forward(self, images: Tensor) -> Tensor:
-        """Map a trunk's output (B, c, h, w) to features (B, d)."""
-        features: Tensor = self.stage(images)
-        return features
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Return the stages behind the cut."""
+        return tuple(self.stage)
 
     @override
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        """Return (nothing, this branch): it is one stage."""
-        return nn.Identity(), self
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Map a trunk's output (B, c, h, w) to the outputs of the stages behind the cut."""
+        maps: list[Tensor] = []
+        for stage in self.stage:
+            maps.append(stage(maps[-1] if maps else images))
+        return tuple(maps)
 
 
 @final
@@ -60,14 +65,32 @@ class Fork(nn.Module):
         return torch.cat([branch(maps) for branch in self.branches], dim=1)
 
 
-def split(backbone: Backbone) -> tuple[nn.Module, Branch]:
-    """Cut a backbone before its last stage into a trunk and a branch.
+def split(backbone: Backbone, at: int = -1) -> tuple[nn.Module, Branch]:
+    """Cut a backbone before one of its stages into a trunk and a branch.
 
-    They share its parameters and are in its mode.
+    They share its parameters and are in its mode. ``branch(trunk(images))`` equals
+    ``backbone(images)``.
+
+    Args:
+        backbone: with two stages or more.
+        at: index in ``backbone.stages()`` of the branch's first stage, negative from the end: the
+            default cuts before the last stage. The first stage cannot be cut off, because the trunk
+            would be empty.
 
     Raises:
-        ValueError: if it is not known where to cut such a backbone.
+        ValueError: if there is no stage before the cut, or none behind it.
     """
-    trunk, stage = backbone.stages()
-    branch = Branch(stage, backbone.feature_dim)
+    stages = backbone.stages()
+    first = at if at >= 0 else len(stages) + at
+    if not 0 < first < len(stages):
+        where = "its last stage" if at == -1 else f"stage {at}"
+        number = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
+        raise ValueError(
+            f"backbone '{backbone.name}' cannot be cut before {where}, because it has {number}: "
+            "choose a ResNet for this method"
+        )
+    layers: list[nn.Module] = []
+    for stage in stages[:first]:
+        layers += stage if isinstance(stage, JoinedStage) else [stage]
+    trunk, branch = nn.Sequential(*layers), Branch(backbone, first)
     return trunk.train(backbone.training), branch.train(backbone.training)

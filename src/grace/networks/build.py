@@ -3,31 +3,65 @@
 from difflib import get_close_matches
 from typing import Literal, cast
 
+import torch
+
 from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.timm_backbone import TimmBackbone
 from grace.networks.torchvision_resnet import TorchvisionResNet
+from grace.networks.weights import load_weights, weights_digest
 from grace.randomness import generator
 
 
 def build_backbone(
     settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
 ) -> Backbone:
-    """Build a freshly initialised backbone on the CPU.
+    """Build a backbone on the CPU, freshly initialised or with the weights that are set.
 
     Args:
-        settings: name and stem.
+        settings: name, stem and weights. Whoever overwrites all numbers, or needs only shapes,
+            passes ``without_weights(settings)``, so that no file is read.
         num_channels: channels C of the images.
-        seed: seed of the initialisation.
+        seed: seed of the initialisation; without effect where weights are set.
         purpose: words and counters that set this draw apart, e.g. ``"backbone", task``.
 
     Returns:
         A backbone in train mode; equal arguments give equal weights.
 
     Raises:
-        ValueError: if no backbone has that name, or its library is not installed.
+        ValueError: if no backbone has that name, its library is not installed, or its weights
+            cannot be read or are another model's.
     """
+    backbone = _freshly_drawn(settings, num_channels, seed, *purpose)
+    if settings.weights != "none":
+        load_weights(backbone, settings)
+    return backbone
+
+
+def without_weights(settings: BackboneSettings) -> BackboneSettings:
+    """Return the settings of the same backbone, freshly initialised."""
+    return settings.model_copy(update={"weights": "none"})
+
+
+def digest_of_weights(settings: BackboneSettings) -> str:
+    """Compute the SHA-256 of the weights that every backbone of these settings starts from.
+
+    Args:
+        settings: whose ``weights`` are not ``none``.
+
+    Raises:
+        ValueError: as ``build_backbone``.
+    """
+    # Only the names are needed, which do not depend on the number of channels.
+    with torch.device("meta"):
+        sketch = _freshly_drawn(without_weights(settings), 3, 0, "sketch")
+    return weights_digest(sketch, settings)
+
+
+def _freshly_drawn(
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+) -> Backbone:
     name = settings.name
     cifar_depths = {"resnet20": 20, "resnet32": 32, "resnet44": 44, "resnet56": 56}
     from_torchvision = ("resnet18", "resnet34", "resnet50")

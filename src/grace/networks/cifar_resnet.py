@@ -89,7 +89,9 @@ class CifarResNet(Backbone):
                 f"a CIFAR ResNet has 6n + 2 layers, got depth {depth}: choose 20, 32, 44 or 56"
             )
         blocks = (depth - 2) // 6
+        self.name = f"resnet{depth}"
         self.feature_dim = 64
+        self.map_channels = (16, 16, 32, 64)
         self.stem = nn.Sequential(
             _conv3x3(num_channels, 16), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
         )
@@ -100,18 +102,17 @@ class CifarResNet(Backbone):
         _draw_weights(self, generator)
 
     @override
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) to features (B, 64), each at least 0."""
-        maps = self.stage3(self.stage2(self.stage1(self.stem(images))))
-        return cast("Tensor", self.pool(maps))
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Return the stem and the three stages."""
+        return self.stem, self.stage1, self.stage2, self.stage3
 
     @override
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        """Return (stem with stages 1 and 2, stage 3 with pooling)."""
-        return (
-            nn.Sequential(self.stem, self.stage1, self.stage2),
-            nn.Sequential(self.stage3, self.pool),
-        )
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Map images (B, C, H, W) to the outputs of stem and stages, each at least 0."""
+        stem = self.stem(images)
+        first = self.stage1(stem)
+        second = self.stage2(first)
+        return stem, first, second, self.stage3(second)
 
 
 def _stage(num_blocks: int, in_channels: int, out_channels: int, stride: int) -> nn.Sequential:

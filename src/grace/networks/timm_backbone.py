@@ -1,19 +1,32 @@
 """Any image model of the timm library as a backbone (an extra)."""
 
 from difflib import get_close_matches
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.networks.backbone import Backbone
+from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
+from grace.storage.errors import one_line
+
+Form = Literal["resnet", "map", "channels_last", "tokens", "vector"]
+"""How a model gives its maps: five stages; or one that gives (B, c, h, w), (B, h, w, c), (B, T, d)
+or only the features (B, d)."""
+
+_RESNET = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4")
+"""The children of timm's ResNets before pooling, in the order of the pass."""
 
 
 @final
 class TimmBackbone(Backbone):
     """A timm model, freshly initialised and without its classifier.
+
+    A model built like timm's ResNets has five stages. Every other model has one, timm's
+    ``forward_features``: its map is (B, c, h, w), or the tokens (B, T, d) of a transformer with the
+    class token. The pool is then timm's ``forward_head`` without the classifier. Where a model does
+    not have these two, the one stage is the whole model and its map the features.
 
     Args:
         name: timm's name of the model, without the ``timm/`` in front.
@@ -28,37 +41,160 @@ class TimmBackbone(Backbone):
 
     def __init__(self, name: str, num_channels: int, seed: int, *purpose: str | int) -> None:
         super().__init__()
-        self.name = name
+        self.name = f"timm/{name}"
         with seeded_globally(seed, *purpose):
             self.body = _create(name, num_channels)
-            self.feature_dim = _measured_width(self.body, name, num_channels)
+            # One image is passed because timm states widths under several names, none true for all
+            # models.
+            height, width = self.body.default_cfg["input_size"][1:]
+            image = torch.zeros(1, num_channels, height, width)
+            was_training = self.body.training
+            self.body.eval()
+            with torch.no_grad():
+                features = _features_of(self.body, self.name, image)
+                self.form = _form_of(self.body, image, features)
+                self.pool = _pool_of(self.body, self.form)
+                maps = self.maps(image)
+            self.body.train(was_training)
+        self.feature_dim = features.shape[1]
+        classifiers = self.body.default_cfg.get("classifier") or ()
+        self.classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+        # Tokens and vectors are as wide as their last dimension.
+        self.map_channels = tuple(each.shape[1 if each.ndim == 4 else -1] for each in maps)
+
+    @override
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Return the stem and the four layers of a ResNet, or one stage of any other model."""
+        if self.form == "resnet":
+            parts = [self.body.get_submodule(name) for name in _RESNET]
+            return JoinedStage(*parts[:4]), *parts[4:]
+        return (_WholeBody(self.body, self.form),)
+
+    @override
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Map images (B, C, H, W) to the output of every stage."""
+        body = self.body
+        if self.form != "resnet":
+            return (_only_map(body, self.form, images),)
+        stem = body.maxpool(body.act1(body.bn1(body.conv1(images))))
+        first = body.layer1(stem)
+        second = body.layer2(first)
+        third = body.layer3(second)
+        return stem, first, second, third, body.layer4(third)
+
+
+@final
+class _WholeBody(nn.Module):
+    """The only stage of a model that is not cut."""
+
+    def __init__(self, body: nn.Module, form: Form) -> None:
+        super().__init__()
+        self.body = body
+        self.form: Form = form
 
     @override
     def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) to features (B, feature_dim)."""
-        return cast("Tensor", self.body(images))
+        return _only_map(self.body, self.form, images)
+
+
+@final
+class _Head(nn.Module):
+    """timm's way from the map to the feature vector; its parameters are the body's."""
+
+    def __init__(self, body: nn.Module, form: Form) -> None:
+        super().__init__()
+        # In a tuple, so that they do not stand in the state under a second name.
+        self.bodies: tuple[Any] = (body,)
+        self.form: Form = form
 
     @override
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        """Return (everything before layer 4, layer 4 with pooling) of a model built like a ResNet.
+    def forward(self, maps: Tensor) -> Tensor:
+        own = maps.permute(0, 2, 3, 1) if self.form == "channels_last" else maps
+        return cast("Tensor", self.bodies[0].forward_head(own, pre_logits=True))
 
-        Raises:
-            ValueError: if the model is built otherwise.
-        """
-        parts = dict(self.body.named_children())
-        shallow = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")
-        if tuple(parts) != (*shallow, "layer4", "global_pool", "fc"):
-            raise ValueError(
-                f"backbone 'timm/{self.name}' cannot be cut before its last stage, because it is "
-                "not built like a ResNet: choose a ResNet for this method"
-            )
-        return (
-            nn.Sequential(*(parts[part] for part in shallow)),
-            nn.Sequential(parts["layer4"], parts["global_pool"]),
+
+def _only_map(body: Any, form: Form, images: Tensor) -> Tensor:  # noqa: ANN401 - see _create
+    if form == "vector":
+        return cast("Tensor", body(images))
+    own: Tensor = body.forward_features(images)
+    return own.permute(0, 3, 1, 2) if form == "channels_last" else own
+
+
+def _pool_of(body: Any, form: Form) -> nn.Module:  # noqa: ANN401 - see _create
+    if form == "resnet":
+        return cast("nn.Module", body.global_pool)
+    return nn.Identity() if form == "vector" else _Head(body, form)
+
+
+def _features_of(body: Any, name: str, image: Tensor) -> Tensor:  # noqa: ANN401 - see _create
+    features = body(image)
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        raise ValueError(
+            f"backbone '{name}' gives no feature vector per image: choose another model"
         )
+    return features
+
+
+def _form_of(body: Any, image: Tensor, whole: Tensor) -> Form:  # noqa: ANN401 - see _create
+    if tuple(dict(body.named_children())) == (*_RESNET, "global_pool", "fc"):
+        return "resnet"
+    try:
+        own = body.forward_features(image)
+        features = body.forward_head(own, pre_logits=True)
+        # Numbers cannot be compared on the meta device, where only shapes are asked for.
+        same = features.shape == whole.shape if image.is_meta else torch.equal(features, whole)
+    except Exception:
+        # Not every model of timm has these two methods, and some give several tensors.
+        return "vector"
+    if not same or not isinstance(own, Tensor) or own.ndim not in (3, 4):
+        return "vector"
+    if own.ndim == 3:
+        return "tokens"
+    channels_last = own.shape[1] != body.num_features == own.shape[3]
+    return "channels_last" if channels_last else "map"
+
+
+def pretrained_state(name: str) -> dict[str, Tensor]:
+    """Fetch a model's pre-trained weights from timm's hub, or from its cache on this machine.
+
+    Args:
+        name: timm's name with the tag, such as ``vit_base_patch16_224.orig_in21k``.
+
+    Returns:
+        Tensors by timm's names, without the classifier's, for images of the channels that they were
+        trained on.
+
+    Raises:
+        ValueError: if timm is not installed, has no such model or weights, or cannot reach its hub.
+    """
+    timm = _timm_with(name)
+    try:
+        model = timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:
+        # Whatever lies between here and the hub has errors of its own.
+        reason = one_line(" ".join(str(error).split()) or type(error).__name__, 200)
+        raise ValueError(
+            f"timm's weights of 'timm/{name}' cannot be fetched ({reason}): put them into a file "
+            "and set backbone.weights=<path>.safetensors"
+        ) from error
+    state: dict[str, Tensor] = model.state_dict()
+    return state
 
 
 def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's models carry extra fields
+    timm = _timm_with(name)
+    try:
+        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
+    except RuntimeError as error:
+        if "tag" not in str(error):
+            raise
+        raise ValueError(
+            f"timm has no weights of the name '{name}': see timm.list_pretrained("
+            f"'{name.partition('.')[0]}.*')"
+        ) from error
+
+
+def _timm_with(name: str) -> Any:  # noqa: ANN401 - a module
     try:
         # Late, because importing timm takes seconds, and it may be missing.
         import timm
@@ -70,18 +206,4 @@ def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's model
         near = get_close_matches(name, timm.list_models(), n=1)
         hint = f": did you mean 'timm/{near[0]}'?" if near else ": see timm.list_models()"
         raise ValueError(f"timm has no model '{name}'{hint}")
-    return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
-
-
-@torch.no_grad()
-def _measured_width(body: Any, name: str, num_channels: int) -> int:  # noqa: ANN401 - see above
-    # One image is passed because timm states widths under several names, none true for all models.
-    height, width = body.default_cfg["input_size"][1:]
-    was_training = body.training
-    features = body.eval()(torch.zeros(1, num_channels, height, width))
-    body.train(was_training)
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        raise ValueError(
-            f"backbone 'timm/{name}' gives no feature vector per image: choose another model"
-        )
-    return features.shape[1]
+    return timm

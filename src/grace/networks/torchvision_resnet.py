@@ -1,11 +1,11 @@
 """ResNet-18/34/50 from torchvision, with the stems that the protocols need."""
 
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.networks.backbone import Backbone
+from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
 
 
@@ -34,6 +34,7 @@ class TorchvisionResNet(Backbone):
         *purpose: str | int,
     ) -> None:
         super().__init__()
+        self.name = name
         # Late, because importing torchvision takes seconds.
         from torchvision.models import get_model
 
@@ -43,23 +44,27 @@ class TorchvisionResNet(Backbone):
                 self.body.conv1 = _stem_conv(stem, num_channels)
         if stem == "cifar":
             self.body.maxpool = nn.Identity()
-        self.feature_dim = int(self.body.fc.in_features)
+        self.feature_dim = width = int(self.body.fc.in_features)
+        self.map_channels = (64, width // 8, width // 4, width // 2, width)
         self.body.fc = nn.Identity()
+        self.pool = nn.Sequential(self.body.avgpool, nn.Flatten())
 
     @override
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) to features (B, feature_dim)."""
-        return cast("Tensor", self.body(images))
-
-    @override
-    def stages(self) -> tuple[nn.Module, nn.Module]:
-        """Return (stem with layers 1 to 3, layer 4 with pooling)."""
+    def stages(self) -> tuple[nn.Module, ...]:
+        """Return the stem and the four layers."""
         body = self.body
-        stem = (body.conv1, body.bn1, body.relu, body.maxpool)
-        return (
-            nn.Sequential(*stem, body.layer1, body.layer2, body.layer3),
-            nn.Sequential(body.layer4, body.avgpool, nn.Flatten()),
-        )
+        stem = JoinedStage(body.conv1, body.bn1, body.relu, body.maxpool)
+        return stem, body.layer1, body.layer2, body.layer3, body.layer4
+
+    @override
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Map images (B, C, H, W) to the outputs of stem and layers."""
+        body = self.body
+        stem = body.maxpool(body.relu(body.bn1(body.conv1(images))))
+        first = body.layer1(stem)
+        second = body.layer2(first)
+        third = body.layer3(second)
+        return stem, first, second, third, body.layer4(third)
 
 
 def _stem_conv(stem: str, num_channels: int) -> nn.Conv2d:

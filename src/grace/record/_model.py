@@ -97,6 +97,8 @@ class TaskRecord(_Frozen):
         Literal["base", "grow", "compress", "compress (budget)", "refresh", "update", "skip"] | None
     ) = None
     merge_weight: float | None = None
+    reason: str = ""
+    """What decided, in words, where the method says more than its numbers do."""
     backbones: int
     parameters: ParameterRecord
     bytes: BytesRecord

@@ -79,12 +79,16 @@ def fingerprints(
     """Return the three SHA-256 fingerprints of a run, over canonical JSON.
 
     *protocol* covers the data files, their selection and split, base and increment, augmentation,
-    memory rule and backbone: runs that share it may stand in one table. *run* covers that and the
+    memory rule and backbone, of pre-trained weights their SHA-256 in place of their path: runs that
+    share it may stand in one table. *run* covers that and the
     method with its recipes, the precision, the class order, the seeds and the versions: runs that
     share it repeat each other. *first_task* covers what of that decides the first task of a method
     that trains one fresh network there: data, held-out images, base, backbone, precision, class
     order, seeds, versions and the recipe ``method.base``; runs that share it can share that
     network. How else the work is carried out (``engine``, where the files lie) is in none.
+
+    Raises:
+        ValueError: if pre-trained weights cannot be read.
     """
     config = settings.model_dump(mode="json")
     carried_out = ("root", "streaming", "skip_unreadable", "skip_duplicates")
@@ -94,7 +98,7 @@ def fingerprints(
         "base": settings.scenario.base or settings.scenario.increment,
         "increment": settings.scenario.increment,
         "memory": config["memory"],
-        "backbone": config["backbone"],
+        "backbone": _backbone(settings, config["backbone"]),
     }
     run = {
         "protocol": protocol,
@@ -107,7 +111,7 @@ def fingerprints(
     first_task = {
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
-        "recipe": config["method"]["base"],
+        "recipe": config["method"].get("base"),
         **{key: run[key] for key in ("precision", "class_order", "seeds", "versions")},
     }
     return {
@@ -115,6 +119,16 @@ def fingerprints(
         "run": _digest(run),
         "first_task": _digest(first_task),
     }
+
+
+def _backbone(settings: ExperimentSettings, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Put the SHA-256 of pre-trained weights where the settings say where they lie."""
+    if settings.backbone.weights == "none":
+        return config
+    # Late, because it imports torch.
+    from grace.networks.build import digest_of_weights
+
+    return {**config, "weights": digest_of_weights(settings.backbone)}
 
 
 def _digest(value: Mapping[str, Any]) -> str:

@@ -356,5 +356,7 @@ def _run_charts(
 
 
 def _without_choice(record: RunRecord) -> str:
+    if not record.lone_class_tasks:
+        return ""
     note = lone_class_note(record.lone_class_tasks)
-    return f" {note[0].upper()}{note[1:]}." if record.lone_class_tasks else ""
+    return f" {note[0].upper()}{note[1:]}."

@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import final
 
 from grace.record import RunRecord, TaskRecord
@@ -55,21 +56,34 @@ class ComparisonTable:
             for row in self.rows
             if (left := len(row.group.records) - len(row.group.complete))
         ]
-        return (*unfinished, *dict.fromkeys(self._without_choice()))
+        return (*unfinished, *self._without_choice())
 
     def _without_choice(self) -> Iterator[str]:
+        """Flag one-class tasks, once for an experiment whose rows all have the same."""
         if not any(column.key == "task_aware_last" for column in self.columns):
             return
-        for row in self.rows:
-            lone = [task for run in row.group.complete for task in run.lone_class_tasks]
-            if lone:
-                yield f"{row.group.experiment}: {lone_class_note(sorted(set(lone)))}"
+        for experiment, members in groupby(self.rows, key=lambda row: row.group.experiment):
+            lone = {
+                row.group.label: tuple(sorted({n for r in runs for n in r.lone_class_tasks}))
+                for row in members
+                if (runs := row.group.complete)
+            }
+            if len(set(lone.values())) == 1:
+                lone = {"": next(iter(lone.values()))}
+            for label, tasks in lone.items():
+                if tasks:
+                    where = f"{experiment}/{label}" if label else experiment
+                    yield f"{where}: {lone_class_note(tasks)}"
 
 
 def lone_class_note(tasks: Sequence[int]) -> str:
-    """Say which tasks are right by construction once they are told: those of one class."""
-    which = ", ".join(str(number) for number in tasks)
-    several = len(tasks) > 1
+    """Say which tasks are right by construction once they are told: those of one class.
+
+    Args:
+        tasks: their numbers, ascending, one at least.
+    """
+    several, in_a_row = len(tasks) > 1, len(tasks) == tasks[-1] - tasks[0] + 1 > 2
+    which = f"{tasks[0]} to {tasks[-1]}" if in_a_row else ", ".join(str(number) for number in tasks)
     return (
         f"task{'s' if several else ''} {which} {'have' if several else 'has'} one class, so that "
         "task-aware (TA) accuracy there is 100 % by construction"

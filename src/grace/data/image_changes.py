@@ -1,0 +1,275 @@
+"""The fourteen image changes of AutoAugment, each over a batch of images.
+
+Shapes: M images in a batch, C channels (1 or 3), H×W pixels.
+
+Every change has one magnitude per image. On the CPU results equal torchvision's functions for
+tensors to the bit: the same float32 operations in the same order, and nearest-neighbour pixels
+looked up where torchvision's own grid puts them. Sharpness sums whole numbers, which no order of
+summation can change.
+
+Source:
+    Cubuk et al., AutoAugment, arXiv 1805.09501, table 6; ``torchvision.transforms.autoaugment``.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grace.data.operations import adjust_brightness, on_device
+
+Change = tuple[str, float]
+"""Name of a change in ``CHANGES``, and its signed magnitude."""
+
+
+def change_images(images: Tensor, changes: Sequence[Change | None], fill: int) -> Tensor:
+    """Change every image in its own way, one kind of change after the other.
+
+    Args:
+        images: (B, C, H, W) uint8.
+        changes: what happens to each of the B images; none leaves it as it is.
+        fill: grey level 0..255 of pixels that a geometric change brings in from outside.
+
+    Returns:
+        (B, C, H, W) uint8.
+    """
+    groups: dict[str, tuple[list[int], list[float]]] = {}
+    for row, change in enumerate(changes):
+        if change is not None:
+            rows, magnitudes = groups.setdefault(change[0], ([], []))
+            rows.append(row)
+            magnitudes.append(change[1])
+    if not groups:
+        return images
+    result = images.clone()
+    for name, (rows, magnitudes) in groups.items():
+        places = on_device(torch.tensor(rows), images.device)
+        result[places] = CHANGES[name](images.index_select(0, places), magnitudes, fill)
+    return result
+
+
+@lru_cache(maxsize=64)
+def magnitude_bins(num_bins: int, height: int, width: int) -> Mapping[str, tuple[float, ...]]:
+    """List the magnitudes of every change that has one, from the weakest to the strongest.
+
+    Args:
+        num_bins: number of magnitudes, at least 2: 10 in AutoAugment, 31 in RandAugment.
+        height: height of the images in pixels; vertical translations are shares of it.
+        width: width of the images in pixels.
+
+    Returns:
+        By name: shears as a slope 0..0.3; translations in pixels, 0..150/331 of the side; rotations
+        in degrees 0..30; brightness, colour, contrast and sharpness as m = 0..0.9, where the factor
+        is 1 ± m; posterize as bits that remain 8..4; solarize as the level from which on pixels are
+        inverted 255..0.
+    """
+
+    def even(first: float, last: float) -> tuple[float, ...]:
+        return tuple(torch.linspace(first, last, num_bins).tolist())
+
+    steps = [place / ((num_bins - 1) / 4) for place in range(num_bins)]
+    return {
+        "shear_x": even(0, 0.3),
+        "shear_y": even(0, 0.3),
+        "translate_x": even(0, 150 / 331 * width),
+        "translate_y": even(0, 150 / 331 * height),
+        "rotate": even(0, 30),
+        "brightness": even(0, 0.9),
+        "colour": even(0, 0.9),
+        "contrast": even(0, 0.9),
+        "sharpness": even(0, 0.9),
+        "posterize": tuple(float(8 - round(step)) for step in steps),
+        "solarize": even(255, 0),
+    }
+
+
+def is_signed(name: str) -> bool:
+    """Tell whether half of the images get the magnitude with a minus sign."""
+    return name not in ("posterize", "solarize", "autocontrast", "equalize", "invert", "identity")
+
+
+def source_matrix(name: str, magnitude: float, height: int, width: int) -> list[float]:
+    """Give the affine map from a pixel of the result to its source, about the image's centre.
+
+    Shears are about the top left corner; translations are cut to whole pixels; positive rotations
+    are counter-clockwise.
+
+    Returns:
+        Six numbers a, b, c, d, e, f of ``x' = a·x + b·y + c``, ``y' = d·x + e·y + f`` in pixels.
+    """
+    match name:
+        case "shear_x":
+            return [1.0, magnitude, magnitude * height / 2, 0.0, 1.0, 0.0]
+        case "shear_y":
+            return [1.0, 0.0, 0.0, magnitude, 1.0, magnitude * width / 2]
+        case "translate_x":
+            return [1.0, 0.0, -float(int(magnitude)), 0.0, 1.0, 0.0]
+        case "translate_y":
+            return [1.0, 0.0, 0.0, 0.0, 1.0, -float(int(magnitude))]
+    assert name == "rotate"
+    sine, cosine = math.sin(math.radians(magnitude)), math.cos(math.radians(magnitude))
+    return [cosine, -sine, 0.0, sine, cosine, 0.0]
+
+
+@lru_cache(maxsize=512)
+def _source_pixels(
+    name: str, magnitude: float, height: int, width: int, device: torch.device
+) -> Tensor:
+    """Number (H·W,) of the source pixel of every result pixel; H·W where that lies outside.
+
+    Magnitudes come from bins, so there are few such tables, and they are kept.
+    """
+    theta = torch.tensor(source_matrix(name, magnitude, height, width)).view(2, 3)
+    x = torch.linspace(-width * 0.5 + 0.5, width * 0.5 - 0.5, width).expand(height, width)
+    y = torch.linspace(-height * 0.5 + 0.5, height * 0.5 - 0.5, height)[:, None].expand_as(x)
+    points = torch.stack([x, y, torch.ones_like(x)], dim=2).view(1, -1, 3)
+    grid = points.bmm((theta.T / torch.tensor([0.5 * width, 0.5 * height]))[None])
+    # Sampling the pixels' numbers, 1 to H·W, rounds where sampling the image would; outside is 0.
+    numbers = torch.arange(1.0, height * width + 1).view(1, 1, height, width)
+    found = F.grid_sample(
+        numbers, grid.view(1, height, width, 2), "nearest", "zeros", align_corners=False
+    )
+    found = found.flatten().long() - 1
+    return torch.where(found < 0, height * width, found).to(device)
+
+
+def move_pixels(name: str, images: Tensor, magnitudes: Sequence[float], fill: int) -> Tensor:
+    """Shear, translate or rotate images with nearest-neighbour pixels.
+
+    Args:
+        name: ``shear_x``, ``shear_y``, ``translate_x``, ``translate_y`` or ``rotate``.
+        images: (M, C, H, W) uint8.
+        magnitudes: M signed magnitudes: slope, pixels or degrees.
+        fill: grey level of pixels from outside.
+
+    Returns:
+        (M, C, H, W) uint8.
+    """
+    count, channels, height, width = images.shape
+    sources = torch.stack(
+        [_source_pixels(name, value, height, width, images.device) for value in magnitudes]
+    )
+    outside = images.new_full((count, channels, 1), fill)
+    pixels = torch.cat([images.flatten(2), outside], dim=2)
+    return pixels.gather(2, sources[:, None].expand(-1, channels, -1)).view_as(images)
+
+
+def blend(images: Tensor, others: Tensor, magnitudes: Sequence[float]) -> Tensor:
+    """Move images away from others or towards them: ``f·x + (1 - f)·y`` with ``f = 1 + m``.
+
+    Args:
+        images: (M, C, H, W) uint8 or whole float levels x.
+        others: what broadcasts to that, y; float32 levels.
+        magnitudes: M numbers m in [-1, 1]; -1 gives the others, 0 the images.
+
+    Returns:
+        (M, C, H, W) uint8, cut off to 0..255 and truncated.
+    """
+    factors = 1 + torch.tensor(magnitudes, dtype=torch.float64)[:, None, None, None]
+    weights = on_device(torch.stack([factors, 1 - factors]).float(), images.device)
+    return (weights[0] * images).add_(weights[1] * others).clamp_(0, 255).to(torch.uint8)
+
+
+def grey_levels(images: Tensor) -> Tensor:
+    """Return the luminance (M, 1, H, W) of images (M, C, H, W) in whole float32 levels."""
+    if images.shape[1] == 1:
+        return images.float()
+    red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
+    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114).floor_()
+
+
+def _brightness(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
+    factors = (1 + torch.tensor(magnitudes, dtype=torch.float64)).float()
+    return adjust_brightness(images.float(), on_device(factors, images.device)).to(torch.uint8)
+
+
+def _colour(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
+    if images.shape[1] == 1:
+        return images
+    return blend(images, grey_levels(images), magnitudes)
+
+
+def _contrast(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
+    return blend(images, grey_levels(images).mean(dim=(1, 2, 3), keepdim=True), magnitudes)
+
+
+def _sharpness(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
+    levels = images.float()
+    rows = levels[:, :, :-2] + levels[:, :, 1:-1] + levels[:, :, 2:]
+    sums = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
+    # Weights 1 around a 5, over 13. The border keeps its levels.
+    sums.add_(levels[:, :, 1:-1, 1:-1], alpha=4)
+    smooth = levels.clone()
+    smooth[:, :, 1:-1, 1:-1] = sums.div_(13).round_()
+    return blend(levels, smooth, magnitudes)
+
+
+def _posterize(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
+    masks = [256 - (1 << (8 - int(bits))) for bits in magnitudes]
+    return images & _per_image(masks, images)
+
+
+def _solarize(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
+    bright = images >= _per_image([math.ceil(level) for level in magnitudes], images)
+    # x xor 255 = 255 - x.
+    return images ^ bright.to(torch.uint8).mul_(255)
+
+
+def _autocontrast(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
+    low, high = (extreme(images, dim=(2, 3), keepdim=True) for extreme in (torch.amin, torch.amax))
+    # A channel of one level stays as it is.
+    flat = low == high
+    low, scale = low.masked_fill(flat, 0), (255 / (high.float() - low)).masked_fill(flat, 1)
+    return (images.float() - low).mul_(scale).clamp_(0, 255).to(torch.uint8)
+
+
+def _equalize(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
+    levels = images.flatten(0, 1).flatten(1).long()
+    one = torch.ones(1, 1, dtype=torch.int64, device=images.device)
+    counts = one.new_zeros(len(levels), 256).scatter_add_(1, levels, one.expand_as(levels))
+    # Pixels per level of the result: all but those of the brightest level, over 255.
+    brightest = counts.gather(1, levels.amax(dim=1, keepdim=True))
+    step = (levels.shape[1] - brightest) // 255
+    below = counts.cumsum(1) - counts
+    table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)
+    same = torch.arange(256, device=images.device)
+    table = torch.where(step == 0, same, table).to(torch.uint8)
+    return table.gather(1, levels).view_as(images)
+
+
+def _invert(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
+    # Of uint8, not x = 255 - x.
+    return ~images
+
+
+def _identity(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
+    return images
+
+
+def _per_image(values: Sequence[int], images: Tensor) -> Tensor:
+    """Levels (M, 1, 1, 1) uint8 on the images' device."""
+    levels = torch.tensor(values, dtype=torch.uint8)[:, None, None, None]
+    return on_device(levels, images.device)
+
+
+CHANGES: Mapping[str, Callable[[Tensor, Sequence[float], int], Tensor]] = {
+    "shear_x": partial(move_pixels, "shear_x"),
+    "shear_y": partial(move_pixels, "shear_y"),
+    "translate_x": partial(move_pixels, "translate_x"),
+    "translate_y": partial(move_pixels, "translate_y"),
+    "rotate": partial(move_pixels, "rotate"),
+    "brightness": _brightness,
+    "colour": _colour,
+    "contrast": _contrast,
+    "sharpness": _sharpness,
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "autocontrast": _autocontrast,
+    "equalize": _equalize,
+    "invert": _invert,
+    "identity": _identity,
+}
+"""Changes by name; each takes images (M, C, H, W) uint8, M magnitudes and the fill level."""

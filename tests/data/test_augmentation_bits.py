@@ -1,0 +1,127 @@
+"""Named lists give the bits that they gave before operations could be listed."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from grace.configs.augmentation import AugmentationName
+from grace.data.augmentation import Augmentation, build_augmentation
+from grace.data.batches import augmented_batches, epoch_batches
+from grace.data.crops import crop_boxes, resized_crop
+from grace.data.files import FileImages
+from grace.data.images import LabelledImages, TensorImages
+
+MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+RECORDED = {
+    "files none": "a6ca7bccbcb27445",
+    "epoch shift 1 8 False": "441bcc7ec3e4b1e8",
+    "epoch shift 1 8 True": "17dcd90601dfe591",
+    "epoch shift 1 32 False": "dd216c1af6f9ff01",
+    "epoch shift 1 32 True": "78c17c2f7fea1179",
+    "epoch shift 3 8 False": "ac3dbd6c44984d6c",
+    "rows shift 3 8 False": "a588f8934a41e479",
+    "once shift 3 8 False": "2fa9f11dc562ed15",
+    "epoch shift 3 8 True": "b71cbce612bd3368",
+    "rows shift 3 8 True": "31398ca098e79c8f",
+    "once shift 3 8 True": "7a4f0a7e4a26cbf9",
+    "epoch shift 3 32 False": "a10e629eb69fc39e",
+    "rows shift 3 32 False": "e4acb04294af6dee",
+    "once shift 3 32 False": "a969198bc3de7ccf",
+    "epoch shift 3 32 True": "3388ccaea4206e54",
+    "rows shift 3 32 True": "eefce74d1d0f1af6",
+    "once shift 3 32 True": "ad35501670db221a",
+    "files shift": "b58dc727d5d3749d",
+    "epoch cifar 1 8 False": "2705348a5cda7429",
+    "epoch cifar 1 8 True": "2639f7091eb9a4bb",
+    "epoch cifar 1 32 False": "ef09e62d6a6d953e",
+    "epoch cifar 1 32 True": "8d5e512c605462b9",
+    "epoch cifar 3 8 False": "1e735dcc57548df4",
+    "rows cifar 3 8 False": "a0b3939b57720e4c",
+    "once cifar 3 8 False": "7cacb31ce9b9901d",
+    "epoch cifar 3 8 True": "73a3c372fb8962bc",
+    "rows cifar 3 8 True": "91f8e463b8558eca",
+    "once cifar 3 8 True": "af2210f930f0d44f",
+    "epoch cifar 3 32 False": "bd6acc28098e7903",
+    "rows cifar 3 32 False": "83cd1ca1e674d25e",
+    "once cifar 3 32 False": "231fe13a1a9622af",
+    "epoch cifar 3 32 True": "0302685427699c1e",
+    "rows cifar 3 32 True": "2edc26858c479097",
+    "once cifar 3 32 True": "74786c32a6f47798",
+    "files cifar": "7b223051bbb8bf5c",
+}
+"""Kind of batches, augmentation, channels, size and whether channels come last → hash of shapes,
+strides, values and labels, recorded at commit e32f248."""
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def made(n: int, channels: int, size: int) -> LabelledImages:
+    levels = torch.randint(
+        0, 256, (n, channels, size, size), dtype=torch.uint8, generator=seeded(0)
+    )
+    return LabelledImages(TensorImages(levels), torch.arange(n))
+
+
+def in_files(data: LabelledImages, folder: Path, size: int) -> LabelledImages:
+    paths = [folder / f"{number}.png" for number in range(len(data))]
+    for path, image in zip(paths, data.images.gather(torch.arange(len(data))), strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    return LabelledImages(FileImages(paths, 3, (size, size), size), data.labels)
+
+
+def digest(batches: Iterable[tuple[Tensor, Tensor]]) -> str:
+    found = hashlib.sha256()
+    for images, labels in batches:
+        found.update(str((tuple(images.shape), images.stride())).encode())
+        found.update(images.contiguous().numpy().tobytes())
+        found.update(labels.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def batches_of(
+    kind: str, data: LabelledImages, augmentation: Augmentation, last: bool
+) -> Iterable[tuple[Tensor, Tensor]]:
+    if kind == "once":
+        return augmented_batches(data, 7, augmentation, seeded(3), channels_last=last)
+    rows = (lambda size: slice(1, 3)) if kind == "rows" else None
+    return epoch_batches(data, 5, seeded(1), augmentation, seeded(2), channels_last=last, rows=rows)
+
+
+@pytest.mark.parametrize("case", [case for case in RECORDED if not case.startswith("files")])
+def test_batches_have_the_bits_of_before(case: str) -> None:
+    kind, name, channels, size, last = case.split()
+    count = int(channels)
+    augmentation = build_augmentation(name, MEAN[:count], STD[:count], int(size))  # type: ignore[arg-type]
+    data = made(23, count, int(size))
+    assert digest(batches_of(kind, data, augmentation, last == "True")) == RECORDED[case]
+
+
+@pytest.mark.parametrize("name", ["none", "shift", "cifar"])
+def test_batches_from_files_have_the_bits_of_before(name: AugmentationName, tmp_path: Path) -> None:
+    data = in_files(made(13, 3, 24), tmp_path, 16)
+    augmentation = build_augmentation(name, MEAN, STD, 16)
+    found = epoch_batches(data, 4, seeded(1), augmentation, seeded(2), channels_last=True)
+    assert digest(found) == RECORDED[f"files {name}"]
+
+
+def test_random_resized_crops_have_the_values_of_before() -> None:
+    """Products of matrices round differently on other machines: sums, recorded as above."""
+    augmentation = build_augmentation("imagenet", MEAN, STD, 16)
+    data = made(6, 3, 24)
+    ((images, _),) = augmented_batches(data, 6, augmentation, seeded(3))
+    sums = images.double().abs().sum((1, 2, 3)).tolist()
+    recorded = [475.5752, 448.2186, 481.8252, 388.9992, 487.8798, 500.0066]
+    assert sums == pytest.approx(recorded, rel=1e-5)
+    # The formula of before, with its 23 columns: the crop's 22, then the flip.
+    draws = torch.rand(6, 23, generator=seeded(3))
+    levels = data.images.gather(torch.arange(6))
+    crops = resized_crop(levels, crop_boxes(draws[:, :22], 24, 24), 16)
+    crops = torch.where(draws[:, 22, None, None, None] < 0.5, crops.flip(3), crops)
+    assert torch.equal(images, crops * augmentation.scale + augmentation.shift)

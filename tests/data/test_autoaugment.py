@@ -1,0 +1,249 @@
+"""Which image gets which change, against torchvision's policies and by count."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import autoaugment as reference
+from torchvision.transforms import functional as tv
+
+from grace.data.augmentation import build_augmentation, build_operations
+from grace.data.autoaugment import (
+    CIFAR10_POLICY,
+    RANDAUGMENT_CHANGES,
+    AutoAugment,
+    RandAugment,
+    RandomMagnitude,
+    RandomShare,
+)
+from grace.data.image_changes import change_images, is_signed
+
+POLICY = reference.AutoAugment(reference.AutoAugmentPolicy.CIFAR10)._get_policies(
+    reference.AutoAugmentPolicy.CIFAR10
+)
+MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+
+
+def ours(name: str) -> str:
+    """Our name of torchvision's operation: TranslateX → translate_x, Color → colour."""
+    if name[-1] in "XY":
+        return f"{name[:-1].lower()}_{name[-1].lower()}"
+    return "colour" if name == "Color" else name.lower()
+
+
+def draws(n: int, k: int, seed: int = 1) -> Tensor:
+    return torch.rand(n, k, generator=torch.Generator().manual_seed(seed))
+
+
+def pictures(n: int, channels: int = 3, size: int = 32) -> Tensor:
+    """Smooth images with some noise."""
+    source = torch.Generator().manual_seed(0)
+    coarse = torch.rand(n, channels, 4, 4, generator=source)
+    smooth = torch.nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")
+    noise = torch.rand(n, channels, size, size, generator=source)
+    return (220 * smooth + 35 * noise).to(torch.uint8)
+
+
+def apply_theirs(image: Tensor, name: str, magnitude: float, fill: int) -> Tensor:
+    levels = [float(fill)] * len(image)
+    return reference._apply_op(image, name, magnitude, InterpolationMode.NEAREST, levels)
+
+
+def autoaugmented(image: Tensor, row: list[float]) -> Tensor:
+    """Torchvision's AutoAugment of one image with the draws: policy, two chances, two signs."""
+    space = reference.AutoAugment()._augmentation_space(10, image.shape[1:])
+    for place, (name, probability, magnitude_id) in enumerate(POLICY[int(row[0] * 25)]):
+        if row[1 + place] < probability:
+            magnitudes, signed = space[name]
+            magnitude = 0.0 if magnitude_id is None else float(magnitudes[magnitude_id])
+            sign = -1 if signed and row[3 + place] < 0.5 else 1
+            image = apply_theirs(image, name, sign * magnitude, 128)
+    return image
+
+
+def differing(found: Tensor, expected: Tensor) -> float:
+    return float((found != expected).float().mean())
+
+
+def test_the_policy_is_torchvisions() -> None:
+    theirs = tuple(tuple((ours(name), p, m) for name, p, m in pair) for pair in POLICY)
+    assert theirs == CIFAR10_POLICY
+
+
+@pytest.mark.parametrize(("channels", "size"), [(3, 32), (1, 32), (3, 8), (1, 45)])
+def test_autoaugment_equals_torchvisions_for_the_same_choices(channels: int, size: int) -> None:
+    images, drawn = pictures(200, channels, size), draws(200, 5)
+    found = AutoAugment()(images, drawn)
+    expected = [autoaugmented(*pair) for pair in zip(images, drawn.tolist(), strict=True)]
+    assert found.dtype == torch.uint8
+    # Only sources just between two pixels may differ.
+    assert differing(found, torch.stack(expected)) < 0.01
+    assert differing(found, images) > 0.3
+
+
+def test_every_sub_policy_step_and_sign_has_its_share() -> None:
+    n = 50_000
+    rows = draws(n, 5).tolist()
+    operation = AutoAugment()
+    first = operation.plan(rows, 0, 32, 32)
+    second = operation.plan(rows, 1, 32, 32)
+    chosen = Counter(int(row[0] * 25) for row in rows)
+    assert sorted(chosen) == list(range(25))
+    for number, count in chosen.items():
+        assert abs(count - n / 25) < 5 * math.sqrt(n / 25)
+        mine = [place for place in range(n) if int(rows[place][0] * 25) == number]
+        for changes, (name, probability, _) in zip(
+            (first, second), CIFAR10_POLICY[number], strict=True
+        ):
+            made = [change for place in mine if (change := changes[place]) is not None]
+            assert {change[0] for change in made} <= {name}
+            spread = math.sqrt(count * probability * (1 - probability))
+            assert abs(len(made) - count * probability) <= 5 * spread
+            signs = Counter(math.copysign(1, magnitude) for _, magnitude in made)
+            if is_signed(name) and number != 19:
+                assert abs(signs[-1] - len(made) / 2) < 5 * math.sqrt(len(made) / 4)
+            elif not is_signed(name):
+                assert set(signs) <= {1.0}
+
+
+def test_chance_and_sign_are_independent() -> None:
+    rows = torch.rand(20_000, 5, generator=torch.Generator().manual_seed(3))
+    rows[:, 0] = 21.5 / 25  # translate_y with 0.9, then translate_y with 0.7
+    operation = AutoAugment()
+    plans = [operation.plan(rows.tolist(), which, 32, 32) for which in (0, 1)]
+    both = Counter(
+        tuple(None if change is None else change[1] > 0 for change in pair)
+        for pair in zip(*plans, strict=True)
+    )
+    for first, p in ((None, 0.1), (True, 0.45), (False, 0.45)):
+        for second, q in ((None, 0.3), (True, 0.35), (False, 0.35)):
+            expected = 20_000 * p * q
+            assert abs(both[first, second] - expected) < 5 * math.sqrt(expected)
+
+
+def test_randaugment_equals_torchvisions_for_the_same_choices() -> None:
+    images, drawn = pictures(150), draws(150, 4)
+    space = reference.RandAugment()._augmentation_space(31, (32, 32))
+    names = list(space)
+    assert tuple(ours(name) for name in names) == RANDAUGMENT_CHANGES
+    found = RandAugment()(images, drawn)
+    for image, row, result in zip(images, drawn.tolist(), found, strict=True):
+        expected = image
+        for which, sign in (row[:2], row[2:]):
+            name = names[int(which * 14)]
+            magnitudes, signed = space[name]
+            magnitude = float(magnitudes[9]) if magnitudes.ndim else 0.0
+            magnitude *= -1 if signed and sign < 0.5 else 1
+            expected = apply_theirs(expected, name, magnitude, 0)
+        assert differing(result, expected) < 0.02
+
+
+def test_randaugment_chooses_all_changes_alike() -> None:
+    rows = draws(28_000, 4).tolist()
+    operation = RandAugment()
+    for which in (0, 1):
+        plan = operation.plan(rows, which, 32, 32)
+        names = Counter("identity" if change is None else change[0] for change in plan)
+        assert set(names) == set(RANDAUGMENT_CHANGES)
+        for count in names.values():
+            assert abs(count - 2000) < 5 * math.sqrt(2000)
+        angles = Counter(change[1] for change in plan if change and change[0] == "rotate")
+        # Bin 9 of 0..30 degrees in 31 bins.
+        assert sorted(angles) == pytest.approx([-9, 9])
+        assert abs(angles[min(angles)] - 1000) < 5 * math.sqrt(500)
+
+
+def test_more_changes_take_more_draws() -> None:
+    assert (RandAugment().num_draws, RandAugment(num_changes=5).num_draws) == (4, 10)
+    images, drawn = pictures(30), draws(30, 10)
+    three = RandAugment(num_changes=3)(images, drawn[:, :6])
+    five = RandAugment(num_changes=2)(three, drawn[:, 6:])
+    assert torch.equal(RandAugment(num_changes=5)(images, drawn), five)
+
+
+def test_one_change_alone_takes_all_bins_up_to_the_largest() -> None:
+    images = pictures(4)
+    operation = RandomMagnitude(name="rotate", largest=2)
+    # Bins 0, 1, 2 are 0, 3⅓ and 6⅔ degrees.
+    drawn = torch.tensor([[0.0, 0.9], [0.34, 0.9], [0.99, 0.9], [0.99, 0.1]])
+    found = operation(images, drawn)
+    expected = [
+        tv.rotate(image, angle, fill=[128.0] * 3)
+        for image, angle in zip(images, (0.0, 10 / 3, 20 / 3, -20 / 3), strict=True)
+    ]
+    assert differing(found, torch.stack(expected)) < 0.01
+    unsigned = RandomMagnitude(name="posterize")
+    assert (operation.num_draws, unsigned.num_draws) == (2, 1)
+    last = unsigned(images, torch.full((4, 1), 0.95))
+    assert torch.equal(last, images & 0b11110000)
+
+
+def test_a_change_without_magnitude_meets_its_share() -> None:
+    images = pictures(4)
+    found = RandomShare(name="invert", share=0.25)(
+        images, torch.tensor([[0.1], [0.24], [0.26], [0.9]])
+    )
+    assert torch.equal(found, torch.cat([255 - images[:2], images[2:]]))
+
+
+@pytest.mark.parametrize("name", ["autoaugment", "randaugment"])
+def test_images_have_their_own_draws_whatever_the_batch(name: str) -> None:
+    images = pictures(40)
+    augmentation = build_augmentation(name, MEAN, STD, 32)  # type: ignore[arg-type]
+    drawn = draws(40, augmentation.num_draws)
+    alone = [augmentation.apply(images[i : i + 1], drawn[i : i + 1]) for i in range(40)]
+    assert torch.equal(augmentation.apply(images, drawn), torch.cat(alone))
+
+
+def test_the_whole_list_equals_the_published_pipeline() -> None:
+    """Crop, flip and brightness by torchvision on PIL, AutoAugment, a black hole, normalised."""
+    augmentation = build_augmentation("autoaugment", MEAN, STD, 32)
+    assert augmentation.num_draws == 2 + 1 + 1 + 5 + 2
+    images, drawn = pictures(120), draws(120, 11)
+    found = augmentation.apply(images, drawn)
+    wrong = 0
+    for image, row, result in zip(images, drawn.tolist(), found, strict=True):
+        expected = tv.pad(tv.to_pil_image(image), [4] * 4)
+        expected = tv.crop(expected, int(row[0] * 9), int(row[1] * 9), 32, 32)
+        expected = tv.hflip(expected) if row[2] < 0.5 else expected
+        expected = tv.adjust_brightness(expected, 1 - 63 / 255 + row[3] * 2 * 63 / 255)
+        expected = autoaugmented(tv.pil_to_tensor(expected), row[4:9]) / 255
+        y, x = int(row[9] * 32), int(row[10] * 32)
+        expected[:, max(0, y - 8) : y + 8, max(0, x - 8) : x + 8] = 0
+        expected = tv.normalize(expected, MEAN, STD)
+        different = ((result - expected).abs() > 1e-5).float().mean()
+        # Brightness one level off, where f·x is a whole number but for rounding, can move the
+        # table of a whole image.
+        wrong += bool(different > 0.01)
+    assert wrong <= 3
+
+
+def test_float_levels_from_a_resized_crop_are_rounded_first() -> None:
+    operations = build_operations(("resized_crop", "autoaugment"), 16)
+    images, drawn = pictures(20), draws(20, 22 + 5)
+    cropped = operations[0](images, drawn[:, :22])
+    assert cropped.is_floating_point()
+    expected = operations[1](cropped.round().to(torch.uint8), drawn[:, 22:])
+    assert torch.equal(operations[1](cropped, drawn[:, 22:]), expected)
+
+
+def test_changing_nothing_gives_the_images_back() -> None:
+    images = pictures(3)
+    assert change_images(images, [None] * 3, 0) is images
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["cifar", "autoaugment", "randaugment"])
+def test_a_gpu_gives_the_same_images(name: str) -> None:
+    augmentation = build_augmentation(name, MEAN, STD, 32)  # type: ignore[arg-type]
+    images, drawn = pictures(500), draws(500, augmentation.num_draws)
+    expected = augmentation.apply(images, drawn)
+    there = augmentation.to(torch.device("cuda"))
+    for given in (drawn, drawn.cuda()):
+        found = there.apply(images.cuda(), given).cpu()
+        # One level where a float32 mean or product rounds differently, on few pixels.
+        different = (found - expected).abs() > 1e-5
+        assert different.float().mean() < 0.002
