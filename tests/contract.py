@@ -12,6 +12,7 @@ import pytest
 from grace.configs.methods import (
     AnyMethodSettings,
     CreateSettings,
+    BeefSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,
@@ -50,6 +51,7 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "tagfex": TagFexSettings(grow=recipe(), **BASE),
     "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
     "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
+    "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
