@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -71,6 +71,10 @@ GROW = steps(170, 80, 120, 150)
 
 def published(method: str, protocol: Protocol) -> dict[str, Any]:
     """Every setting of a method (§3.1–3.9, §5.2, §6); joint training takes INIT at every task."""
+def published(
+    method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
+) -> dict[str, Any]:
+    """Every setting of a method (§3.1–3.11, §5.2, §6); joint training takes INIT at every task."""
     threshold, decay, logit_weight, feature_weight = protocol.grace
     found: Mapping[str, dict[str, Any]] = {
         "finetune": {"base": INIT, "update": steps(80, 40, 70)},
@@ -119,6 +123,22 @@ def published(method: str, protocol: Protocol) -> dict[str, Any]:
             # The paper's sum and still batch norm; the released code's slips are the other values.
             "old_bias": "sum",
             "old_batch_norm": "eval",
+        "tagfex": {
+            "base": INIT,
+            "grow": GROW,
+            "auxiliary_weight": 2,
+            "contrastive_weight": 1,
+            "retention_weight": 2,
+            "contrastive_temperature": 0.2,
+            "projector_width": 512 if backbone == "resnet32" else 2048,
+            "embedding_width": 128 if backbone == "resnet32" else 1024,
+            "merged_weight": 1,
+            "transfer_weight": 1,
+            "transfer_temperature": 2,
+            # Published for ResNet-18 alone.
+            "attention_heads": 8,
+            "agnostic_share": 0.05,
+            "old_rows": "zero",
         },
         "grace": {
             "base": INIT,
@@ -147,7 +167,10 @@ def published(method: str, protocol: Protocol) -> dict[str, Any]:
 def test_settings_are_the_published_ones(name: str, method: str) -> None:
     protocol = PROTOCOLS[name]
     settings = load_experiment(name, [f"method={method}"])
-    assert settings.method.model_dump() == published(method, protocol)
+    backbone: Literal["resnet32", "resnet18"] = (
+        "resnet32" if name.startswith("cifar") else "resnet18"
+    )
+    assert settings.method.model_dump() == published(method, protocol, backbone)
     scenario = settings.scenario
     assert (scenario.base, scenario.increment) == (protocol.base, protocol.increment)
     assert len(task_sizes(100, scenario.base, scenario.increment)) == protocol.num_tasks
@@ -162,6 +185,17 @@ def test_settings_are_the_published_ones(name: str, method: str) -> None:
         assert settings.backbone == BackboneSettings(name="resnet18", stem=stem)
         assert (settings.data.source, settings.data.augmentation) == ("imagenet100", "imagenet")
         assert (settings.data.image_size, settings.data.class_list) == (224, "icarl")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("plain", ["cifar100-b0i10", "cifar100-b50i10", "tiny-imagenet-16px"])
+def test_with_autoaugment_nothing_else_changes(plain: str, method: str) -> None:
+    """§2's second table: the same protocols, images augmented otherwise."""
+    without = load_experiment(plain, [f"method={method}"]).model_dump()
+    found = load_experiment(f"{plain}-autoaugment", [f"method={method}"]).model_dump()
+    changed = {"data": without["data"] | {"augmentation": "autoaugment"}}
+    names = {"name", "description"}
+    assert {**found, **dict.fromkeys(names)} == {**without, **changed, **dict.fromkeys(names)}
 
 
 def test_both_schedules_of_memo() -> None:
