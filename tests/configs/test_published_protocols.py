@@ -67,6 +67,14 @@ INIT = steps(200, 60, 120, 170, weight_decay=5e-4)
 GROW = steps(170, 80, 120, 150)
 
 
+def dgr_recipe(protocol: Protocol) -> dict[str, Any]:
+    """§3.10, item 3: that of all its tasks."""
+    (name,) = [name for name, own in PROTOCOLS.items() if own is protocol]
+    if name.startswith("imagenet"):
+        return steps(90, 30, 60, weight_decay=1e-4)
+    return steps(160, 80, 120, weight_decay=5e-4)
+
+
 def published(method: str, protocol: Protocol) -> dict[str, Any]:
     """Every setting of a method (§3.1–3.8, §5.2, §6); joint training takes INIT at every task."""
     threshold, decay, logit_weight, feature_weight = protocol.grace
@@ -105,6 +113,15 @@ def published(method: str, protocol: Protocol) -> dict[str, Any]:
             "train_base": not protocol.is_base_50,
         },
         "joint": {"base": INIT, "final_task_only": False},
+        "dgr": {
+            "base": dgr_recipe(protocol),
+            "update": dgr_recipe(protocol),
+            "distillation_weight": 0.7,
+            "distillation_by": "images",
+            "distribution_aware": True,
+            "temperature": 2,
+            "discount_by": "images",
+        },
         "grace": {
             "base": INIT,
             "grow": GROW,
