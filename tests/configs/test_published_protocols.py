@@ -69,6 +69,14 @@ INIT = steps(200, 60, 120, 170, weight_decay=5e-4)
 GROW = steps(170, 80, 120, 150)
 
 
+def dgr_recipe(protocol: Protocol) -> dict[str, Any]:
+    """§3.10, item 3: that of all its tasks."""
+    (name,) = [name for name, own in PROTOCOLS.items() if own is protocol]
+    if name.startswith("imagenet"):
+        return steps(90, 30, 60, weight_decay=1e-4)
+    return steps(160, 80, 120, weight_decay=5e-4)
+
+
 def published(method: str, protocol: Protocol) -> dict[str, Any]:
     """Every setting of a method (§3.1–3.9, §5.2, §6); joint training takes INIT at every task."""
 def published(
@@ -139,6 +147,14 @@ def published(
             "attention_heads": 8,
             "agnostic_share": 0.05,
             "old_rows": "zero",
+        "dgr": {
+            "base": dgr_recipe(protocol),
+            "update": dgr_recipe(protocol),
+            "distillation_weight": 0.7,
+            "distillation_by": "images",
+            "distribution_aware": True,
+            "temperature": 2,
+            "discount_by": "images",
         },
         "grace": {
             "base": INIT,
