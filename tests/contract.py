@@ -11,8 +11,8 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
-    CreateSettings,
     BeefSettings,
+    CreateSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,

@@ -79,6 +79,8 @@ def dgr_recipe(protocol: Protocol) -> dict[str, Any]:
 
 def published(method: str, protocol: Protocol) -> dict[str, Any]:
     """Every setting of a method (§3.1–3.9, §5.2, §6); joint training takes INIT at every task."""
+
+
 def published(
     method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
 ) -> dict[str, Any]:
@@ -131,6 +133,7 @@ def published(
             # The paper's sum and still batch norm; the released code's slips are the other values.
             "old_bias": "sum",
             "old_batch_norm": "eval",
+        },
         "tagfex": {
             "base": INIT,
             "grow": GROW,
@@ -147,6 +150,7 @@ def published(
             "attention_heads": 8,
             "agnostic_share": 0.05,
             "old_rows": "zero",
+        },
         "dgr": {
             "base": dgr_recipe(protocol),
             "update": dgr_recipe(protocol),

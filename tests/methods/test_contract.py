@@ -315,8 +315,8 @@ def test_a_task_without_a_new_class_is_refused_in_one_line(
     run = recordings[variant]
     step = run.steps[4]
     assert step.refusal == (
-        "task 5 has no new class and this method has no rule for that: add images of a new "
-        "class, or use grace, icarl or replay"
+        f"task 5 has no new class and {name_of(variant)} has no rule for that: add images of a new "
+        "class, or use one of grace, icarl, replay, joint, create"
     )
     assert step.pieces == []
     assert same(step.new, step.old)

@@ -25,8 +25,8 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
-    CreateSettings,
     BeefSettings,
+    CreateSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,

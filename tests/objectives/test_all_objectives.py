@@ -13,16 +13,28 @@ import torch
 from grace.objectives import (
     balancing,
     classification,
+    confusion,
+    contrastive,
     distillation,
+    energy,
     imbalance,
     importance,
     reweighting,
+    transfer,
 )
 
-MODULES = (balancing, classification, distillation, importance, imbalance, reweighting)
-from grace.objectives import balancing, classification, distillation, energy, importance
-
-MODULES = (balancing, classification, distillation, importance, energy)
+MODULES = (
+    balancing,
+    classification,
+    confusion,
+    contrastive,
+    distillation,
+    energy,
+    imbalance,
+    importance,
+    reweighting,
+    transfer,
+)
 FOLDER = Path(classification.__file__).parent
 
 
