@@ -57,6 +57,7 @@ TRAITS: Mapping[str, Traits] = {
     "dgr": Traits(freezes_old_network=True),
     "tagfex": Traits(grows_every_task=True, freezes_old_network=True),
     "create": Traits(freezes_old_network=True, learns_known_classes=True),
+    "beef": Traits(grows_every_task=True, freezes_old_network=True),
 }
 
 

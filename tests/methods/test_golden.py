@@ -25,6 +25,7 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    BeefSettings,
     CreateSettings,
     DERSettings,
     DGRSettings,
@@ -69,6 +70,10 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "dgr": DGRSettings(update=LATER, **BASE),
     "tagfex": TagFexSettings(grow=LATER, **BASE),
     "create": CreateSettings(update=LATER, balance=LATER, **BASE),
+    "beef": BeefSettings(expand=LATER, fuse=LATER, **BASE),
+    "beef-released": BeefSettings(
+        expand=LATER, fuse=LATER, old_bias="newest", old_batch_norm="train", **BASE
+    ),
 }
 
 
