@@ -77,10 +77,6 @@ def dgr_recipe(protocol: Protocol) -> dict[str, Any]:
     return steps(160, 80, 120, weight_decay=5e-4)
 
 
-def published(method: str, protocol: Protocol) -> dict[str, Any]:
-    """Every setting of a method (§3.1–3.9, §5.2, §6); joint training takes INIT at every task."""
-
-
 def published(
     method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
 ) -> dict[str, Any]:
