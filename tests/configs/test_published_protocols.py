@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -77,10 +77,11 @@ def dgr_recipe(protocol: Protocol) -> dict[str, Any]:
     return steps(160, 80, 120, weight_decay=5e-4)
 
 
-def published(method: str, protocol: Protocol) -> dict[str, Any]:
+def published(
+    method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
+) -> dict[str, Any]:
     """Every setting of a method (§3.1–3.11, §5.2, §6); joint training takes INIT at every task."""
     threshold, decay, logit_weight, feature_weight = protocol.grace
-    has_resnet18 = any(own is protocol for name, own in PROTOCOLS.items() if "imagenet" in name)
     found: Mapping[str, dict[str, Any]] = {
         "finetune": {"base": INIT, "update": steps(80, 40, 70)},
         "replay": {"base": INIT, "update": steps(70, 30, 50)},
@@ -136,8 +137,8 @@ def published(method: str, protocol: Protocol) -> dict[str, Any]:
             "contrastive_weight": 1,
             "retention_weight": 2,
             "contrastive_temperature": 0.2,
-            "projector_width": 2048 if has_resnet18 else 512,
-            "embedding_width": 1024 if has_resnet18 else 128,
+            "projector_width": 512 if backbone == "resnet32" else 2048,
+            "embedding_width": 128 if backbone == "resnet32" else 1024,
             "merged_weight": 1,
             "transfer_weight": 1,
             "transfer_temperature": 2,
@@ -182,7 +183,10 @@ def published(method: str, protocol: Protocol) -> dict[str, Any]:
 def test_settings_are_the_published_ones(name: str, method: str) -> None:
     protocol = PROTOCOLS[name]
     settings = load_experiment(name, [f"method={method}"])
-    assert settings.method.model_dump() == published(method, protocol)
+    backbone: Literal["resnet32", "resnet18"] = (
+        "resnet32" if name.startswith("cifar") else "resnet18"
+    )
+    assert settings.method.model_dump() == published(method, protocol, backbone)
     scenario = settings.scenario
     assert (scenario.base, scenario.increment) == (protocol.base, protocol.increment)
     assert len(task_sizes(100, scenario.base, scenario.increment)) == protocol.num_tasks
