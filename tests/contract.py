@@ -1,4 +1,4 @@
-"""The subjects of the contract suite: a tiny form of every method, and the three exceptions.
+"""The subjects of the contract suite: a tiny form of every method, and the exceptions.
 
 ``GRACE_CONTRACT_VARIANTS`` adds those of a method in another package: it names a module whose
 ``VARIANTS`` and, if there are any, ``EXCEPTIONS`` are like those below.
@@ -11,6 +11,8 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    BeefSettings,
+    CreateSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,
@@ -48,13 +50,18 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "dgr": DGRSettings(update=recipe(), **BASE),
     "tagfex": TagFexSettings(grow=recipe(), **BASE),
     "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
+    "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
+    "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
     ("joint", "base"): "the upper bound starts a fresh network at every task",
     ("grace", "compress"): "the student has one backbone less and a fresh head over them",
     ("ewc", "fisher"): "the pass for the Fisher information moves batch-norm buffers (spec §3.3.4)",
+    ("create", "balance"): "goes on with the auto-encoders that update has left",
 }
+SELECTIVE = {("create", "balance")}
+"""Methods and their phases that train on some of the task's images, a class-balanced choice."""
 if outside := os.environ.get("GRACE_CONTRACT_VARIANTS"):
     VARIANTS |= import_module(outside).VARIANTS
     EXCEPTIONS |= getattr(import_module(outside), "EXCEPTIONS", {})
@@ -65,6 +72,13 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def name_of(variant: str) -> str:
     return str(vars(VARIANTS[variant])["name"])
+
+
+def head_shapes(variant: str, num_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of the head's tensors, by name: linear but for CREATE's auto-encoders."""
+    if name_of(variant) == "create":
+        return {"encoders": (num_classes, 32, width), "decoders": (num_classes, width, 32)}
+    return {"weight": (num_classes, width), "bias": (num_classes,)}
 
 
 def with_epochs(variant: str, epochs: int) -> AnyMethodSettings:

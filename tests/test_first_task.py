@@ -3,11 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from grace.configs.experiment import (
@@ -33,10 +35,13 @@ from grace.configs.methods import (
 from grace.configs.registry import METHODS, Entry
 from grace.data.images import Dataset
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Objective, Phase
+from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
 from grace.methods.base import Method, Outcome, Steps
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import Head, LinearHead
 from grace.record import RunRecord, fingerprints
 from grace.storage import atomic, tensors
 from grace.studies.summary import shared_seconds
@@ -154,7 +159,7 @@ def test_other_images_are_never_taken_for_them(trained: list[str], tmp_path: Pat
 def test_a_method_that_begins_otherwise_leaves_nothing(tmp_path: Path) -> None:
     record = run(JointSettings(**BASE), tmp_path / "joint", tmp_path / "first-tasks")
     assert record.complete
-    assert len(list((tmp_path / "first-tasks").rglob("*.safetensors"))) == shared
+    assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
 
 
 def test_what_was_left_damaged_is_trained_anew(trained: list[str], tmp_path: Path) -> None:

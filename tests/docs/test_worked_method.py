@@ -19,8 +19,11 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     method, settings = blocks[:2]
-    monkeypatch.setattr(grace.configs.methods, "AlignedSettings", None, raising=False)
-    exec(settings, vars(grace.configs.methods))  # noqa: S102 - a block of our own page
+    own = ModuleType("grace.configs.methods.aligned")
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+    exec(settings, vars(own))  # noqa: S102 - a block of our own page
+    model = vars(own)["AlignedSettings"]
+    monkeypatch.setattr(grace.configs.methods, "AlignedSettings", model, raising=False)
     made = ModuleType("grace.methods.aligned")
     monkeypatch.setitem(sys.modules, made.__name__, made)
     exec(method, vars(made))  # noqa: S102
@@ -30,7 +33,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_new_rows_get_the_mean_length_of_the_old_ones(module: ModuleType) -> None:
     short = {"base": recipe(), "update": recipe()}
     made = learner(ReplaySettings(**short))
-    settings = module.AlignedSettings(**short)
+    settings = grace.configs.methods.AlignedSettings(**short)  # type: ignore[attr-defined]
     made.method = module.Aligned(settings, made.method.workshop, made.method.memory)
     for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):
         data = labelled(counts)

@@ -69,11 +69,14 @@ class TestUnfinished:
     def test_under_another_version_it_is_refused_and_left_as_it_is(
         self, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The message does not name which of settings, data and versions differs."""
+        """The message names the version that differs, and what to do."""
         files = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
         versions = dict(read_record(Path("run")).info.versions)
         pretend_versions(monkeypatch, versions | {"torch": "0.0.1"})
-        with pytest.raises(ValueError, match=r"^run holds a run with other .*versions.*: .*choose"):
+        with pytest.raises(
+            ValueError,
+            match=r"^run holds a run made with other versions, torch .* \(here 0\.0\.1\): install",
+        ):
             run_experiment(settings(Path("run")), Path("run"), resume=True)
         assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == files
 

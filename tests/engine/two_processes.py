@@ -30,7 +30,8 @@ from grace.configs.methods import BaseMethodSettings, EWCSettings, GraceSettings
 from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.data.memory import ExemplarMemory
-from grace.engine.phase import Batch, GradientSweep, Loss, Phase, Sweep, Work
+from grace.engine.parts import frozen
+from grace.engine.phase import Batch, GradientSweep, Loss, Part, Phase, Sweep, Work
 from grace.engine.ranks import Ranks
 from grace.engine.steps import Steps
 from grace.engine.trainer import NonFiniteLossError, Trainer
@@ -195,7 +196,7 @@ def herded_alone(
 def weights(made: Learner) -> str:
     """A hash of all that the method keeps beside its exemplars, buffers too."""
     digest = hashlib.sha256()
-    for name, part in sorted(made.method.state().parts.items()):
+    for name, part in sorted(made.method.kept.state().parts.items()):
         digest.update(name.encode() + encode(part))
     return digest.hexdigest()
 
@@ -214,7 +215,7 @@ def taught(method: BaseMethodSettings, ranks: Ranks) -> dict[str, Any]:
         made.update(data.images, class_names(data))
         hashes.append(weights(made))
         kept.append(exemplars(made.method))
-        if ranks.is_first and made.method.uses_memory and not made.method.keeps_all_images:
+        if ranks.is_first and method.traits.memory == "exemplars":
             probe.alone.start_task(number)
             expected.append(herded_alone(made.method, before, probe.alone, number, num_old))
     return {
@@ -370,7 +371,7 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
         nonlocal batches
         batches += 1
         noise.extend((float(torch.rand(1)), float(torch.rand(1, generator=batch.generator))))
-        value = head(batch.learned[0]).square().mean()
+        value = batch["head"].square().mean()
         bad = batches == 7 and not ranks.is_first
         return {
             "label": Loss(batch.labels.float().mean()),
@@ -378,8 +379,7 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
         }
 
     parts: dict[str, Any] = {
-        "backbones": [backbone],
-        "heads": [head],
+        "parts": {"backbone": Part(backbone), "head": Part(head, ["backbone"])},
         "objective": objective,
         "data": data,
     }
@@ -408,7 +408,7 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
     norm.reset_running_stats()
     trainer.run(GradientSweep(name="statistics", batch_size=12, reducer=Recorded(), **parts))
     found["swept"] = means()
-    swept = Sweep(name="rank", backbones=[backbone], data=data, reducer=Rank(ranks))
+    swept = Sweep(name="rank", parts=frozen([backbone]), data=data, reducer=Rank(ranks))
     told = trainer.run(swept)
     found["told"] = {**told, "tensor": told["tensor"].tolist()}
     try:

@@ -130,7 +130,7 @@ class TestAnyStream:
             stream.method, home, size=stream.size, validation=stream.validation, max_mb=max_mb
         )
         for step, counts in enumerate(stream.updates[:upto]):
-            wants_images = made.method.uses_memory and stream.size != 0
+            wants_images = stream.method.traits.memory == "exemplars" and stream.size != 0
             try:
                 update = teach(made, counts, seed=step)
             except ValueError as refusal:

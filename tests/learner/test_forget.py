@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from driven import batch
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import (
     BaseMethodSettings,
@@ -25,11 +26,11 @@ from grace.configs.methods import (
     WASettings,
 )
 from grace.configs.recipe import Recipe
-from grace.engine.phase import Batch, Phase, Sweep
+from grace.engine.phase import Phase, Work
 from grace.learner.document import Document, Update
 from grace.learner.home import Home
 from grace.learner.learner import Learner
-from grace.networks.heads import LinearHead, align_weights, grown
+from grace.networks.heads import LinearHead, align_weights
 from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import logit_distillation
 from tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
@@ -243,7 +244,7 @@ class TestLosses:
         assert align_weights(head, 1) == 1.0
 
     def test_a_grown_head_stays_masked(self) -> None:
-        larger = grown(self.head(), 5, 6, torch.Generator())
+        larger = self.head().grown(5, 6, torch.Generator())
         scores = larger(torch.ones(1, 5))[0].tolist()
         assert [place for place, score in enumerate(scores) if score == -1e4] == [1]
 
@@ -266,12 +267,10 @@ class TestNumbers:
         made.forget("class 0")
         shares: dict[str, float] = {}
 
-        def note(item: Phase | Sweep) -> None:
+        def note(item: Work) -> None:
             if isinstance(item, Phase) and item.name == "compress":
-                frozen, learned = [torch.ones(2, 64)] * 2, [torch.ones(2, 64)]
-                labels, draws = torch.tensor([1, 4]), torch.Generator()
-                batch = Batch(torch.ones(2, 3, 8, 8), labels, frozen, learned, 0, draws)
-                shares.update({k: loss.weight for k, loss in item.objective(batch).items()})
+                losses = item.objective(batch(item, [1, 4]))
+                shares.update({name: float(loss.weight) for name, loss in losses.items()})
 
         watch(made, note)
         outcome = teach(made, {4: 10}).outcome
@@ -363,7 +362,7 @@ class TestInterruptions:
     def test_an_unfinished_update_comes_first(self, home: Path) -> None:
         learner = Learner.load(home)
 
-        def stop(item: Phase | Sweep) -> None:
+        def stop(item: Work) -> None:
             if item.name == "compress":
                 raise KeyboardInterrupt
 

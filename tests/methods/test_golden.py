@@ -25,6 +25,8 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    BeefSettings,
+    CreateSettings,
     DERSettings,
     DGRSettings,
     EWCSettings,
@@ -67,6 +69,11 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "joint": JointSettings(**BASE),
     "dgr": DGRSettings(update=LATER, **BASE),
     "tagfex": TagFexSettings(grow=LATER, **BASE),
+    "create": CreateSettings(update=LATER, balance=LATER, **BASE),
+    "beef": BeefSettings(expand=LATER, fuse=LATER, **BASE),
+    "beef-released": BeefSettings(
+        expand=LATER, fuse=LATER, old_bias="newest", old_batch_norm="train", **BASE
+    ),
 }
 
 

@@ -13,13 +13,28 @@ import torch
 from grace.objectives import (
     balancing,
     classification,
+    confusion,
+    contrastive,
     distillation,
+    energy,
     imbalance,
     importance,
     reweighting,
+    transfer,
 )
 
-MODULES = (balancing, classification, distillation, importance, imbalance, reweighting)
+MODULES = (
+    balancing,
+    classification,
+    confusion,
+    contrastive,
+    distillation,
+    energy,
+    imbalance,
+    importance,
+    reweighting,
+    transfer,
+)
 FOLDER = Path(classification.__file__).parent
 
 
@@ -69,6 +84,14 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     ),
     (reweighting.weighted_rows, (torch.tensor([0.5, 2.0]), LOGITS)),
     (reweighting.distillation_factor, (LOGITS, OTHERS)),
+    (energy.module_labels, ([2, 1], 2)),
+    (energy.energy_share, (LOGITS, OTHERS)),
+    (energy.batch_energy, (LOGITS[0], OTHERS[0])),
+    (energy.energy_loss, (LOGITS, OTHERS, LABELS, LABELS[:1])),
+    (
+        energy.fused_rows,
+        ((LOGITS, LOGITS[:, 0]),) * 3 + ((LOGITS[0, :2], LOGITS[1, :2]), torch.tensor([0, 1])),
+    ),
 ]
 
 
@@ -87,4 +110,5 @@ def test_it_is_pure(function: Any, given: tuple[Any, ...]) -> None:
 def test_purity_is_checked_of_all() -> None:
     called = [function.__name__ for function, _ in CALLS]
     modules = (classification, distillation, balancing, importance, imbalance, reweighting)
+    modules = (classification, distillation, balancing, importance, energy)
     assert called == [name for module in modules for name in functions(module)]

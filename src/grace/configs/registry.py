@@ -47,6 +47,7 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     methods.DGRSettings,
     methods.BeefSettings,
     methods.TagFexSettings,
+    methods.CreateSettings,
 )
 """The methods of this package, in the order of lists and figures; put new ones at the end."""
 

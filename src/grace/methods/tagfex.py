@@ -26,6 +26,7 @@ from functools import partial
 from typing import final
 
 import torch
+from torch import nn
 from typing_extensions import override
 
 from grace.configs.methods import TagFexSettings
@@ -61,7 +62,7 @@ class TagFex(Method[TagFexSettings]):
     ) -> None:
         super().__init__(settings, workshop, memory)
         self.agnostic = self.kept.module_place(
-            "agnostic", partial(_fresh_agnostic, self.workshop, settings)
+            "agnostic", partial(_fresh_agnostic, self.workshop, settings, "restored")
         )
 
     @override
@@ -72,7 +73,7 @@ class TagFex(Method[TagFexSettings]):
         # It also refuses heads that do not fit, before anything is learnt.
         _fresh_attention(self.workshop, settings, backbone, task.number)
         self.network = self.fresh_network(task, backbone)
-        self.agnostic.value = agnostic = _fresh_agnostic(self.workshop, settings)
+        self.agnostic.value = agnostic = _fresh_agnostic(self.workshop, settings, "agnostic")
 
         def objective(batch: Batch) -> dict[str, Loss]:
             views = batch.everyone(batch["projector"].float())
@@ -139,12 +140,15 @@ class TagFex(Method[TagFexSettings]):
         merged = linear(new.map_channels[-1], task.num_new_classes, "merged", number)
         return {
             **old,
-            "old.agnostic": Part(before.backbone, trains=False),
-            "old.projector": Part(before.projector, ["old.agnostic"], trains=False),
+            "old.agnostic": Part(nn.Sequential(before.backbone, before.projector), trains=False),
             **_with_map("agnostic", agnostic.backbone),
             "projector": Part(agnostic.projector, ["agnostic"]),
-            "predictor": Part(agnostic.predictor, ["agnostic"]),
-            "predicted": Part(before.projector, ["predictor"], trains=False),
+            # The predictor alone trains; the old projector is what it has to meet.
+            "predicted": Part(
+                nn.Sequential(agnostic.predictor, before.projector),
+                ["agnostic"],
+                trains=("0.weight", "0.bias"),
+            ),
             **_with_map("new", new),
             "head": Part(head, [*old, "new"]),
             "auxiliary": Part(auxiliary, ["new"]),
@@ -163,7 +167,7 @@ def _later_objective(settings: TagFexSettings, task: Task, batch: Batch) -> dict
     num_old, kappa = task.num_old_classes, distillation_share(task.num_live_old, task.num_live)
     views, predicted, before, logits, merged = (
         batch.everyone(batch[part].float())
-        for part in ("projector", "predicted", "old.projector", "head", "merged")
+        for part in ("projector", "predicted", "old.agnostic", "head", "merged")
     )
     labels, tau = batch.everyone(batch.labels), settings.contrastive_temperature
     transfer = guided_transfer(logits, merged, labels, num_old, settings.transfer_temperature)
@@ -190,15 +194,15 @@ def _with_map(name: str, backbone: Backbone) -> dict[str, Part]:
     both = f"{name}.both"
     return {
         both: Part(WithMaps(backbone)),
-        name: Part(Pick(0), [both], trains=False),
-        f"{name}.map": Part(Pick(1), [both], trains=False),
+        name: Part(Pick(0), [both]),
+        f"{name}.map": Part(Pick(1), [both]),
     }
 
 
-def _fresh_agnostic(workshop: Workshop, settings: TagFexSettings) -> TaskAgnostic:
+def _fresh_agnostic(workshop: Workshop, settings: TagFexSettings, purpose: str) -> TaskAgnostic:
     with seeded_globally(workshop.settings.seeds.initialisation, "agnostic"):
         made = TaskAgnostic(
-            workshop.backbone("agnostic"), settings.projector_width, settings.embedding_width
+            workshop.backbone(purpose), settings.projector_width, settings.embedding_width
         )
     return workshop.device.place(made).eval().requires_grad_(False)
 

@@ -90,9 +90,10 @@ class MergeAttention(nn.Module):
         # The queries are scaled first, so that no product leaves float16's range.
         scaled = queries * queries.shape[-1] ** -0.5
         weights = (scaled @ self._by_head(keys).transpose(-2, -1)).softmax(dim=-1)
-        merged: Tensor = weights @ self._by_head(values)
-        return merged.mean(dim=2).flatten(1)
+        gathered: Tensor = weights @ self._by_head(values)
+        return gathered.mean(dim=2).flatten(1)
 
     def _by_head(self, projected: Tensor) -> Tensor:
         """Split tokens (B, N, d) by heads, (B, heads, N, d / heads)."""
-        return projected.unflatten(2, (self._num_heads, -1)).transpose(1, 2)
+        width = projected.shape[2] // self._num_heads
+        return projected.view(*projected.shape[:2], self._num_heads, width).transpose(1, 2)

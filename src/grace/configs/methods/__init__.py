@@ -8,6 +8,7 @@ method in another package can be derived from it while the registry is being mad
 from grace.configs.methods.base import AnyMethodSettings as AnyMethodSettings
 from grace.configs.methods.base import BaseMethodSettings as BaseMethodSettings
 from grace.configs.methods.beef import BeefSettings as BeefSettings
+from grace.configs.methods.create import CreateSettings as CreateSettings
 from grace.configs.methods.der import DERSettings as DERSettings
 from grace.configs.methods.dgr import DGRSettings as DGRSettings
 from grace.configs.methods.ewc import EWCSettings as EWCSettings
