@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -81,6 +81,7 @@ def published(
 ) -> dict[str, Any]:
     """Every setting of a method (§3.1–3.11, §5.2, §6); joint training takes INIT at every task."""
     threshold, decay, logit_weight, feature_weight = protocol.grace
+    has_resnet18 = backbone == "resnet18"
     found: Mapping[str, dict[str, Any]] = {
         "finetune": {"base": INIT, "update": steps(80, 40, 70)},
         "replay": {"base": INIT, "update": steps(70, 30, 50)},
@@ -136,8 +137,8 @@ def published(
             "contrastive_weight": 1,
             "retention_weight": 2,
             "contrastive_temperature": 0.2,
-            "projector_width": 512 if backbone == "resnet32" else 2048,
-            "embedding_width": 128 if backbone == "resnet32" else 1024,
+            "projector_width": 2048 if has_resnet18 else 512,
+            "embedding_width": 1024 if has_resnet18 else 128,
             "merged_weight": 1,
             "transfer_weight": 1,
             "transfer_temperature": 2,
@@ -182,9 +183,6 @@ def published(
 def test_settings_are_the_published_ones(name: str, method: str) -> None:
     protocol = PROTOCOLS[name]
     settings = load_experiment(name, [f"method={method}"])
-    backbone: Literal["resnet32", "resnet18"] = (
-        "resnet32" if name.startswith("cifar") else "resnet18"
-    )
     assert settings.method.model_dump() == published(method, protocol, backbone)
     scenario = settings.scenario
     assert (scenario.base, scenario.increment) == (protocol.base, protocol.increment)

@@ -92,6 +92,8 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
         energy.fused_rows,
         ((LOGITS, LOGITS[:, 0]),) * 3 + ((LOGITS[0, :2], LOGITS[1, :2]), torch.tensor([0, 1])),
     ),
+    (contrastive.info_nce, (LOGITS, OTHERS, 0.2)),
+    (transfer.guided_transfer, (LOGITS, LOGITS[:, 1:], LABELS, 1, 2.0)),
 ]
 
 
