@@ -11,8 +11,10 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    BeefSettings,
     CreateSettings,
     DERSettings,
+    DGRSettings,
     EWCSettings,
     FinetuneSettings,
     FosterSettings,
@@ -21,6 +23,7 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
     ReplaySettings,
+    TagFexSettings,
     WASettings,
 )
 from grace.configs.recipe import Recipe
@@ -44,7 +47,11 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "ewc": EWCSettings(update=recipe(), **BASE),
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
+    "dgr": DGRSettings(update=recipe(), **BASE),
+    "tagfex": TagFexSettings(grow=recipe(), **BASE),
+    "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
     "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
+    "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.

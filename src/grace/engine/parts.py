@@ -91,15 +91,18 @@ def named_buffers(parts: Parts) -> dict[str, Tensor]:
 def only_training(parts: Parts) -> Iterator[None]:
     """Put what trains into train mode with gradients, and back into eval mode without after.
 
-    The gradients themselves go too: they would double what a backbone holds ever after.
+    All else has no gradients, even where autograd passes through it. The gradients themselves go
+    after too: they would double what a backbone holds ever after.
     """
     modules = changing(parts)
     try:
         for part in parts.values():
+            part.module.eval().requires_grad_(False)
+        for part in parts.values():
             if part.changes:
                 part.module.train(part.is_training)
-                for parameter in part.trained().values():
-                    parameter.requires_grad_(True)
+            for parameter in part.trained().values():
+                parameter.requires_grad_(True)
         yield
     finally:
         for module in modules:

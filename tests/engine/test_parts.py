@@ -1,0 +1,372 @@
+"""Graphs of parts: what runs, with or without autograd, in which mode, and what may change."""
+
+from typing import Any, final
+
+import pytest
+import torch
+from hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
+from torch import Tensor, nn
+from typing_extensions import override
+
+import grace.engine.trainer
+from grace.engine import parts as graph
+from grace.engine.phase import Batch, GradientSweep, Loss, Part, Parts, Sweep
+from grace.engine.reducers import Collect, SquaredGradients
+from grace.networks.cifar_resnet import CifarResNet
+from grace.networks.expandable import copy_of
+from grace.networks.heads import LinearHead
+from grace.randomness import generator
+from tiny_streams import labelled, same, state
+
+
+@final
+class Noting(nn.Module):
+    """Notes that it ran, and passes its input on."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        super().__init__()
+        self.name = name
+        self.log = log
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.log.append(self.name)
+        return inputs[0]
+
+
+class TestGraph:
+    def test_parts_run_once_in_their_order_and_read_what_stands_before(self) -> None:
+        log: list[str] = []
+        parts = {
+            "b": Part(Noting("b", log), trains=False),
+            "a": Part(Noting("a", log), ["b"], trains=False),
+            "c": Part(Noting("c", log), ["images"], trains=False),
+            "f": Part(MeanTimes(1.0), ["a"]),
+        }
+        trainer().optimise(phase(parts, data=white([0] * 16)))
+        # Two batches of eight.
+        assert log == ["b", "a", "c"] * 2
+
+    def test_inputs_come_in_the_order_that_they_are_named(self) -> None:
+        class Difference(nn.Module):
+            @override
+            def forward(self, one: Tensor, two: Tensor) -> Tensor:
+                return one - 2 * two
+
+        seen: list[float] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            seen.append(float(batch["difference"].detach().mean()))
+            return squares(batch)
+
+        parts = {
+            "f": Part(MeanTimes(5.0)),
+            "g": Part(MeanTimes(3.0), trains=False),
+            "difference": Part(Difference(), ["g", "f"], trains=False),
+        }
+        trainer().optimise(phase(parts, objective=objective))
+        assert seen == [3.0 - 2 * 5.0]
+
+    def test_a_part_that_reads_what_comes_later_is_our_error(self) -> None:
+        parts = {"f": Part(MeanTimes(1.0), ["g"]), "g": Part(Times(1.0))}
+        with pytest.raises((AssertionError, KeyError)):
+            trainer().optimise(phase(parts))
+        with pytest.raises(AssertionError):
+            trainer().optimise(phase({"f": Part(MeanTimes(1.0), ["nothing"])}))
+
+    def test_the_last_are_those_that_no_other_reads(self) -> None:
+        parts = {
+            "trunk": Part(Times(1.0)),
+            "a": Part(Times(1.0), ["trunk"]),
+            "b": Part(Times(1.0), ["trunk"]),
+            "head": Part(Times(1.0), ["b"]),
+        }
+        assert graph.last(parts) == ["a", "head"]
+
+    def test_a_sweep_gives_the_last_side_by_side(self) -> None:
+        parts = {
+            "trunk": Part(Times(2.0), trains=False),
+            "a": Part(MeanTimes(3.0), ["trunk"], trains=False),
+            "b": Part(MeanTimes(5.0), ["trunk"], trains=False),
+        }
+        sweep = Sweep(name="herd", parts=parts, data=white([0, 0]), reducer=Collect())
+        assert trainer().run(sweep).tolist() == [[6.0, 10.0]] * 2
+
+
+class TestAutograd:
+    def parts(self, trains: str) -> dict[str, Part]:
+        """before → middle → after, and beside, of which one trains."""
+        reads = {"before": "images", "middle": "before", "after": "middle", "beside": "before"}
+        return {
+            name: Part(Times(1.0), [read], trains=name == trains) for name, read in reads.items()
+        }
+
+    @pytest.mark.parametrize(
+        ("trains", "off"),
+        [
+            ("before", set()),
+            ("middle", {"before", "beside"}),
+            ("after", {"before", "middle", "beside"}),
+            ("beside", {"before", "middle", "after"}),
+        ],
+    )
+    def test_it_is_off_where_neither_a_part_nor_anything_before_it_trains(
+        self, trains: str, off: set[str]
+    ) -> None:
+        parts = self.parts(trains)
+        assert graph.without_autograd(parts) == off
+        seen: dict[str, bool] = {}
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            seen.update({name: batch[name].requires_grad for name in parts})
+            return {"sum": Loss(torch.stack([batch[name].mean() for name in parts]).sum())}
+
+        trainer().optimise(phase(parts, objective=objective))
+        assert {name for name, is_on in seen.items() if not is_on} == off
+
+    @pytest.mark.parametrize("fresh", [True, False])
+    def test_a_frozen_part_behind_one_that_trains_passes_gradients_on_and_keeps_none(
+        self, fresh: bool
+    ) -> None:
+        before, frozen = Times(2.0), MeanTimes(3.0).requires_grad_(fresh)
+        parts = {"before": Part(before), "f": Part(frozen, ["before"], trains=False)}
+        trainer().optimise(phase(parts))
+        # f = 6, and the gradient of ½f² with respect to the first is 6·3.
+        assert value_of(before) == pytest.approx(2 - 0.1 * 18)
+        assert value_of(frozen) == 3.0
+        assert frozen.value.grad is None
+
+
+class TestByName:
+    """Only some of a part's parameters train."""
+
+    def parts(self) -> tuple[MeanTimes, dict[str, Part]]:
+        module = MeanTimes(2.0, bias=1.0)
+        return module, {"f": Part(module, trains=["bias"])}
+
+    def test_the_named_ones_move_alone(self) -> None:
+        module, parts = self.parts()
+        assert list(graph.named_parameters(parts)) == ["f.bias"]
+        assert list(graph.named_state(parts)) == ["f.bias"]
+        seen: list[tuple[bool, bool]] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            seen.append((module.bias.requires_grad, module.value.requires_grad))
+            return squares(batch)
+
+        trainer().optimise(phase(parts, objective=objective))
+        assert (value_of(module), value_of(module, "bias")) == pytest.approx((2.0, 1 - 0.1 * 3))
+        assert seen == [(True, False)]
+        assert not any(parameter.requires_grad for parameter in module.parameters())
+        assert all(parameter.grad is None for parameter in module.parameters())
+
+    def test_a_gradient_sweep_differentiates_them_alone(self) -> None:
+        _, parts = self.parts()
+        sweep = GradientSweep(
+            name="fisher",
+            parts=parts,
+            objective=squares,
+            data=white([0]),
+            batch_size=1,
+            reducer=SquaredGradients(),
+        )
+        assert {name: float(v) for name, v in trainer().run(sweep).items()} == {"f.bias": 9.0}
+
+    def test_buffers_of_such_a_part_move_with_it(self) -> None:
+        norm = nn.BatchNorm2d(3)
+        parts = {"norm": Part(norm, trains=["bias"]), "f": Part(MeanTimes(1.0), ["norm"])}
+        assert set(graph.named_buffers(parts)) == {
+            "norm.running_mean",
+            "norm.running_var",
+            "norm.num_batches_tracked",
+        }
+        trainer().optimise(phase(parts))
+        assert norm.running_mean is not None
+        assert norm.running_mean.tolist() == pytest.approx([0.1] * 3)
+        assert torch.equal(norm.weight, torch.ones(3))
+
+    def test_an_unknown_name_is_our_error(self) -> None:
+        with pytest.raises(KeyError, match="nothing"):
+            trainer().optimise(phase({"f": Part(MeanTimes(1.0), trains=["nothing"])}))
+
+
+class TestModes:
+    def modes(self, **part: Any) -> tuple[bool, dict[str, Tensor], dict[str, Tensor]]:
+        """Whether a batch norm was in train mode, and its state before and after a phase."""
+        norm = nn.BatchNorm2d(3)
+        before, seen = state(norm), list[bool]()
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            seen.append(norm.training)
+            return squares(batch)
+
+        parts = {"norm": Part(norm, **part), "f": Part(MeanTimes(1.0, bias=1.0), ["norm"])}
+        trainer().optimise(phase(parts, objective=objective))
+        assert not norm.training
+        return seen[0], before, state(norm)
+
+    def test_train_mode_without_training_moves_running_statistics_alone(self) -> None:
+        is_training, before, after = self.modes(trains=False, mode="train")
+        assert is_training
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        assert moved == {"running_mean", "running_var", "num_batches_tracked"}
+        # Momentum 0.1 from 0 towards the mean 1, and from 1 towards the variance 0.
+        assert after["running_mean"].tolist() == pytest.approx([0.1] * 3)
+        assert after["running_var"].tolist() == pytest.approx([0.9] * 3)
+
+    def test_it_has_no_autograd(self) -> None:
+        parts = {
+            "norm": Part(nn.BatchNorm2d(3), trains=False, mode="train"),
+            "f": Part(MeanTimes(1.0), ["norm"]),
+        }
+        assert graph.without_autograd(parts) == {"norm"}
+        assert [type(module) for module in graph.changing(parts)] == [nn.BatchNorm2d, MeanTimes]
+
+    def test_eval_mode_while_training_keeps_running_statistics(self) -> None:
+        is_training, before, after = self.modes(mode="eval")
+        assert not is_training
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        # Images of 1 minus the mean 0: both affine parameters have gradients.
+        assert moved == {"weight", "bias"}
+
+    def test_what_does_not_train_is_in_eval_mode_and_left_alone(self) -> None:
+        is_training, before, after = self.modes(trains=False)
+        assert not is_training
+        assert same(before, after)
+
+
+@final
+class Two(nn.Module):
+    """x → (2x, 3x)."""
+
+    @override
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * inputs, 3 * inputs
+
+
+@final
+class Second(nn.Module):
+    """(x, y) → w · mean of y, (B, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(1.0))
+
+    @override
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return self.value * pair[1].mean(dim=(1, 2, 3))[:, None]
+
+
+def test_a_part_may_give_several_tensors() -> None:
+    seen: list[list[float]] = []
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        seen.append([float(output.mean()) for output in batch.outputs["two"]])
+        with pytest.raises(AssertionError, match="gives several tensors"):
+            batch["two"]
+        return squares(batch)
+
+    second = Second()
+    parts = {"two": Part(Two(), trains=False), "f": Part(second, ["two"])}
+    trainer().optimise(phase(parts, objective=objective))
+    assert seen == [[2.0, 3.0]]
+    # f = 3: the gradient of ½f² is 3·3.
+    assert value_of(second) == pytest.approx(1 - 0.1 * 9)
+
+
+class TestFolding:
+    def folded_in(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+        """Modules of which a phase makes a folded copy."""
+        seen: list[nn.Module] = []
+        fold = grace.engine.trainer.folded
+
+        def noting(module: nn.Module) -> nn.Module:
+            seen.append(module)
+            return fold(module)
+
+        monkeypatch.setattr(grace.engine.trainer, "folded", noting)
+        data = labelled({0: 5, 1: 5})
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            return {"mean": Loss(batch["head"].mean())}
+
+        trainer().optimise(phase(parts, objective=objective, data=data))
+        return seen
+
+    def test_only_what_a_phase_leaves_alone_is_folded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backbones = [
+            CifarResNet(8, 3, generator(seed, "parts")).eval().requires_grad_(False)
+            for seed in range(4)
+        ]
+        parts = {
+            "frozen": Part(backbones[0], trains=False),
+            "named": Part(backbones[1], trains=["stem.0.weight"]),
+            "moving": Part(backbones[2], trains=False, mode="train"),
+            "still": Part(backbones[3], mode="eval"),
+            "head": Part(
+                LinearHead(4 * 64, 2, generator(1, "head")), ["frozen", "named", "moving", "still"]
+            ),
+        }
+        assert self.folded_in(parts, monkeypatch) == [backbones[0]]
+
+
+class TestRun:
+    """A part on other inputs than the batch's, within an objective."""
+
+    def test_it_uses_the_weights_as_they_stand_with_autograd(self) -> None:
+        module, seen = MeanTimes(2.0), list[float]()
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            again = batch.run("f", 2 * batch.images)
+            seen.append(float(again.detach().mean()))
+            return {"again": Loss(again.mean())}
+
+        trainer().optimise(phase({"f": Part(module)}, objective=objective, data=white([0] * 16)))
+        # The gradients are 2 and 1: after the first of two steps w = 1.8 and b = −0.1.
+        assert seen == pytest.approx([4.0, 2 * 1.8 - 0.1])
+        assert value_of(module) == pytest.approx(2 - 2 * 0.2)
+
+    @pytest.mark.parametrize(("mode", "batches"), [("eval", 1), (None, 2), ("train", 2)])
+    def test_in_eval_mode_it_leaves_running_statistics_alone(self, mode: Any, batches: int) -> None:
+        norm = nn.BatchNorm2d(3)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            inside = batch.run("norm", 3 * batch.images, mode=mode)
+            assert norm.training
+            if mode == "eval":
+                # By the running statistics: mean 0.1 and variance 0.9 after the batch itself.
+                expected = (3 - 0.1) / (0.9 + 1e-5) ** 0.5
+                assert float(inside.mean()) == pytest.approx(expected, rel=1e-5)
+            return squares(batch)
+
+        parts = {"norm": Part(norm), "f": Part(MeanTimes(1.0), ["norm"])}
+        trainer().optimise(phase(parts, objective=objective))
+        assert int(norm.num_batches_tracked or 0) == batches
+        # From 0: 0.1 towards 1, then a tenth of the way towards 3.
+        assert norm.running_mean is not None
+        expected = 0.1 if batches == 1 else 0.9 * 0.1 + 0.1 * 3
+        assert norm.running_mean.tolist() == pytest.approx([expected] * 3)
+
+    def test_a_frozen_part_gives_what_its_unfolded_module_gives(self) -> None:
+        backbone = CifarResNet(8, 3, generator(1, "parts")).train()
+        with torch.no_grad():
+            backbone(torch.rand(16, 3, 8, 8, generator=generator(1, "seen")))
+        backbone.eval().requires_grad_(False)
+        twin, before = copy_of(backbone), state(backbone)
+        checked: list[bool] = []
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            inputs = (0.5 * batch.images).requires_grad_()
+            found = batch.run("old", inputs)
+            (gradient,) = torch.autograd.grad(found.square().sum(), inputs)
+            checked.append(bool(gradient.any()))
+            torch.testing.assert_close(found, twin(inputs), rtol=1e-4, atol=1e-5)
+            return squares(batch)
+
+        parts = {"old": Part(backbone, trains=False), "f": Part(MeanTimes(1.0))}
+        data = labelled({0: 5, 1: 5})
+        trainer().optimise(phase(parts, objective=objective, data=data, recipe=recipe(lr=1e-3)))
+        assert checked == [True, True]
+        assert same(state(backbone), before)
