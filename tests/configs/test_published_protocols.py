@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -209,6 +209,9 @@ def published(
 def test_settings_are_the_published_ones(name: str, method: str) -> None:
     protocol = PROTOCOLS[name]
     settings = load_experiment(name, [f"method={method}"])
+    backbone: Literal["resnet32", "resnet18"] = (
+        "resnet32" if name.startswith("cifar") else "resnet18"
+    )
     assert settings.method.model_dump() == published(method, protocol, backbone)
     scenario = settings.scenario
     assert (scenario.base, scenario.increment) == (protocol.base, protocol.increment)
@@ -244,7 +247,7 @@ def test_both_schedules_of_memo() -> None:
     assert isinstance(memo, MemoSettings)
     assert memo.base.model_dump() == cosine(200, 5e-4)
     assert memo.grow.model_dump() == cosine(170)
-    assert memo.grow.model_dump().keys() == Recipe.model_fields.keys()
+    assert memo.grow.complete_dump().keys() == Recipe.model_fields.keys()
 
 
 @pytest.mark.parametrize(
