@@ -7,10 +7,10 @@ gaps:
 2. An image without another of its class in the batch adds nothing to L_CR, but counts in its mean.
    The similarity that is subtracted for stability is the largest of all, that of an image with
    itself included, as the limit of −95 only matters then; it has no gradient.
-3. Where all scores of an image are equal s is 0, so that ω is 2. The first task may be one class:
-   its p is 1, and L_CR alone teaches its auto-encoder.
+3. Where all scores of an image are equal s is 0, so that ω is 2.
 4. The balanced stage takes the stored exemplars of old classes, and as many images of each new one
-   as the old class with most has. Without exemplars there is nothing to balance: it is left out.
+   as the old class with most has. Fresh images of old classes are for the update alone. Without
+   exemplars there is nothing to balance: it is left out.
 5. ``balance_batch_norm="train"`` lets the running statistics of the backbone move while its weights
    stay, as the released code does.
 6. A task without a new class is learnt like any other, all scores being distilled; its balanced
