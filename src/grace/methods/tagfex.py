@@ -34,11 +34,11 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
+from grace.methods.guidance import fresh_agnostic, fresh_attention, with_map
 from grace.methods.planning import Coming, PlannedPhase
 from grace.methods.workshop import Workshop
 from grace.networks.agnostic import TaskAgnostic
-from grace.networks.attention import MergeAttention, Pick
-from grace.networks.backbone import Backbone, WithMaps
+from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import Head, LinearHead, align_weights
 from grace.networks.merging import merge_backbones
@@ -50,7 +50,6 @@ from grace.objectives.classification import (
 from grace.objectives.contrastive import info_nce
 from grace.objectives.distillation import distillation_share
 from grace.objectives.transfer import guided_transfer
-from grace.randomness import seeded_globally
 
 
 @final
@@ -62,7 +61,7 @@ class TagFex(Method[TagFexSettings]):
     ) -> None:
         super().__init__(settings, workshop, memory)
         self.agnostic = self.kept.module_place(
-            "agnostic", partial(_fresh_agnostic, self.workshop, settings, "restored")
+            "agnostic", partial(fresh_agnostic, self.workshop, settings, "restored")
         )
 
     @override
@@ -71,9 +70,9 @@ class TagFex(Method[TagFexSettings]):
         settings = self.settings
         backbone = self.workshop.backbone(task.number)
         # It also refuses heads that do not fit, before anything is learnt.
-        _fresh_attention(self.workshop, settings, backbone, task.number)
+        fresh_attention(self.workshop, settings, backbone, task.number)
         self.network = self.fresh_network(task, backbone)
-        self.agnostic.value = agnostic = _fresh_agnostic(self.workshop, settings, "agnostic")
+        self.agnostic.value = agnostic = fresh_agnostic(self.workshop, settings, "agnostic")
 
         def objective(batch: Batch) -> dict[str, Loss]:
             views = batch.everyone(batch["projector"].float())
@@ -136,12 +135,12 @@ class TagFex(Method[TagFexSettings]):
         old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
         linear, number = self.workshop.linear, task.number
         auxiliary = linear(new.feature_dim, task.num_new_classes + 1, "auxiliary", number)
-        attention = _fresh_attention(self.workshop, self.settings, new, number)
+        attention = fresh_attention(self.workshop, self.settings, new, number)
         merged = linear(new.map_channels[-1], task.num_new_classes, "merged", number)
         return {
             **old,
             "old.agnostic": Part(nn.Sequential(before.backbone, before.projector), trains=False),
-            **_with_map("agnostic", agnostic.backbone),
+            **with_map("agnostic", agnostic.backbone),
             "projector": Part(agnostic.projector, ["agnostic"]),
             # The predictor alone trains; the old projector is what it has to meet.
             "predicted": Part(
@@ -149,7 +148,7 @@ class TagFex(Method[TagFexSettings]):
                 ["agnostic"],
                 trains=("0.weight", "0.bias"),
             ),
-            **_with_map("new", new),
+            **with_map("new", new),
             "head": Part(head, [*old, "new"]),
             "auxiliary": Part(auxiliary, ["new"]),
             "attention": Part(attention, ["agnostic.map", "new.map"]),
@@ -187,30 +186,3 @@ def _later_objective(settings: TagFexSettings, task: Task, batch: Batch) -> dict
         ),
         "transfer": Loss(transfer, settings.transfer_weight, over="batch"),
     }
-
-
-def _with_map(name: str, backbone: Backbone) -> dict[str, Part]:
-    """Name a backbone that trains: its features as the name itself, its last map behind a dot."""
-    both = f"{name}.both"
-    return {
-        both: Part(WithMaps(backbone)),
-        name: Part(Pick(0), [both]),
-        f"{name}.map": Part(Pick(1), [both]),
-    }
-
-
-def _fresh_agnostic(workshop: Workshop, settings: TagFexSettings, purpose: str) -> TaskAgnostic:
-    with seeded_globally(workshop.settings.seeds.initialisation, "agnostic"):
-        made = TaskAgnostic(
-            workshop.backbone(purpose), settings.projector_width, settings.embedding_width
-        )
-    return workshop.device.place(made).eval().requires_grad_(False)
-
-
-def _fresh_attention(
-    workshop: Workshop, settings: TagFexSettings, backbone: Backbone, number: int
-) -> MergeAttention:
-    """Make a task's attention over the last map of such a backbone."""
-    with seeded_globally(workshop.settings.seeds.initialisation, "attention", number):
-        made = MergeAttention(backbone.map_channels[-1], settings.attention_heads)
-    return workshop.device.place(made)

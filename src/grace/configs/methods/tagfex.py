@@ -69,7 +69,7 @@ class TagFexSettings(BaseMethodSettings):
         8,
         ge=1,
         description="heads of the merge attention, a divisor of the last map's channels: more see "
-        "narrower slices of a token, 8 channels of 64 each for resnet32",
+        "narrower slices of a token, 8 of the 64 channels of resnet32",
     )
     agnostic_share: float = Field(
         0.05,
