@@ -60,8 +60,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("ewc", "fisher"): "the pass for the Fisher information moves batch-norm buffers (spec §3.3.4)",
     ("create", "balance"): "goes on with the auto-encoders that update has left",
 }
-SELECTIVE = {("create", "balance")}
+SELECTIVE = {("create", "balance"), ("beef", "fuse")}
 """Methods and their phases that train on some of the task's images, a class-balanced choice."""
+ALONE = {("beef", "expand")}
+"""Methods and their phases that train a module without the old network beside it."""
+HEADLESS = {("beef", "expand"), ("beef", "fuse")}
+"""Methods and their phases that train no grown head: rows that others trained are joined after."""
 if outside := os.environ.get("GRACE_CONTRACT_VARIANTS"):
     VARIANTS |= import_module(outside).VARIANTS
     EXCEPTIONS |= getattr(import_module(outside), "EXCEPTIONS", {})

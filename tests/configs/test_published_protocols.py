@@ -28,6 +28,13 @@ class Protocol:
     """FOSTER's β₁ where one is published for the protocol, PyCIL's 0.96 elsewhere (§3.7)."""
     beef: tuple[int, float, float] = (170, 0.01, 1.7)
     """Epochs of BEEF's expansion, energy weight, alignment (§3.9); batches stay at 128."""
+    create: tuple[float, int, float] = (0.1, 5, 4)
+    """CREATE's later rate, the task that divides it by ten, a (§3.12).
+
+    Published are those of CIFAR-100 Inc 10, and a of ImageNet-100 B0I10. What a task's number means
+    is its number of known classes, 40 and 60; where there is no value, Base 0 and Base 50 have
+    CIFAR-100's.
+    """
 
     @property
     def is_base_50(self) -> bool:
@@ -36,13 +43,15 @@ class Protocol:
 
 PER_TASK = (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)
 PROTOCOLS: Mapping[str, Protocol] = {
-    "cifar100-b0i5": Protocol(0, 5, 20, (0.50, 0.90, 0.2, 0.8), (0.96,)),
+    "cifar100-b0i5": Protocol(0, 5, 20, (0.50, 0.90, 0.2, 0.8), (0.96,), create=(0.1, 9, 4)),
     "cifar100-b0i10": Protocol(0, 10, 10, (0.60, 0.96, 0.4, 1.6), PER_TASK),
-    "cifar100-b50i2": Protocol(50, 2, 26, (0.50, 0.90, 0.2, 0.8), (0.95,)),
-    "cifar100-b50i10": Protocol(50, 10, 6, (0.60, 0.96, 0.2, 0.8), (0.94,)),
-    "imagenet100-b0i5": Protocol(0, 5, 20, (0.35, 0.90, 1.2, 0.6), (0.96,)),
-    "imagenet100-b0i10": Protocol(0, 10, 10, (0.40, 0.96, 0.8, 0.2), (0.96,)),
-    "imagenet100-b50i10": Protocol(50, 10, 6, (0.34, 0.92, 0.5, 0.5), (0.97,), (120, 0.1, 3)),
+    "cifar100-b50i2": Protocol(50, 2, 26, (0.50, 0.90, 0.2, 0.8), (0.95,), create=(0.01, 7, 2)),
+    "cifar100-b50i10": Protocol(50, 10, 6, (0.60, 0.96, 0.2, 0.8), (0.94,), create=(0.01, 3, 2)),
+    "imagenet100-b0i5": Protocol(0, 5, 20, (0.35, 0.90, 1.2, 0.6), (0.96,), create=(0.1, 9, 5)),
+    "imagenet100-b0i10": Protocol(0, 10, 10, (0.40, 0.96, 0.8, 0.2), (0.96,), create=(0.1, 5, 5)),
+    "imagenet100-b50i10": Protocol(
+        50, 10, 6, (0.34, 0.92, 0.5, 0.5), (0.97,), (120, 0.1, 3), (0.01, 3, 2)
+    ),
 }
 
 
@@ -79,8 +88,9 @@ def dgr_recipe(backbone: Literal["resnet32", "resnet18"]) -> dict[str, Any]:
 def published(
     method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
 ) -> dict[str, Any]:
-    """Every setting of a method (§3.1–3.11, §5.2, §6); joint training takes INIT at every task."""
+    """Every setting of a method (§3.1–3.12, §5.2, §6); joint training takes INIT at every task."""
     threshold, decay, logit_weight, feature_weight = protocol.grace
+    has_resnet18 = backbone == "resnet18"
     found: Mapping[str, dict[str, Any]] = {
         "finetune": {"base": INIT, "update": steps(80, 40, 70)},
         "replay": {"base": INIT, "update": steps(70, 30, 50)},
@@ -136,8 +146,8 @@ def published(
             "contrastive_weight": 1,
             "retention_weight": 2,
             "contrastive_temperature": 0.2,
-            "projector_width": 512 if backbone == "resnet32" else 2048,
-            "embedding_width": 128 if backbone == "resnet32" else 1024,
+            "projector_width": 2048 if has_resnet18 else 512,
+            "embedding_width": 1024 if has_resnet18 else 128,
             "merged_weight": 1,
             "transfer_weight": 1,
             "transfer_temperature": 2,
@@ -154,6 +164,23 @@ def published(
             "distribution_aware": True,
             "temperature": 2,
             "discount_by": "images",
+        },
+        "create": {
+            "base": cosine(200, 5e-4),
+            "update": cosine(120, 5e-4) | {"lr": protocol.create[0], "min_lr": 1e-8},
+            "balance": cosine(20, 5e-4) | {"lr": 0.005},
+            "late_task": protocol.create[1],
+            "late_factor": 0.1,
+            "latent_dim": 32,
+            "score_scale": 0.1,
+            "distillation_weight": 1,
+            "temperature": 2,
+            "contrast_weight": 1,
+            "contrast_temperature": 0.1,
+            "contrast_base_temperature": 0.07,
+            "confusion_sharpness": protocol.create[2],
+            # As the released code does.
+            "balance_batch_norm": "train",
         },
         "grace": {
             "base": INIT,
@@ -220,7 +247,7 @@ def test_both_schedules_of_memo() -> None:
     assert isinstance(memo, MemoSettings)
     assert memo.base.model_dump() == cosine(200, 5e-4)
     assert memo.grow.model_dump() == cosine(170)
-    assert memo.grow.model_dump().keys() == Recipe.model_fields.keys()
+    assert memo.grow.complete_dump().keys() == Recipe.model_fields.keys()
 
 
 @pytest.mark.parametrize(

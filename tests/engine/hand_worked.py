@@ -87,7 +87,7 @@ def phase(parts: Mapping[str, Part], **fields: Any) -> Phase:
 
 def value_of(module: nn.Module, name: str = "value") -> float:
     """A parameter of one number."""
-    return float(module.get_parameter(name))
+    return float(module.get_parameter(name).detach())
 
 
 @final

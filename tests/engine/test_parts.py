@@ -338,7 +338,7 @@ class TestRun:
             if mode == "eval":
                 # By the running statistics: mean 0.1 and variance 0.9 after the batch itself.
                 expected = (3 - 0.1) / (0.9 + 1e-5) ** 0.5
-                assert float(inside.mean()) == pytest.approx(expected, rel=1e-5)
+                assert float(inside.detach().mean()) == pytest.approx(expected, rel=1e-5)
             return squares(batch)
 
         parts = {"norm": Part(norm), "f": Part(MeanTimes(1.0), ["norm"])}

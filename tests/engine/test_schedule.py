@@ -46,3 +46,43 @@ def test_cosine_by_hand() -> None:
     assert rates == pytest.approx([1.0, 0.75, 0.25])
     assert learning_rates(Recipe(epochs=2, schedule="constant")) == [0.1, 0.1]
     assert math.isclose(rates[1] + rates[2], 1.0)
+
+
+def test_warm_up_by_hand() -> None:
+    chosen = Recipe(
+        epochs=12, lr=0.1, warmup_epochs=9, warmup_lr=0.01, milestones=(10,), schedule="multistep"
+    )
+    # Nine steps of 0.01 lead from 0.01 to 0.1; the milestone stays where it is.
+    expected = [0.01 * (epoch + 1) for epoch in range(9)] + [0.1, 0.01, 0.01]
+    assert learning_rates(chosen) == pytest.approx(expected)
+
+
+def test_warm_up_from_nothing_has_one_still_epoch() -> None:
+    chosen = Recipe(epochs=5, lr=0.4, warmup_epochs=2, schedule="constant")
+    assert learning_rates(chosen) == pytest.approx([0.0, 0.2, 0.4, 0.4, 0.4])
+
+
+def test_warm_up_moves_no_later_rate_of_a_cosine() -> None:
+    plain = learning_rates(Recipe(epochs=8, lr=1.0, schedule="cosine"))
+    warm = learning_rates(Recipe(epochs=8, lr=1.0, schedule="cosine", warmup_epochs=3))
+    assert warm[:3] == pytest.approx([0.0, 1 / 3, 2 / 3])
+    assert warm[3:] == plain[3:]
+
+
+def test_a_cosine_with_a_floor_by_hand() -> None:
+    chosen = Recipe(epochs=4, lr=1.0, min_lr=0.2, schedule="cosine")
+    # 0.2 + 0.8·(1 + cos)/2 at cos = 1, 1/√2, 0, −1/√2.
+    half = 0.4 / math.sqrt(2)
+    assert learning_rates(chosen) == pytest.approx([1.0, 0.6 + half, 0.6, 0.6 - half])
+
+
+def test_a_floor_equals_torchs() -> None:
+    chosen = Recipe(epochs=30, lr=0.3, min_lr=0.01, schedule="cosine")
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 30, eta_min=0.01)
+    rates = []
+    for _ in range(30):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+    assert learning_rates(chosen) == pytest.approx(rates, rel=1e-9)

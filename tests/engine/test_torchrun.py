@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from two_processes import LEFT_OVER, STREAM
+from two_processes import LEFT_OVER, STREAM, WHOLE_BATCHES
 
 from contract import VARIANTS
 
@@ -148,6 +148,33 @@ class TestSmallWorks:
             "this phase's recipe"
         )
         assert [process["small works"]["error"] for process in found] == [expected] * 2
+
+
+class TestWholeBatches:
+    """What compares the rows of a batch with each other is computed from all of them."""
+
+    def test_every_kind_of_batch_was_seen(self, found: Found) -> None:
+        for process, own in zip(found, (0, 1), strict=True):
+            works = process["whole batches"]
+            assert {tuple(work["case"][:3]) for work in works} == set(WHOLE_BATCHES)
+            # 13 images by 5: batches of 5, 5 and 3, of which the last is the first process's.
+            rows = [work["own rows"] for work in works if work["case"][:3] == [13, 5, 2]]
+            assert rows == [[4, 4, 6], [6, 6, 6]][own]
+            assert any(work["rows"][0] == 2 and work["case"][0] == 3 for work in works)
+
+    def test_gradients_are_those_of_one_process(self, found: Found) -> None:
+        for work in (work for process in found for work in process["whole batches"]):
+            assert work["largest"] > 1e-2, work
+            assert work["difference"] < 1e-5 * max(1, work["largest"]), work
+            alone, together = work["losses"]
+            assert together == pytest.approx(alone, rel=1e-5)
+
+    def test_rows_and_noise_are_those_of_one_process_and_views_stand_together(
+        self, found: Found
+    ) -> None:
+        for work in (work for process in found for work in process["whole batches"]):
+            assert work["same"] == {"images": True, "labels": True, "noise": True}, work
+            assert work["together"], work
 
 
 class TestRuns:

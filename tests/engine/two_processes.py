@@ -31,7 +31,16 @@ from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.data.memory import ExemplarMemory
 from grace.engine.parts import frozen
-from grace.engine.phase import Batch, GradientSweep, Loss, Part, Phase, Sweep, Work
+from grace.engine.phase import (
+    Batch,
+    GradientSweep,
+    Loss,
+    LossGradients,
+    Part,
+    Phase,
+    Sweep,
+    Work,
+)
 from grace.engine.ranks import Ranks
 from grace.engine.steps import Steps
 from grace.engine.trainer import NonFiniteLossError, Trainer
@@ -419,6 +428,89 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
+# Images, images per batch, views: batches of uneven slices, of one slice, and of a single image,
+# fewer than there are processes.
+WHOLE_BATCHES = ((13, 5, 1), (13, 5, 2), (14, 4, 3), (3, 1, 2))
+
+
+def whole_batches(ranks: Ranks) -> list[dict[str, Any]]:
+    """Losses that compare rows of the whole batch, and noise on them, beside one process's."""
+    shift = build_augmentation("shift", (0.4,) * 3, (0.3,) * 3, SIZE)
+    found = []
+    for images, batch_size, views in WHOLE_BATCHES:
+        one, two = (
+            contrasted(Trainer(ENGINE, shift, 1, ranks=own), images, batch_size, views)
+            for own in (Ranks(), ranks)
+        )
+        for number, alone in enumerate(one["gradients"]):
+            together = two["gradients"][number]
+            found.append(
+                {
+                    "case": [images, batch_size, views, number],
+                    "largest": float(alone.abs().max()),
+                    "difference": float((alone - together).abs().max()),
+                    "losses": [one["losses"], two["losses"]],
+                    "same": {
+                        name: torch.equal(one[name][number], two[name][number])
+                        for name in ("images", "labels", "noise")
+                    },
+                    "together": two["together"][number] and one["together"][number],
+                    "rows": [len(one["images"][number]), one["own rows"][number]],
+                    "own rows": two["own rows"][number],
+                }
+            )
+        assert len(one["gradients"]) == len(two["gradients"])
+    return found
+
+
+def contrasted(trainer: Trainer, images: int, batch_size: int, views: int) -> dict[str, Any]:
+    """Gradients of an epoch of one phase, and what its objective saw."""
+    trainer.start_task(1)
+    net = LinearHead(3 * SIZE * SIZE, 4, generator(1, "contrasted"))
+    seen: dict[str, list[Any]] = {
+        name: [] for name in ("images", "labels", "noise", "together", "own rows")
+    }
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        own = batch["net"]
+        features = batch.everyone(nn.functional.normalize(own))
+        labels = batch.everyone(batch.labels)
+        likeness = features @ features.T / 0.5
+        likeness = likeness.masked_fill(torch.eye(len(labels), dtype=torch.bool), -1e4)
+        partners = labels[:, None] == labels
+        share = -(likeness.log_softmax(dim=1) * partners.fill_diagonal_(False)).sum(dim=1)
+        noise = batch.normal(own)
+        seen["noise"].append(batch.everyone(noise))
+        seen["images"].append(batch.everyone(batch.images))
+        seen["labels"].append(labels)
+        seen["own rows"].append(len(own))
+        pairs = batch.labels.unflatten(0, (-1, views))
+        seen["together"].append(bool((pairs == pairs[:, :1]).all()))
+        return {
+            "contrast": Loss(share.mean(), 0.7, over="batch"),
+            "noise": Loss((own + noise).square().mean(), 0.1),
+            "length": Loss(net.weight.square().sum(), 1e-3, over="nothing"),
+        }
+
+    def rule(gradients: LossGradients) -> dict[str, Tensor]:
+        one, two = (gradients.of([name], ["net.bias"]) for name in ("contrast", "noise"))
+        return {"net.bias": one["net.bias"] - 2 * two["net.bias"]}
+
+    phase = Phase(
+        name="contrast",
+        parts={"flat": Part(nn.Flatten(), trains=False), "net": Part(net, ["flat"])},
+        objective=objective,
+        recipe=recipe(1, 0.1, batch_size),
+        data=labelled({0: images // 2, 1: images - images // 2}),
+        views=views,
+        rule=rule,
+    )
+    recorded = Recorded()
+    with recorded.instead_of_steps():
+        losses = trainer.optimise(phase).losses
+    return {"gradients": recorded.gradients, "losses": losses, **seen}
+
+
 def command(folder: Path) -> dict[str, Any]:
     """What a run prints that is asked for by a command."""
     recipes = [f"method.{name}.epochs=1" for name in ("base", "update")]
@@ -443,6 +535,7 @@ def look(folder: Path) -> dict[str, Any]:
             if number % ranks.num_processes == ranks.rank:
                 found["alone"][name] = taught_alone(own)
         found["small works"] = small_works(ranks)
+        found["whole batches"] = whole_batches(ranks)
     return {**found, "rank": ranks.rank, "runs": runs(folder), "command": command(folder)}
 
 

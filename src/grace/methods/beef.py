@@ -124,7 +124,7 @@ class Beef(Method[BeefSettings]):
         seed = self.workshop.settings.seeds.exemplars
         data = yield from balanced(self.memory, task, None, seed)
         old = self._old_parts()
-        head = Part(fusion, [*old, "new"], trains={"alpha", "beta"})
+        head = Part(fusion, [*old, "new"])
         newest = Part(new, trains=False, mode=settings.old_batch_norm)
         yield Phase(
             name="fuse",

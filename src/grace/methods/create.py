@@ -21,7 +21,7 @@ gaps:
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import torch
 from typing_extensions import override
@@ -125,7 +125,7 @@ class Create(Method[CreateSettings]):
     @staticmethod
     @override
     def make_head(
-        settings: Any,
+        settings: CreateSettings,
         in_features: int,
         num_classes: int,
         draws: torch.Generator | None,
