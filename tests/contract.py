@@ -1,4 +1,4 @@
-"""The subjects of the contract suite: a tiny form of every method, and the three exceptions.
+"""The subjects of the contract suite: a tiny form of every method, and the exceptions.
 
 ``GRACE_CONTRACT_VARIANTS`` adds those of a method in another package: it names a module whose
 ``VARIANTS`` and, if there are any, ``EXCEPTIONS`` are like those below.
@@ -11,7 +11,10 @@ import pytest
 
 from grace.configs.methods import (
     AnyMethodSettings,
+    BeefSettings,
+    CreateSettings,
     DERSettings,
+    DGRSettings,
     EWCSettings,
     FinetuneSettings,
     FosterSettings,
@@ -20,6 +23,7 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
     ReplaySettings,
+    TagFexSettings,
     WASettings,
 )
 from grace.configs.recipe import Recipe
@@ -43,13 +47,26 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "ewc": EWCSettings(update=recipe(), **BASE),
     "finetune": FinetuneSettings(update=recipe(), **BASE),
     "joint": JointSettings(**BASE),
+    "dgr": DGRSettings(update=recipe(), **BASE),
+    "tagfex": TagFexSettings(grow=recipe(), **BASE),
+    "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
+    # Its scores differ little in so few steps, the more the larger the scale.
+    "create": CreateSettings(update=recipe(), balance=recipe(), score_scale=0.3, **BASE),
+    "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
     ("joint", "base"): "the upper bound starts a fresh network at every task",
     ("grace", "compress"): "the student has one backbone less and a fresh head over them",
     ("ewc", "fisher"): "the pass for the Fisher information moves batch-norm buffers (spec §3.3.4)",
+    ("create", "balance"): "goes on with the auto-encoders that update has left",
 }
+SELECTIVE = {("create", "balance"), ("beef", "fuse")}
+"""Methods and their phases that train on some of the task's images, a class-balanced choice."""
+ALONE = {("beef", "expand")}
+"""Methods and their phases that train a module without the old network beside it."""
+HEADLESS = {("beef", "expand"), ("beef", "fuse")}
+"""Methods and their phases that train no grown head: rows that others trained are joined after."""
 if outside := os.environ.get("GRACE_CONTRACT_VARIANTS"):
     VARIANTS |= import_module(outside).VARIANTS
     EXCEPTIONS |= getattr(import_module(outside), "EXCEPTIONS", {})
@@ -60,6 +77,13 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def name_of(variant: str) -> str:
     return str(vars(VARIANTS[variant])["name"])
+
+
+def head_shapes(variant: str, num_classes: int, width: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of the head's tensors, by name: linear but for CREATE's auto-encoders."""
+    if name_of(variant) == "create":
+        return {"encoders": (num_classes, 32, width), "decoders": (num_classes, width, 32)}
+    return {"weight": (num_classes, width), "bias": (num_classes,)}
 
 
 def with_epochs(variant: str, epochs: int) -> AnyMethodSettings:

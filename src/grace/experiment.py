@@ -219,9 +219,17 @@ def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
         return None
     record = read_record(directory)
     if record.info.fingerprints.get("run") != info.fingerprints["run"]:
+        then, now = record.info.versions, info.versions
+        other = [name for name in now if then.get(name) != now[name]]
+        if other:
+            made = ", ".join(f"{name} {then.get(name)} (here {now[name]})" for name in other)
+            raise ValueError(
+                f"{directory} holds a run made with other versions, {made}: install those to go "
+                "on with it, or choose another directory"
+            )
         raise ValueError(
-            f"{directory} holds a run with other settings, data or versions: choose another "
-            "directory, or give the settings it began with"
+            f"{directory} holds a run with other settings or data: choose another directory, or "
+            "give the settings it began with"
         )
     return record
 

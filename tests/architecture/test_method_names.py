@@ -14,6 +14,7 @@ from grace.configs.registry import BUILT_IN
 
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 NAMES = {str(model.model_fields["name"].default) for model in BUILT_IN}
+WORDS = {"grace", "create"}
 MODELS = {model.__name__ for model in BUILT_IN}
 FILES = {
     path.relative_to(SOURCE).as_posix(): path
@@ -67,8 +68,8 @@ def known_names(
 ) -> Collection[str]:
     """What Python code knows of methods: texts that name one, settings models.
 
-    "grace" is the program's name too, so that only a text of nothing else counts; the names of the
-    others may stand nowhere in a text.
+    "grace" is the program's name too and "create" a verb, so that only a text of nothing else
+    counts; the names of the others may stand nowhere in a text.
     """
     tree = ast.parse(code)
     left = dict(allowed or {})
@@ -78,7 +79,7 @@ def known_names(
             left[text] -= 1
             continue
         words = set(re.findall(r"\w+", text.replace(example, "") if example else text))
-        if text == "grace" or words & (NAMES - {"grace"} | MODELS):
+        if text in WORDS or words & (NAMES - WORDS | MODELS):
             found.append(text)
     return found + [f"'{text}' is listed here and absent" for text, count in left.items() if count]
 

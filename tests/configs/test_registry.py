@@ -54,6 +54,10 @@ TRAITS: Mapping[str, Traits] = {
     "ewc": Traits(memory="none", compares_new_classes_only=True),
     "finetune": Traits(memory="none", compares_new_classes_only=True),
     "joint": Traits(memory="all images", learns_known_classes=True),
+    "dgr": Traits(freezes_old_network=True),
+    "beef": Traits(grows_every_task=True, freezes_old_network=True),
+    "tagfex": Traits(grows_every_task=True, freezes_old_network=True),
+    "create": Traits(freezes_old_network=True, learns_known_classes=True),
 }
 
 

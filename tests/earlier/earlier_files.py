@@ -1,15 +1,19 @@
 """What an earlier grace wrote, unpacked, and the tiny network that it was written with.
 
-``written.tar.xz`` was made by ``write_earlier_files.py``, which says on which commit. It holds::
+The archives were made by ``write_earlier_files.py``, which says on which commit. ``written.tar.xz``
+holds::
 
     images/{train,test}/<class>/*.png   six classes of 8-pixel images, twelve and two of each
     learners/<variant>/                 a home after two tasks, one of every method
     learners/<variant>.json             what it says of the test images; how a third task went
-    networks/<name>-<method>/           a home with a network that people use, whole or cut
-    networks/<name>-<method>.json       its scores of the test images
     unfinished/<variant>/               a home whose second update was killed in its midst
     unfinished/<variant>-straight/      the same home where that update was not killed
     run/, run-straight/                 a run killed in its second task of three; one that was not
+
+and ``networks.tar.xz``, of 130 megabytes when it is unpacked::
+
+    <name>-<method>/                    a home with a network that people use, whole or cut
+    <name>-<method>.json                its scores of the test images
 
 Only what tests and users can reach from outside is used here, so that it holds for grace as it
 becomes. Two places know its insides and are marked CHANGE.
@@ -18,9 +22,8 @@ becomes. Two places know its insides and are marked CHANGE.
 import hashlib
 import json
 import shutil
-import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, final
@@ -37,7 +40,8 @@ from grace.learner.learner import Learner
 from grace.networks.backbone import Backbone
 
 HERE = Path(__file__).parent
-ARCHIVE = HERE / "written.tar.xz"
+WRITTEN = HERE / "written.tar.xz"
+WHOLE_NETWORKS = HERE / "networks.tar.xz"
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 TASKS = (NAMES[:2], NAMES[2:4], NAMES[4:])
 VARIANTS = (
@@ -61,13 +65,14 @@ SCORES = 1e-5
 TRAINED = 1e-4
 """How far weights and scores may lie apart that were trained on another processor.
 
-XX
+torch's plainest kernels, in place of those of the processor that wrote the files, move them by less
+than 1e-5; momenta that are lost move scores by 0.09, an importance that is lost by 0.004.
 """
 
 
 @final
 class TinyBackbone(Backbone):
-    """A stem and two stages of 4 and 8 channels: 1,344 parameters, 8 features.
+    """A stem and two stages of 4 and 8 channels: 1,316 parameters, 8 features.
 
     The names in its state are those that the files hold: they must stay.
     """
@@ -129,16 +134,13 @@ def tiny_network() -> Iterator[None]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files, unpacked; tests must not change them."""
     place = tmp_path_factory.mktemp("earlier")
-    # The whole networks would take 100 megabytes.
-    unpack(place, lambda name: not name.startswith("networks/"))
+    unpack(WRITTEN, place)
     return place
 
 
-def unpack(place: Path, wanted: Callable[[str], bool]) -> None:
-    """Unpack the files whose names are wanted."""
-    with tarfile.open(ARCHIVE) as archive:
-        members = [member for member in archive if wanted(member.name)]
-        archive.extractall(place, members, filter="data")
+def unpack(path: Path, place: Path) -> None:
+    with tarfile.open(path) as archive:
+        archive.extractall(place, filter="data")
 
 
 def copied(home: Path, place: Path) -> Path:
@@ -215,9 +217,9 @@ def refuse_unlike_scores(
 
 
 def refuse_unlike(found: Any, expected: Any, tolerance: float = TRAINED) -> None:
-    """Compare numbers and words, however deep."""
+    """Compare numbers and words, however deep; ``found`` may name more than there was."""
     if isinstance(expected, Mapping):
-        assert found.keys() == expected.keys()
+        assert found.keys() >= expected.keys(), expected.keys() - found.keys()
         for name in expected:
             # Numbers that the version of then did not take yet are none in its files.
             if expected[name] is not None or name not in {"task_aware", "reason"}:
@@ -230,6 +232,3 @@ def refuse_unlike(found: Any, expected: Any, tolerance: float = TRAINED) -> None
         assert found == pytest.approx(expected, abs=tolerance)
     else:
         assert found == expected
-
-
-assert sys.version_info >= (3, 11, 4), "older ones cannot unpack with a filter"

@@ -11,7 +11,6 @@ from earlier_files import (
     UNFINISHED,
     copied,
     facts,
-    pictures,
     refuse_unlike,
     refuse_unlike_scores,
     said,
@@ -64,13 +63,3 @@ def test_it_is_neither_mistaken_for_another_update_nor_lost(
         learner.forget("ant")
     assert {path.name: path.read_bytes() for path in (home / "pending").iterdir()} == pending
     assert learner.class_names == list(TASKS[0])
-
-
-def test_what_was_done_before_the_kill_is_done_again(written: Path, tmp_path: Path) -> None:
-    """Parts have other names since: what the journal holds belongs to other work."""
-    home, images = copied(written / "unfinished" / "grace", tmp_path), written / "images"
-    learner = Learner.load(home)
-    update = learner.update(*pictures(images, "train", TASKS[1]))
-    earlier = {work.name: work.seconds.earlier for work in update.work}
-    assert earlier.keys() >= {"grow", "assess", "compress", "herd"}
-    assert not any(earlier.values())

@@ -1,8 +1,8 @@
-"""Write ``written.tar.xz``: learners, unfinished work and a run, as grace kept them.
+"""Write the archives of this folder: learners, unfinished work and a run, as grace kept them.
 
 This ran on commit e32f248, grace 0.1.0, and is kept for the record. It reaches into that commit's
 insides to kill work in its midst, so it need not run on a later one. To keep files of a later
-format too, write another archive beside this one; this one stays::
+format too, write further archives beside these; these stay::
 
     PYTHONPATH=src:tests/earlier python tests/earlier/write_earlier_files.py
 """
@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 import torch
 from earlier_files import (
-    ARCHIVE,
     NAMES,
     NETWORKS,
     UNFINISHED,
     VARIANTS,
+    WHOLE_NETWORKS,
+    WRITTEN,
     loaded,
     said,
     taught,
@@ -74,7 +75,8 @@ METHODS: dict[str, Any] = {
     "der": DERSettings(grow=SHORT, **BASE),
     "foster": FosterSettings(boost=SHORT, compress=SHORT, **BASE),
     "memo": MemoSettings(grow=SHORT, **BASE),
-    "joint": JointSettings(**BASE),
+    # It begins anew at every task: short, lest rounding grow.
+    "joint": JointSettings(base=SHORT),
     "grace-compressed": GraceSettings(threshold=1.0, **GRACE),
     "grace-grown": GraceSettings(expand_at=(2,), assess_on="previous", **GRACE),
     "grace": GraceSettings(threshold=1.0, **GRACE),
@@ -82,6 +84,8 @@ METHODS: dict[str, Any] = {
 MEMORIES = {
     "replay": MemorySettings(size=None, max_mb=0.1),
     "wa": MemorySettings(per_class=3),
+    "ewc": MemorySettings(size=14, validation=2),
+    "grace": MemorySettings(size=14, validation=2),
     "grace-compressed": MemorySettings(size=14, validation=2),
     "grace-grown": MemorySettings(size=14, validation=2),
 }
@@ -241,9 +245,9 @@ def write_runs(folder: Path) -> None:
     assert len((folder / "run" / "tasks.jsonl").read_text().splitlines()) == 1
 
 
-def pack(folder: Path) -> None:
+def pack(folder: Path, file: Path) -> None:
     """Pack without names of people, times or rights."""
-    with tarfile.open(ARCHIVE, "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as archive:
+    with tarfile.open(file, "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):
             if not path.is_file() or path.name == "lock":
                 continue
@@ -279,7 +283,9 @@ def main() -> None:
         write_learners(images, Path("learners"))
         write_unfinished(images, Path("unfinished"))
         write_runs(Path())
-        pack(folder)
+        pack(folder / "networks", WHOLE_NETWORKS)
+        shutil.rmtree(folder / "networks")
+        pack(folder, WRITTEN)
 
 
 if __name__ == "__main__":

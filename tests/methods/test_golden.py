@@ -25,7 +25,10 @@ import torch
 
 from grace.configs.methods import (
     BaseMethodSettings,
+    BeefSettings,
+    CreateSettings,
     DERSettings,
+    DGRSettings,
     EWCSettings,
     FinetuneSettings,
     FosterSettings,
@@ -34,6 +37,7 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
     ReplaySettings,
+    TagFexSettings,
     WASettings,
 )
 from grace.configs.registry import METHODS
@@ -63,6 +67,13 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "ewc": EWCSettings(update=LATER, **BASE),
     "finetune": FinetuneSettings(update=LATER, **BASE),
     "joint": JointSettings(**BASE),
+    "dgr": DGRSettings(update=LATER, **BASE),
+    "tagfex": TagFexSettings(grow=LATER, **BASE),
+    "create": CreateSettings(update=LATER, balance=LATER, **BASE),
+    "beef": BeefSettings(expand=LATER, fuse=LATER, **BASE),
+    "beef-released": BeefSettings(
+        expand=LATER, fuse=LATER, old_bias="newest", old_batch_norm="train", **BASE
+    ),
 }
 
 

@@ -44,6 +44,10 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     methods.EWCSettings,
     methods.FinetuneSettings,
     methods.JointSettings,
+    methods.DGRSettings,
+    methods.BeefSettings,
+    methods.TagFexSettings,
+    methods.CreateSettings,
 )
 """The methods of this package, in the order of lists and figures; put new ones at the end."""
 

@@ -138,7 +138,7 @@ class Passes:
     def _run(self, name: str, *inputs: Any, mode: Mode | None) -> Any:  # noqa: ANN401
         module = self.modules[name]
         with graph.in_mode(module, mode):
-            return module(*inputs)
+            return self._forward(module, *inputs)
 
     def _place(self, num_images: int) -> slice:
         own = self._ranks.rows(num_images)

@@ -55,7 +55,9 @@ class Part:
         own = dict(self.module.named_parameters())
         if isinstance(self.trains, bool):
             return own if self.trains else {}
-        return {name: own[name] for name in self.trains}
+        assert own.keys() >= set(self.trains), set(self.trains) - own.keys()
+        # In the module's order, which is the same in all processes whatever holds the names.
+        return {name: parameter for name, parameter in own.items() if name in self.trains}
 
 
 Parts = Mapping[str, Part]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from grace.configs.load import ConfigWarning
 from grace.configs.methods import AnyMethodSettings, BaseMethodSettings
 from grace.configs.recipe import Recipe
+from grace.configs.registry import METHOD_SETTINGS
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory, nearest_mean
@@ -266,9 +267,10 @@ def _like_class_means(network: Outline) -> Mapping[str, Tensor]:
 def _refuse_or_warn(settings: AnyMethodSettings, task: Task) -> None:
     """Refuse a later task that the method has no rule for; warn of one that it cannot learn."""
     if task.num_new_classes == 0 and not settings.traits.learns_known_classes:
+        able = [n for n, own in METHOD_SETTINGS.items() if own.traits.learns_known_classes]
         raise ValueError(
-            f"task {task.number} has no new class and this method has no rule for that: "
-            "add images of a new class, or use grace, icarl or replay"
+            f"task {task.number} has no new class and {settings.name} has no rule for that: add "
+            f"images of a new class, or use one of {', '.join(able)}"
         )
     if settings.traits.leaves_lone_class(task.number, task.num_new_classes):
         warnings.warn(

@@ -69,12 +69,8 @@ class Grace(Method[GraceSettings]):
     @property
     def threshold(self) -> Threshold:
         """The threshold τ that the next decision is made by."""
-        settings = self.settings
-        return Threshold(
-            initial=settings.threshold,
-            decay=settings.threshold_decay,
-            compressions=self.values.compressions,
-        )
+        initial, decay = self.settings.threshold, self.settings.threshold_decay
+        return Threshold(initial=initial, decay=decay, compressions=self.values.compressions)
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

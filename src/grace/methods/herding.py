@@ -81,7 +81,7 @@ def balanced(
     chosen = []
     found = None
     if network is not None:
-        found = yield from features("balance", task.data, network)
+        found = yield from features("choose", task.data, network)
     for index in task.new_classes:
         places = (task.data.labels == index).nonzero().flatten()
         if found is not None:

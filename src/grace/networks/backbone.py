@@ -15,9 +15,9 @@ class Backbone(nn.Module, ABC):
 
     A *map* is the output of a stage before any pooling to a vector: (B, c, h, w). Transformers have
     one stage, whose map is all tokens (B, T, d), the class token included where there is one; their
-    pool picks the feature from the tokens. A few models of timm give neither; their one map is the feature vector
-    (B, d) itself, and their pool changes nothing. A method that needs (B, c, h, w) must therefore
-    look at the number of dimensions.
+    pool picks the feature from the tokens. A few models of timm give neither; their one map is the
+    feature vector (B, d) itself, and their pool changes nothing. A method that needs (B, c, h, w)
+    must therefore look at the number of dimensions.
 
     Two backbones can be merged when their parameters agree in names and shapes. Every subclass
     sets the four fields in its ``__init__``.

@@ -7,7 +7,10 @@ method in another package can be derived from it while the registry is being mad
 
 from grace.configs.methods.base import AnyMethodSettings as AnyMethodSettings
 from grace.configs.methods.base import BaseMethodSettings as BaseMethodSettings
+from grace.configs.methods.beef import BeefSettings as BeefSettings
+from grace.configs.methods.create import CreateSettings as CreateSettings
 from grace.configs.methods.der import DERSettings as DERSettings
+from grace.configs.methods.dgr import DGRSettings as DGRSettings
 from grace.configs.methods.ewc import EWCSettings as EWCSettings
 from grace.configs.methods.finetune import FinetuneSettings as FinetuneSettings
 from grace.configs.methods.foster import FosterSettings as FosterSettings
@@ -16,4 +19,5 @@ from grace.configs.methods.icarl import ICaRLSettings as ICaRLSettings
 from grace.configs.methods.joint import JointSettings as JointSettings
 from grace.configs.methods.memo import MemoSettings as MemoSettings
 from grace.configs.methods.replay import ReplaySettings as ReplaySettings
+from grace.configs.methods.tagfex import TagFexSettings as TagFexSettings
 from grace.configs.methods.wa import WASettings as WASettings

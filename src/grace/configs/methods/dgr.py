@@ -1,0 +1,60 @@
+"""Settings of DGR, with the published values as defaults."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.recipe import Recipe, multistep
+from grace.configs.traits import Traits
+
+
+def _published() -> Recipe:
+    return multistep(160, 80, 120, weight_decay=5e-4)
+
+
+class DGRSettings(BaseMethodSettings):
+    """Replay with distillation, the head's gradients reweighted class by class (DGR)."""
+
+    summary = "replay with distillation, the head's gradients reweighted class by class"
+    implementation = "grace.methods.dgr:DGR"
+    traits = Traits(freezes_old_network=True)
+
+    name: Literal["dgr"] = "dgr"
+    base: Recipe = Field(default_factory=_published, description="recipe of the first task")
+    update: Recipe = Field(default_factory=_published, description="recipe of every later task")
+    distillation_weight: float = Field(
+        0.7,
+        ge=0,
+        description="λ: factor of β, the weight of the distillation; higher holds the backbone "
+        "nearer to its old self, lower lets it take in new classes; the head only feels whether "
+        "it is 0",
+    )
+    distillation_by: Literal["images", "classes"] = Field(
+        "images",
+        description="how β grows. images: λ·sqrt(n_seen/n_new)·T² (released code); classes: "
+        "λ·K_old/K_new",
+    )
+    distribution_aware: bool = Field(
+        True,
+        description="distil most the classes that lost most images; false distils all alike",
+    )
+    temperature: float = Field(
+        2.0,
+        gt=0,
+        description="T: softmax temperature of the distillation; higher lets small probabilities "
+        "of the old network count more",
+    )
+    discount_by: Literal["images", "classes"] = Field(
+        "images",
+        description="γ, which holds the head's new rows back the more there is to keep. images: "
+        "exp(−n_seen/(n_seen + n_new)) (released code); classes: exp(−K_old/K)",
+    )
+
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        off = "method.distillation_weight is 0"
+        distils = ("distillation_by", "distribution_aware", "temperature")
+        return {} if self.distillation_weight else dict.fromkeys(distils, off)

@@ -1,0 +1,142 @@
+"""CREATE: every class has a small auto-encoder, and the best reconstruction wins.
+
+Where this departs from the paper (Chen et al., CVPR 2025) and its released code, or fills their
+gaps:
+
+1. All auto-encoders are two tensors and two products instead of one module for each class.
+2. An image without another of its class in the batch adds nothing to L_CR, but counts in its mean.
+   The similarity that is subtracted for stability is the largest of all, that of an image with
+   itself included, as the limit of −95 only matters then; it has no gradient.
+3. Where all scores of an image are equal s is 0, so that ω is 2.
+4. The balanced stage takes the stored exemplars of old classes, and as many images of each new one
+   as the old class with most has. Fresh images of old classes are for the update alone. Without
+   exemplars there is nothing to balance: it is left out.
+5. ``balance_batch_norm="train"`` lets the running statistics of the backbone move while its weights
+   stay, as the released code does.
+6. A task without a new class is learnt like any other, all scores being distilled; its balanced
+   stage sees the stored exemplars alone.
+7. Forgotten classes have neither scores nor a place among the K classes of L_CR. If no old class
+   is left there is no teacher.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import final
+
+import torch
+from typing_extensions import override
+
+from grace.configs.methods import CreateSettings
+from grace.configs.recipe import Recipe
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Objective, Part
+from grace.methods.base import Method, Outcome, Steps, frozen_network
+from grace.methods.herding import balanced
+from grace.methods.planning import Coming, PlannedPhase
+from grace.networks.autoencoders import AutoEncoders
+from grace.networks.expandable import copy_of
+from grace.networks.heads import Head
+from grace.objectives.confusion import (
+    confusion_aware_contrast,
+    confusion_weights,
+    floored_cross_entropy,
+)
+from grace.objectives.distillation import soft_distillation
+
+
+@final
+class Create(Method[CreateSettings]):
+    """One backbone, and a head of auto-encoders; old ones go on learning."""
+
+    @override
+    def first_task(self, task: Task) -> Steps[Outcome]:
+        self.network = self.fresh_network(task)
+        objective = self._objective(task)
+        yield self.classification_phase("base", self.settings.base, task.data, objective)
+        return Outcome(verdict="base")
+
+    @override
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        settings, data = self.settings, self.with_exemplars(task)
+        teacher = copy_of(self.network) if task.num_live_old else None
+        old = {} if teacher is None else frozen_network(teacher)
+        self.grow_head(task)
+        objective = self._objective(task, distils=teacher is not None)
+        update = self.classification_phase("update", self._update_recipe(task), data, objective)
+        yield replace(update, parts={**old, **update.parts})
+        if len(self.memory) > 0:
+            seed = self.workshop.settings.seeds.exemplars
+            data = yield from balanced(self.memory, task, self.network, seed)
+            balance = self.classification_phase("balance", settings.balance, data, objective)
+            still = Part(self.network.backbone, trains=False, mode=settings.balance_batch_norm)
+            yield replace(balance, parts={**old, **balance.parts, "backbone.0": still})
+        return Outcome(verdict="update", reason="create keeps to one backbone")
+
+    def _objective(self, task: Task, *, distils: bool = False) -> Objective:
+        """L = −mean log p_y + λ·T²·KDsoft(e[:, :K_old], e_teacher, T) + L_CR, p = σ(e) + 1e-10."""
+        settings, head = self.settings, self.network.head
+        assert isinstance(head, AutoEncoders)
+        live = [index for index in range(task.num_classes) if index not in task.forgotten]
+        compared = torch.tensor(live, device=self.workshop.device.torch_device)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            scores, labels = batch["head"], batch.labels
+            confusion = confusion_weights(scores[:, compared], settings.confusion_sharpness)
+            # The latents are cheap to compute a second time beside the scores'.
+            contrast = confusion_aware_contrast(
+                batch.everyone(head.encode(batch["backbone.0"])),
+                batch.everyone(labels),
+                batch.everyone(confusion),
+                task.num_live,
+                settings.contrast_temperature,
+                settings.contrast_base_temperature,
+            )
+            losses = {
+                "classification": Loss(floored_cross_entropy(scores, labels)),
+                "contrast": Loss(contrast, settings.contrast_weight, over="batch"),
+            }
+            if distils:
+                old_scores, temperature = scores[:, : task.num_old_classes], settings.temperature
+                kept = soft_distillation(old_scores, batch["old.head"], temperature)
+                weight = settings.distillation_weight * temperature**2
+                losses["distillation"] = Loss(kept, weight)
+            return losses
+
+        return objective
+
+    def _update_recipe(self, task: Task) -> Recipe:
+        """Lower the learning rate from the late task on."""
+        settings, recipe = self.settings, self.settings.update
+        if task.number < settings.late_task:
+            return recipe
+        lr = recipe.lr * settings.late_factor
+        return recipe.model_copy(update={"lr": lr, "min_lr": min(recipe.min_lr, lr)})
+
+    @staticmethod
+    @override
+    def make_head(
+        settings: CreateSettings,
+        in_features: int,
+        num_classes: int,
+        draws: torch.Generator | None,
+    ) -> Head:
+        """Make the auto-encoders of all classes."""
+        return AutoEncoders(
+            in_features,
+            num_classes,
+            draws,
+            latent_dim=settings.latent_dim,
+            scale=settings.score_scale,
+        )
+
+    @override
+    def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
+        """Count the balanced stage as two passes without training: the teacher's and its own."""
+        plan = super().plan(coming)
+        if coming.is_first:
+            return plan
+        memory = self.memory
+        quota = max((len(memory.of_class(index)) for index in memory.classes), default=0)
+        chosen = min(coming.num_new * quota, coming.num_images)
+        balance = replace(plan[1], num_images=coming.num_kept + chosen, trained=0, frozen=2)
+        return [plan[0], balance] if quota else plan[:1]

@@ -1,0 +1,180 @@
+"""DGR: reweight the gradients of the head by what each class has got so far.
+
+Where this departs from the paper (He, CVPR 2024) and its released code, or fills their gaps:
+
+1. The training pipeline is that of all methods: no image is held out, augmentation, normalisation
+   and backbone are the experiment's, and the quota is ``memory.size // K`` for every class.
+2. One head grows, with the draws and biases that all methods share; the released code adds a
+   sub-head of PyTorch's default draws for every task.
+3. π counts the images that are there; a class that has none counts as one of one image.
+4. The evenness R adds 0.001 to every number of lost images, so that it is exactly 1 if all classes
+   have lost as many, also if none has lost any. It is 1 too where there is one old class.
+5. Images of known classes count as old in n_seen, and a class has lost what it has had in all less
+   what the phase has. A task without a new class is refused: β would be infinite.
+6. Forgotten classes count nowhere. If no old class is left, the rule is that of a first task.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from typing import final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from grace.configs.methods import DGRSettings
+from grace.data.images import LabelledImages
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, LossGradients, Objective, Phase
+from grace.methods.base import Method, Outcome, Steps, frozen_network, single
+from grace.networks.expandable import copy_of
+from grace.objectives.imbalance import (
+    distribution_aware_distillation,
+    log_prior,
+    lost_direction,
+    lost_evenness,
+    prior_adjusted_cross_entropy,
+)
+from grace.objectives.reweighting import (
+    accumulated_norms,
+    class_gradient_weights,
+    distillation_factor,
+    weighted_rows,
+)
+
+
+@final
+@dataclass(frozen=True)
+class HeadGradients:
+    """The rule for the head's gradients; all other parameters keep those of L.
+
+    It asks for the gradients of single losses by the head alone, which need no pass through the
+    backbone. The phase's state holds Φ as ``norms`` (K,), from 0 at its start.
+
+    Args:
+        old: indices of the old classes; without any there is nothing to distil.
+        new: indices of the new classes.
+        discount: γ.
+    """
+
+    old: Tensor
+    new: Tensor
+    discount: float
+
+    def __call__(self, gradients: LossGradients) -> Mapping[str, Tensor]:
+        """Add to Φ; give the gradients of ``head.weight`` and ``head.bias``."""
+        head = ("head.weight", "head.bias")
+        learns = gradients.of(["classification"], head)
+        norms = gradients.state["norms"]
+        norms.copy_(accumulated_norms(norms, learns["head.weight"]))
+        weights = class_gradient_weights(norms, self.old, self.new, self.discount)
+        found = {name: weighted_rows(weights, learns[name]) for name in head}
+        if len(self.old) == 0:
+            return found
+        keeps = gradients.of(["distillation"], head)
+        factor = distillation_factor(found["head.weight"], keeps["head.weight"])
+        return {name: found[name] + factor * keeps[name] for name in head}
+
+
+@final
+@dataclass(frozen=True)
+class Counts:
+    """What the formulas of a phase count.
+
+    Args:
+        present: n_c, images of each class in the phase, (K,).
+        lost: r_c, images that each old class has had and the phase lacks, (K_old,).
+        old: indices of the old classes but the forgotten ones.
+        num_seen: n_seen, images that these have had in all.
+        num_new: n_new, images of the new classes.
+    """
+
+    present: Tensor
+    lost: Tensor
+    old: Sequence[int]
+    num_seen: int
+    num_new: int
+
+
+@final
+class DGR(Method[DGRSettings]):
+    """One backbone and one growing head; the network of before the task is its teacher."""
+
+    @override
+    def first_task(self, task: Task) -> Steps[Outcome]:
+        """L = CE(z + log π, y), the head's gradients reweighted."""
+        self.network = self.fresh_network(task)
+        counts = self._count(task, task.data)
+        objective = self._classification(counts)
+        phase = self.classification_phase("base", self.settings.base, task.data, objective)
+        yield self._reweighted(phase, task, counts)
+        return Outcome(verdict="base")
+
+    @override
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        """L = CE(z + log π, y) + β·DAKD(z[:, :K_old], z_teacher, T), likewise."""
+        teacher = copy_of(self.network)
+        self.grow_head(task)
+        data = self.with_exemplars(task)
+        counts = self._count(task, data)
+        learns, keeps = self._classification(counts), self._distillation(task, counts)
+        phase = Phase(
+            name="update",
+            parts=frozen_network(teacher) | single(self.network),
+            objective=lambda batch: {**learns(batch), **keeps(batch)},
+            recipe=self.settings.update,
+            data=data,
+        )
+        yield self._reweighted(phase, task, counts)
+        return Outcome(verdict="update")
+
+    def _count(self, task: Task, data: LabelledImages) -> Counts:
+        num_old = task.num_old_classes
+        present = torch.bincount(data.labels, minlength=task.num_classes)
+        # This task's images of known classes are among these too.
+        originals = self.memory.original_counts
+        seen = torch.tensor([originals.get(c, 0) for c in range(num_old)], dtype=torch.int64)
+        old = [index for index in range(num_old) if index not in task.forgotten]
+        lost = (seen - present[:num_old]).clamp_min(0)
+        return Counts(present, lost, old, int(seen[old].sum()), int(present[num_old:].sum()))
+
+    def _classification(self, counts: Counts) -> Objective:
+        prior = log_prior(counts.present).to(self.workshop.device.torch_device)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            loss = prior_adjusted_cross_entropy(batch["head"], batch.labels, prior)
+            return {"classification": Loss(loss)}
+
+        return objective
+
+    def _distillation(self, task: Task, counts: Counts) -> Objective:
+        """Weigh DAKD by β, which has the factor T² where it counts images."""
+        settings, device = self.settings, self.workshop.device.torch_device
+        direction = lost_direction(counts.lost).to(device)
+        evenness = lost_evenness(counts.lost[counts.old]).to(device)
+        if not settings.distribution_aware:
+            evenness = torch.ones_like(evenness)
+        growth = sqrt(counts.num_seen / counts.num_new) * settings.temperature**2
+        if settings.distillation_by == "classes":
+            growth = task.num_live_old / task.num_new_classes
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            old, teacher = batch["head"][:, : task.num_old_classes], batch["old.head"]
+            loss = distribution_aware_distillation(
+                old, teacher, direction, evenness, settings.temperature
+            )
+            return {"distillation": Loss(loss, settings.distillation_weight * growth)}
+
+        return objective
+
+    def _reweighted(self, phase: Phase, task: Task, counts: Counts) -> Phase:
+        """Give a phase the rule, with γ = exp(−share of what was seen before), and Φ = 0."""
+        share = counts.num_seen / (counts.num_seen + counts.num_new)
+        if self.settings.discount_by == "classes":
+            share = task.num_live_old / task.num_live
+        device = self.workshop.device.torch_device
+        old = torch.tensor(counts.old, dtype=torch.int64, device=device)
+        new = torch.tensor(task.new_classes, dtype=torch.int64, device=device)
+        norms = torch.zeros(task.num_classes, device=device)
+        return replace(phase, rule=HeadGradients(old, new, exp(-share)), state={"norms": norms})

@@ -1,0 +1,37 @@
+"""The modules of a task-agnostic guide: made anew, and named in a phase (TagFex)."""
+
+from grace.configs.methods import TagFexSettings
+from grace.engine.phase import Part
+from grace.methods.workshop import Workshop
+from grace.networks.agnostic import TaskAgnostic
+from grace.networks.attention import MergeAttention, Pick
+from grace.networks.backbone import Backbone, WithMaps
+from grace.randomness import seeded_globally
+
+
+def with_map(name: str, backbone: Backbone) -> dict[str, Part]:
+    """Name a backbone that trains: its features as the name itself, its last map behind a dot."""
+    both = f"{name}.both"
+    return {
+        both: Part(WithMaps(backbone)),
+        name: Part(Pick(0), [both]),
+        f"{name}.map": Part(Pick(1), [both]),
+    }
+
+
+def fresh_agnostic(workshop: Workshop, settings: TagFexSettings, purpose: str) -> TaskAgnostic:
+    """Make a task-agnostic network, in eval mode without gradients."""
+    with seeded_globally(workshop.settings.seeds.initialisation, "agnostic"):
+        made = TaskAgnostic(
+            workshop.backbone(purpose), settings.projector_width, settings.embedding_width
+        )
+    return workshop.device.place(made).eval().requires_grad_(False)
+
+
+def fresh_attention(
+    workshop: Workshop, settings: TagFexSettings, backbone: Backbone, number: int
+) -> MergeAttention:
+    """Make a task's attention over the last map of such a backbone."""
+    with seeded_globally(workshop.settings.seeds.initialisation, "attention", number):
+        made = MergeAttention(backbone.map_channels[-1], settings.attention_heads)
+    return workshop.device.place(made)

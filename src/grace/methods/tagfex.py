@@ -1,0 +1,188 @@
+"""TagFex: DER beside a self-supervised network that all tasks go on to train.
+
+New backbones learn to be more than repetitions of the old ones: features of the task-agnostic
+network, learnt without labels, are merged with theirs by attention, and what the merged features
+tell is transferred to them. For predictions only the backbones stay.
+
+Where this departs from the paper (Zheng et al., CVPR 2025) or fills its gaps:
+
+1. ``old_rows``: what the grown head's old rows weigh the new features with starts at zero, as the
+   authors release it; in PyCIL it is drawn at random.
+2. The merge attention has 8 heads for both backbones. Its number is published for ResNet-18 alone.
+   The projections of queries, keys and values have no biases.
+3. The last, incomplete batch of an epoch is trained on. The authors drop it on CIFAR.
+4. The predictor is made with the agnostic network in task 1, where nothing uses it.
+5. Projector, predictor and attention start as torch's layers do; the auxiliary head and the
+   classifier of merged features as all heads do.
+6. Without an image of a new class in a batch, CE_trans and L_transfer are 0.
+7. With several processes, views are compared, and the transfer is gated, over the whole batch.
+8. The new backbone's batch-norm statistics start afresh.
+9. A task without a new class is refused: there is nothing to expand for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import final
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from grace.configs.methods import TagFexSettings
+from grace.data.memory import ExemplarMemory
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
+from grace.methods.guidance import fresh_agnostic, fresh_attention, with_map
+from grace.methods.planning import Coming, PlannedPhase
+from grace.methods.workshop import Workshop
+from grace.networks.agnostic import TaskAgnostic
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import ExpandableNetwork, copy_of
+from grace.networks.heads import Head, LinearHead, align_weights
+from grace.networks.merging import merge_backbones
+from grace.objectives.classification import (
+    auxiliary_labels,
+    cross_entropy,
+    new_class_cross_entropy,
+)
+from grace.objectives.contrastive import info_nce
+from grace.objectives.distillation import distillation_share
+from grace.objectives.transfer import guided_transfer
+
+
+@final
+class TagFex(Method[TagFexSettings]):
+    """Task-specific backbones as DER's; ``agnostic`` is the one network that every task trains."""
+
+    def __init__(
+        self, settings: TagFexSettings, workshop: Workshop, memory: ExemplarMemory
+    ) -> None:
+        super().__init__(settings, workshop, memory)
+        self.agnostic = self.kept.module_place(
+            "agnostic", partial(fresh_agnostic, self.workshop, settings, "restored")
+        )
+
+    @override
+    def first_task(self, task: Task) -> Steps[Outcome]:
+        """L = CE(f(x), y) + w·InfoNCE(P(f_TA(x))), on two views of each image."""
+        settings = self.settings
+        backbone = self.workshop.backbone(task.number)
+        # It also refuses heads that do not fit, before anything is learnt.
+        fresh_attention(self.workshop, settings, backbone, task.number)
+        self.network = self.fresh_network(task, backbone)
+        self.agnostic.value = agnostic = fresh_agnostic(self.workshop, settings, "agnostic")
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            views = batch.everyone(batch["projector"].float())
+            contrast = info_nce(views, views, settings.contrastive_temperature)
+            losses = {"contrast": Loss(contrast, settings.contrastive_weight, over="batch")}
+            return classification(batch) | losses
+
+        yield Phase(
+            name="base",
+            parts=single(self.network)
+            | {
+                "agnostic": Part(agnostic.backbone),
+                "projector": Part(agnostic.projector, ["agnostic"]),
+            },
+            objective=objective,
+            recipe=settings.base,
+            data=task.data,
+            views=2,
+        )
+        return Outcome(verdict="base")
+
+    @override
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        """Expand by one backbone, and let the agnostic network learn on beside its frozen self.
+
+        L = CE + w_aux·CE_aux + (1 − κ)·w·InfoNCE + κ·w_kd·KD_nce + CE_trans + L_transfer, with
+        κ = K_old/K. Weight alignment follows.
+        """
+        old, agnostic = self.network, self.agnostic.value
+        assert agnostic is not None
+        share = self.settings.agnostic_share
+        new = merge_backbones(old.backbones[-1], agnostic.backbone, weight=1 - share)
+        head = self._grown_head(task, new)
+        yield Phase(
+            name="grow",
+            parts=self._later_parts(task, agnostic, new, head),
+            objective=partial(_later_objective, self.settings, task),
+            recipe=self.settings.grow,
+            data=self.with_exemplars(task),
+            views=2,
+        )
+        align_weights(head, task.num_new_classes)
+        self.network = ExpandableNetwork([*old.backbones, new], head)
+        return Outcome(verdict="grow", reason="tagfex adds a backbone with every update")
+
+    def _grown_head(self, task: Task, new: Backbone) -> Head:
+        """Give the head the task's rows and the new backbone's columns."""
+        old = self.network.head
+        width = old.in_features + new.feature_dim
+        head = self.workshop.grown_head(old, width, task.num_classes, "main", task.number)
+        if self.settings.old_rows == "zero":
+            assert isinstance(head, LinearHead)
+            with torch.no_grad():
+                head.weight[: old.num_classes, old.in_features :] = 0
+        return head
+
+    def _later_parts(
+        self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head
+    ) -> Mapping[str, Part]:
+        old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
+        linear, number = self.workshop.linear, task.number
+        auxiliary = linear(new.feature_dim, task.num_new_classes + 1, "auxiliary", number)
+        attention = fresh_attention(self.workshop, self.settings, new, number)
+        merged = linear(new.map_channels[-1], task.num_new_classes, "merged", number)
+        return {
+            **old,
+            "old.agnostic": Part(nn.Sequential(before.backbone, before.projector), trains=False),
+            **with_map("agnostic", agnostic.backbone),
+            "projector": Part(agnostic.projector, ["agnostic"]),
+            # The predictor alone trains; the old projector is what it has to meet.
+            "predicted": Part(
+                nn.Sequential(agnostic.predictor, before.projector),
+                ["agnostic"],
+                trains=("0.weight", "0.bias"),
+            ),
+            **with_map("new", new),
+            "head": Part(head, [*old, "new"]),
+            "auxiliary": Part(auxiliary, ["new"]),
+            "attention": Part(attention, ["agnostic.map", "new.map"]),
+            "merged": Part(merged, ["attention"]),
+        }
+
+    @override
+    def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
+        """Two views of each image pass both networks, and in later tasks the frozen ones."""
+        frozen = 0 if coming.is_first else 2 * (coming.num_backbones + 1)
+        return [replace(phase, trained=4, frozen=frozen) for phase in super().plan(coming)]
+
+
+def _later_objective(settings: TagFexSettings, task: Task, batch: Batch) -> dict[str, Loss]:
+    num_old, kappa = task.num_old_classes, distillation_share(task.num_live_old, task.num_live)
+    views, predicted, before, logits, merged = (
+        batch.everyone(batch[part].float())
+        for part in ("projector", "predicted", "old.agnostic", "head", "merged")
+    )
+    labels, tau = batch.everyone(batch.labels), settings.contrastive_temperature
+    transfer = guided_transfer(logits, merged, labels, num_old, settings.transfer_temperature)
+    auxiliary = cross_entropy(batch["auxiliary"], auxiliary_labels(batch.labels, num_old))
+    return classification(batch) | {
+        "auxiliary": Loss(auxiliary, settings.auxiliary_weight),
+        "contrast": Loss(
+            info_nce(views, views, tau), (1 - kappa) * settings.contrastive_weight, over="batch"
+        ),
+        "retention": Loss(
+            info_nce(predicted, before, tau), kappa * settings.retention_weight, over="batch"
+        ),
+        "merged": Loss(
+            new_class_cross_entropy(merged, labels - num_old, 0),
+            settings.merged_weight,
+            over="batch",
+        ),
+        "transfer": Loss(transfer, settings.transfer_weight, over="batch"),
+    }

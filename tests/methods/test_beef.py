@@ -1,0 +1,471 @@
+"""BEEF against numbers worked by hand; objectives are called on modules whose logits are known."""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grace.configs.methods import BeefSettings, DERSettings
+from grace.configs.recipe import Recipe
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Mode, Phase
+from grace.learner import estimate as estimating
+from grace.learner.learner import Learner
+from grace.methods.base import Steps
+from grace.methods.beef import Beef
+from grace.methods.energies import energy_samples
+from grace.methods.fusion import Fusion
+from grace.methods.outcome import Outcome
+from grace.networks.heads import MASKED
+from grace.randomness import generator
+from grace.storage.errors import DamagedError
+from tiny_streams import class_names, labelled, learner, recipe, same, settings, state, task, watch
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+
+def beef(**choices: Any) -> BeefSettings:
+    return BeefSettings(**{"base": recipe(), "expand": recipe(), "fuse": recipe()} | choices)
+
+
+def taught(*tasks: dict[int, int], **choices: Any) -> Learner:
+    made = learner(beef(**choices))
+    for counts in tasks:
+        teach(made, counts)
+    return made
+
+
+def teach(made: Learner, counts: dict[int, int]) -> None:
+    data = labelled(counts)
+    made.update(data.images, class_names(data))
+
+
+def beef_of(made: Learner) -> Beef:
+    assert isinstance(made.method, Beef)
+    return made.method
+
+
+def phases(
+    made: Learner, work: Task, also: Callable[[Phase], None] = lambda phase: None
+) -> list[Phase]:
+    """The phases of a task that are not trained; ``also`` may change their modules."""
+    steps: Steps[Outcome] = made.method.later_task(work)
+    found = []
+    for item in steps:
+        assert isinstance(item, Phase)
+        also(item)
+        found.append(item)
+    return found
+
+
+def even(phase: Phase, **biases: Sequence[float]) -> None:
+    """Make heads give their biases whatever the features."""
+    with torch.no_grad():
+        for name, bias in biases.items():
+            module = phase.parts[name].module
+            module.get_parameter("weight").zero_()
+            module.get_parameter("bias").copy_(torch.tensor(bias))
+
+
+def losses_of(phase: Phase, labels: Sequence[int], images: Tensor | None = None) -> dict[str, Loss]:
+    """The objective of a phase on images that its own modules see."""
+    images = torch.rand(len(labels), 3, 8, 8) if images is None else images
+
+    def run(part: str, *inputs: Tensor, mode: Mode | None = None) -> Any:
+        module = phase.parts[part].module.train(mode != "eval")
+        return module(*inputs)
+
+    outputs: dict[str, Any] = {}
+    for name, part in phase.parts.items():
+        read = [images if source == "images" else outputs[source] for source in part.reads]
+        outputs[name] = run(name, *read)
+    batch = Batch(images, torch.tensor(labels), outputs, call=run)
+    found = phase.objective(batch)
+    return {name: replace(loss, value=loss.value.detach()) for name, loss in found.items()}
+
+
+class TestModule:
+    def test_the_first_tasks_losses_by_hand(self) -> None:
+        made = learner(beef(energy_weight=0.3))
+        phase = next(made.method.first_task(task(1, {0: 4, 1: 4, 2: 4}, 0)))
+        assert isinstance(phase, Phase)
+        assert (phase.name, phase.is_common) == ("base", False)
+        even(
+            phase,
+            head=[math.log(2), math.log(3), math.log(5)],
+            energy=[math.log(4), math.log(6), 0.0],
+        )
+        losses = losses_of(phase, [1, 0])
+        # Classification: 3 and 2 of 10. Energy: outputs of classes 0 and 1, which are there, are 1:
+        # (1, 1, 5 | 4, 6, 1), of which class 1 has 6 and class 0 has 4 of 18.
+        expected = -(math.log(3 / 10) + math.log(2 / 10)) / 2
+        assert float(losses["classification"].value) == pytest.approx(expected, abs=1e-6)
+        expected = -(math.log(6 / 18) + math.log(4 / 18)) / 2
+        assert float(losses["energy"].value) == pytest.approx(expected, abs=1e-6)
+        assert (losses["classification"].weight, losses["energy"].weight) == (1.0, 0.3)
+
+    def test_a_later_tasks_losses_by_hand(self) -> None:
+        """Old tasks are one output each, divided by 1.7 in the classification alone."""
+        made = taught({0: 4, 1: 4}, {2: 4})
+        (phase, _) = phases(made, task(3, {3: 4, 4: 4}, 3))
+        assert phase.name == "expand"
+        even(
+            phase,
+            prototypes=[1.7 * math.log(2), 1.7 * math.log(3)],
+            classes=[math.log(5), math.log(7)],
+            energy=[0.0, 0.0, 0.0, math.log(2), 0.0],
+        )
+        losses = losses_of(phase, [0, 1, 2, 3])
+        # (2, 3, 5, 7) of 17; classes 0 and 1 are output 0, class 2 is output 1, class 3 output 2.
+        expected = -sum(math.log(value / 17) for value in (2, 2, 3, 5)) / 4
+        assert float(losses["classification"].value) == pytest.approx(expected, abs=1e-6)
+        # Outputs 0 to 2 occur: (1, 1, 1, 7 | 1, 1, 1, 2, 1) of 16.
+        expected = -(3 * math.log(1 / 16) + math.log(2 / 16)) / 4
+        assert float(losses["energy"].value) == pytest.approx(expected, abs=1e-6)
+        # Where task 1 has no image its output counts, undivided: 2^1.7 in place of 1.
+        losses = losses_of(phase, [2, 3])
+        total = 15 + 2**1.7
+        expected = -(math.log(1 / total) + math.log(2 / total)) / 2
+        assert float(losses["energy"].value) == pytest.approx(expected, abs=1e-6)
+
+    def test_energy_can_be_left_out(self) -> None:
+        made = learner(beef(energy_weight=0.0))
+        phase = next(made.method.first_task(task(1, {0: 4, 1: 4}, 0)))
+        assert isinstance(phase, Phase)
+        assert list(losses_of(phase, [0, 1])) == ["classification"]
+
+    def test_what_trains_and_what_it_starts_from(self) -> None:
+        made = taught({0: 6, 1: 6}, {2: 6})
+        first, second = made.method.network.backbones
+        assert not same(state(first), state(second))
+        heads: list[dict[str, Tensor]] = []
+
+        def note(phase: Phase) -> None:
+            if phase.name == "expand":
+                assert list(phase.parts) == ["new", "prototypes", "classes", "energy"]
+                assert all(part.trains is True for part in phase.parts.values())
+                heads.append({n: p.module.weight for n, p in phase.parts.items() if n != "new"})
+                new = phase.parts["new"].module
+                # The first backbone, not the last one.
+                assert new is not first
+                assert same(state(new), state(first))
+
+        phases(made, task(3, {3: 6, 4: 6}, 3), note)
+        assert {name: weight.shape[0] for name, weight in heads[0].items()} == {
+            "prototypes": 2,
+            "classes": 2,
+            "energy": 5,
+        }
+        # Every head is a draw of its own.
+        assert not torch.equal(heads[0]["prototypes"], heads[0]["classes"])
+        assert not torch.equal(heads[0]["prototypes"], heads[0]["energy"][:2])
+
+    def test_samples_do_not_move_batch_norm(self) -> None:
+        """A step runs the images and the final samples in train mode, the three moves in eval."""
+        made = taught({0: 8, 1: 8}, {2: 8}, base=recipe(2), expand=recipe(3))
+        counts = [
+            {int(v) for n, v in state(b).items() if n.endswith("num_batches_tracked")}
+            for b in made.method.network.backbones
+        ]
+        # 16 images are one batch of 16: two passes in each of two epochs. Then 8 images and 12
+        # exemplars are two batches: two passes in each of six steps, on top of those of the copy.
+        assert counts == [{4}, {4 + 12}]
+
+
+class TestSamples:
+    """One image of two pixels each; the module is linear: outputs 0, energy a·x."""
+
+    SLOPE = (2.0, -1.0)
+
+    def module(self, modes: list[Mode | None]) -> Callable[..., tuple[Tensor, Tensor]]:
+        def run(images: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
+            modes.append(mode)
+            energies = images.flatten(1) @ torch.tensor(self.SLOPE)
+            return torch.zeros(len(images), 1), energies[:, None]
+
+        return run
+
+    def test_the_moves_by_hand(self) -> None:
+        chosen = beef(energy_steps=2, energy_lr=0.5, energy_noise=0.0)
+        images = torch.tensor([[0.3, -0.4], [1.0, 0.2]]).view(2, 1, 1, 2)
+        modes: list[Mode | None] = []
+        batch = Batch(images, torch.tensor([0, 0]), {})
+        found = energy_samples(chosen, batch, self.module(modes))
+        # Plain Python: with s = σ(a·x), d/dx log Σ_n s_n = s (1 − s) a / Σ s. Rotated by 180° a row
+        # of two pixels is reversed.
+        rows = [[-0.4, 0.3], [0.2, 1.0]]
+        for _ in range(2):
+            mass = [
+                1 / (1 + math.exp(-sum(a * x for a, x in zip(self.SLOPE, row, strict=True))))
+                for row in rows
+            ]
+            rows = [
+                [
+                    x - 0.5 * s * (1 - s) * a / sum(mass)
+                    for a, x in zip(self.SLOPE, row, strict=True)
+                ]
+                for row, s in zip(rows, mass, strict=True)
+            ]
+        assert found.flatten(1).tolist() == [pytest.approx(row, abs=1e-6) for row in rows]
+        assert modes == ["eval", "eval"]
+        assert not found.requires_grad
+        # The batch itself stays as it is.
+        assert images.flatten().tolist() == pytest.approx([0.3, -0.4, 1.0, 0.2])
+
+    def test_the_rotation_is_by_half_a_turn(self) -> None:
+        images = torch.arange(4.0).view(1, 1, 2, 2)
+        batch = Batch(images, torch.tensor([0]), {})
+        found = energy_samples(beef(energy_steps=0), batch, self.module([]))
+        assert found.tolist() == [[[[3.0, 2.0], [1.0, 0.0]]]]
+
+    def test_the_noise_is_added_at_every_step(self) -> None:
+        chosen = beef(energy_steps=2, energy_lr=0.0, energy_noise=0.1)
+        images, draws = torch.zeros(2, 1, 1, 2), generator(3, "noise")
+        batch = Batch(images, torch.tensor([0, 0]), {}, generator=generator(3, "noise"))
+        found = energy_samples(chosen, batch, self.module([]))
+        one, two = (torch.randn(2, 1, 1, 2, generator=draws) for _ in range(2))
+        torch.testing.assert_close(found, 0.1 * (one + two))
+
+    def test_two_processes_find_what_one_finds(self) -> None:
+        """The sum of log Σ_n and the outputs that occur are those of the whole batch."""
+        made = taught({0: 4, 1: 4}, {2: 4}, energy_lr=5.0, energy_noise=0.1)
+        (phase, _) = phases(made, task(3, {3: 4, 4: 4}, 3))
+        modules = {name: part.module.eval() for name, part in phase.parts.items()}
+        images, labels = torch.randn(6, 3, 8, 8), torch.tensor([0, 3, 3, 2, 4, 4])
+        together, meet = [slice(0, 3), slice(3, 6)], threading.Barrier(2, timeout=30)
+        given: dict[int, Tensor] = {}
+        found: dict[Any, dict[str, float]] = {}
+
+        def share(own: int, rows: Tensor) -> Tensor:
+            given[own] = rows.detach()
+            meet.wait()
+            all_rows = [given[0], given[1]]
+            meet.wait()
+            return torch.cat(all_rows)
+
+        def work(key: Any, place: slice, gather: Callable[[Tensor], Tensor]) -> None:
+            outputs: dict[str, Any] = {"new": modules["new"](images[place])}
+            for head in ("prototypes", "classes", "energy"):
+                outputs[head] = modules[head](outputs["new"])
+            batch = Batch(
+                images[place],
+                labels[place],
+                outputs,
+                generator=generator(1, "draws"),
+                place=place,
+                num_rows=6,
+                call=lambda part, *inputs, mode: modules[part](*inputs),
+                gather=gather,
+            )
+            losses = phase.objective(batch)
+            assert all(loss.over == "images" for loss in losses.values())
+            found[key] = {name: float(loss.value.detach()) for name, loss in losses.items()}
+
+        threads = [
+            threading.Thread(target=work, args=(n, place, lambda rows, n=n: share(n, rows)))
+            for n, place in enumerate(together)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        work("one", slice(0, 6), lambda rows: rows)
+        for name, value in found["one"].items():
+            mean = (found[0][name] + found[1][name]) / 2
+            assert mean == pytest.approx(value, rel=1e-5)
+
+
+class TestFusion:
+    def test_only_the_corrections_train_on_equally_many_images(self) -> None:
+        made = taught({0: 9, 1: 9})
+        (_, fuse) = phases(made, task(2, {2: 9, 3: 4}, 2))
+        assert fuse.name == "fuse"
+        trained = {name: set(part.trained()) for name, part in fuse.parts.items() if part.trains}
+        assert trained == {"head": {"alpha", "beta"}}
+        assert [name for name, part in fuse.parts.items() if part.changes] == ["head"]
+        # 13 // 2 exemplars of each old class, six of the nine of class 2, all four of class 3.
+        labels = fuse.data.labels
+        assert torch.bincount(labels).tolist() == [6, 6, 6, 4]
+        assert fuse.recipe == recipe()
+
+    def test_published_recipe(self) -> None:
+        assert BeefSettings().fuse == Recipe(
+            epochs=60, lr=0.05, schedule="cosine", weight_decay=5e-4
+        )
+
+    @pytest.mark.parametrize(("kept", "old_bias"), [("sum", [0.5, -1.0]), ("newest", [0.0, 0.0])])
+    def test_the_head_is_what_the_modules_give(self, kept: Any, old_bias: list[float]) -> None:
+        made = taught({0: 6, 1: 6}, old_bias=kept)
+        old = made.method.network.head
+        with torch.no_grad():
+            old.bias.copy_(torch.tensor([0.5, -1.0]))
+        seen: dict[str, Any] = {}
+        features = torch.rand(3, 64), torch.rand(3, 64)
+
+        def change(phase: Phase) -> None:
+            seen.update({name: part.module for name, part in phase.parts.items()})
+            if phase.name == "fuse":
+                fusion = seen["head"]
+                assert isinstance(fusion, Fusion)
+                assert (fusion.alpha.tolist(), fusion.beta.tolist()) == ([0.0], [0.0])
+                with torch.no_grad():
+                    fusion.alpha.fill_(0.5)
+                    fusion.beta.fill_(2.0)
+                seen["logits"] = fusion(*features)
+
+        phases(made, task(2, {2: 6}, 2), change)
+        network = made.method.network
+        weight, bias = network.head.weight, network.head.bias
+        prototype, own = (seen[name].requires_grad_(False) for name in ("prototypes", "classes"))
+        # Rows: [old row, 1.5·p], and [0, own row] of the new class.
+        for index in (0, 1):
+            torch.testing.assert_close(weight[index, :64], old.weight[index])
+            torch.testing.assert_close(weight[index, 64:], 1.5 * prototype.weight[0])
+        assert float(weight[2, :64].abs().max()) == 0.0
+        assert torch.equal(weight[2, 64:], own.weight[0])
+        expected = [value + 1.5 * float(prototype.bias[0]) + 2 for value in old_bias]
+        assert bias.tolist() == pytest.approx([*expected, float(own.bias[0])], abs=1e-6)
+        # What the fusion gave, and ready to predict.
+        assert torch.equal(weight, seen["head"].rows()[0])
+        torch.testing.assert_close(network.head(*features), seen["logits"].detach())
+        assert not any(parameter.requires_grad for parameter in network.parameters())
+
+    def test_the_corrections_learn_that_old_classes_are_too_low(self) -> None:
+        made = taught({0: 8, 1: 8}, fuse=recipe(5))
+        seen: dict[str, Fusion] = {}
+
+        def note(item: Any) -> None:
+            if item.name == "fuse":
+                seen["fusion"] = item.parts["head"].module
+                with torch.no_grad():
+                    seen["fusion"].beta.fill_(-30.0)
+
+        watch(made, before=note)
+        teach(made, {2: 8})
+        # The loss's gradient by β is what the softmax lacks of the old classes: β rises.
+        assert float(seen["fusion"].beta) > -30.0 + 0.1
+
+    def test_batch_norm_of_what_does_not_train(self) -> None:
+        """It stays; as released, all but the first backbone's moves, and no weight does."""
+        for mode, moves in (("eval", False), ("train", True)):
+            made = taught({0: 6, 1: 6}, {2: 6}, old_batch_norm=mode)
+            before: dict[str, list[dict[str, Tensor]]] = {}
+
+            def note(item: Any, before: dict[str, Any] = before) -> None:
+                parts = [p for n, p in item.parts.items() if n.startswith(("old.", "new"))]
+                before[item.name] = [state(part.module) for part in parts]
+
+            watch(made, before=note)
+            teach(made, {3: 6})
+            first, second, newest = made.method.network.backbones
+            assert same(state(first), before["fuse"][0])
+            assert same(state(newest), before["fuse"][2]) is not moves
+            assert same(state(second), before["fuse"][1]) is not moves
+            weights = dict(newest.named_parameters())
+            assert all(torch.equal(before["fuse"][2][name], weights[name]) for name in weights)
+            # In the expansion only the second backbone has a part, and only as released.
+            assert len(before["expand"]) == 1 + moves
+            if moves:
+                assert not same(before["expand"][0], before["fuse"][1])
+
+
+class TestClasses:
+    def test_forgotten_classes_count_nowhere(self) -> None:
+        made = taught({0: 6, 1: 6}, {2: 6}, {3: 6, 4: 6})
+        for index in (1, 2):
+            made.method.memory.forget(index)
+        made.method.kept.forget([1, 2])
+        work = Task(
+            number=4,
+            data=labelled({5: 6}),
+            new_classes=[5],
+            num_old_classes=5,
+            num_classes=6,
+            forgotten=frozenset([1, 2]),
+        )
+        (expand, fuse) = phases(made, work)
+        features = torch.rand(2, 64)
+        # Of task 1 class 0 is left, of task 2 nothing.
+        prototypes = expand.parts["prototypes"].module(features)
+        assert (prototypes == MASKED).tolist() == [[False, True, False]] * 2
+        energies = expand.parts["energy"].module(features)
+        assert (energies == MASKED).tolist() == [[False, True, True, False, False, False]] * 2
+        for head in (fuse.parts["head"].module, made.method.network.head):
+            logits = head(*[features] * 4)
+            assert (logits == MASKED).tolist() == [[False, True, True, False, False, False]] * 2
+
+    def test_a_lone_new_class_is_learnt(self) -> None:
+        made = taught({0: 10, 1: 10}, {2: 10}, base=recipe(6), expand=recipe(6), fuse=recipe(4))
+        found = made.predict(labelled({2: 20}, seed=5).images)
+        # Chance is a third.
+        assert found.count("class 2") / 20 >= 0.8
+        assert made.history[1].work[0].losses["energy"] > 0.01
+
+    def test_images_of_known_classes_come_under_their_own_task(self) -> None:
+        made = taught({0: 4, 1: 4}, {2: 4})
+        (phase, _) = phases(made, task(3, {1: 4, 3: 4}, 3))
+        even(phase, prototypes=[1.7 * math.log(2), 0.0], classes=[0.0], energy=[0.0] * 4)
+        loss = losses_of(phase, [1])["classification"]
+        assert float(loss.value) == pytest.approx(-math.log(2 / 4), abs=1e-6)
+
+    def test_a_task_without_a_new_class_is_refused(self) -> None:
+        made = taught({0: 4, 1: 4})
+        with pytest.raises(ValueError, match="task 2 has no new class and this method has no rule"):
+            teach(made, {0: 4})
+
+    def test_it_knows_the_classes_of_every_task(self) -> None:
+        made = taught({0: 4, 1: 4}, {2: 4}, {0: 2, 3: 4, 4: 4})
+        assert beef_of(made).values.class_counts == [2, 1, 2]
+        saved = made.method.kept.state()
+        for wrong in ([2, 3], [2, 1, 3], [2, 3, 0]):
+            values = {**saved.values, "class_counts": wrong}
+            with pytest.raises(DamagedError, match="does not count the classes of every backbone"):
+                made.method.kept.restore(type(saved)(values, saved.parts), 5)
+
+
+def test_the_plan_counts_the_steps_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+    own = {"base": recipe(2), "expand": recipe(3), "fuse": recipe(5)}
+
+    def seconds(method: Any) -> list[float]:
+        made = Learner.create(settings(method), shape=(3, 8, 8))
+        first = estimating.estimate(made, num_new=2, num_train=40).seconds
+        teach(made, {0: 20, 1: 20})
+        return [first, estimating.estimate(made, num_new=1, num_train=18).seconds]
+
+    # Twice 40 images, each 1 + 1 + 3·2/3 = 4 passes. Then 18 and 12 exemplars; the fusion takes 12
+    # and 6 of the new class, beside two frozen backbones.
+    assert seconds(beef(**own)) == pytest.approx([2 * 40 * 0.4, (3 * 30 * 4 + 5 * 18 * 2 / 3) / 10])
+    plain = beef(energy_weight=0.0, **own)
+    assert seconds(plain) == pytest.approx([2 * 40 / 10, (3 * 30 + 5 * 18 * 2 / 3) / 10])
+
+
+def test_settings_without_effect_are_told() -> None:
+    assert dict(beef(energy_weight=0.0).idle_settings()) == {
+        "energy_steps": "method.energy_weight is 0",
+        "energy_lr": "method.energy_weight is 0",
+        "energy_noise": "method.energy_weight is 0",
+    }
+    assert set(beef(energy_steps=0).idle_settings()) == {"energy_lr", "energy_noise"}
+    assert beef().idle_settings() == {}
+
+
+def test_its_first_task_is_its_own() -> None:
+    """DER's can be shared among methods; the energy makes this one another."""
+    made = learner(DERSettings(base=recipe(), grow=recipe()))
+    common = next(made.method.first_task(task(1, {0: 4, 1: 4}, 0)))
+    assert isinstance(common, Phase)
+    assert common.is_common
+
+
+def test_nothing_of_the_phases_stays() -> None:
+    made = taught({0: 4, 1: 4}, {2: 4})
+    parts = made.method.kept.state().parts
+    assert set(parts) == {"backbone.0", "backbone.1", "head", "class_means"}
+    assert isinstance(made.method.network.head, nn.Module)
+    assert made.method.network.head.in_features == 128

@@ -1,0 +1,427 @@
+"""DGR against numbers worked by hand, and its gradients against loops that know only the formulas.
+
+He, "Gradient Reweighting: Towards Imbalanced Class-Incremental Learning", CVPR 2024; the formulas
+stand in docs/methods/dgr.md.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor
+
+from driven import batch, drive, forget, head_of
+from grace.configs.experiment import EngineSettings, MemorySettings
+from grace.configs.load import ConfigWarning, load_experiment
+from grace.configs.methods import DGRSettings
+from grace.data.scenario import Task
+from grace.engine import parts as graph
+from grace.engine.phase import Batch, Loss, Phase, Work
+from grace.learner.learner import Learner
+from grace.methods.dgr import DGR, HeadGradients
+from tiny_streams import class_names, labelled, learner, recipe, task, watch
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+Gradients = Mapping[str, Tensor]
+HEAD = ("head.weight", "head.bias")
+
+
+def dgr(memory_size: int = 13, **choices: Any) -> DGR:
+    made = learning(memory_size, **choices).method
+    assert isinstance(made, DGR)
+    return made
+
+
+def learning(memory_size: int = 13, **choices: Any) -> Learner:
+    recipes = {"base": recipe(), "update": recipe()} | choices
+    return learner(DGRSettings(**recipes), memory=MemorySettings(size=memory_size))
+
+
+def learnt(method: DGR, work: Task) -> Phase:
+    """A task's only phase; the task is learnt, without training."""
+    method.memory.record_originals(work.data.labels)
+    (phase,) = [item for item in drive(method, work)[1] if isinstance(item, Phase)]
+    return phase
+
+
+def started(method: DGR, work: Task) -> Phase:
+    """A task's only phase, about to be trained."""
+    method.memory.record_originals(work.data.labels)
+    phase = next(method.learn(work))
+    assert isinstance(phase, Phase)
+    return phase
+
+
+def rule_of(phase: Phase) -> HeadGradients:
+    assert isinstance(phase.rule, HeadGradients)
+    return phase.rule
+
+
+def scoring(head: Any, *biases: float) -> None:
+    """Make a head give these logits whatever the features."""
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor(biases))
+
+
+def values(phase: Phase, labels: Sequence[int]) -> dict[str, float]:
+    losses = phase.objective(batch(phase, labels))
+    return {name: float(loss.value.detach()) for name, loss in losses.items()}
+
+
+@final
+class Given:
+    """Gradients that are made up, for a rule."""
+
+    def __init__(self, state: Mapping[str, Tensor], **of: Sequence[Sequence[float]]) -> None:
+        self.state = state
+        self._weights = {name: torch.tensor(rows) for name, rows in of.items()}
+
+    def of(self, losses: Collection[str], parameters: Collection[str]) -> dict[str, Tensor]:
+        (name,) = losses
+        assert list(parameters) == ["head.weight", "head.bias"]
+        weight = self._weights[name]
+        return {"head.weight": weight, "head.bias": 10 * weight[:, 0]}
+
+
+class TestLosses:
+    def phase(self, **choices: Any) -> Phase:
+        """Old classes 0 and 1 of 9 and 5 images keep 3 each; class 2 has 2 images."""
+        method = dgr(memory_size=6, **choices)
+        learnt(method, task(1, {0: 9, 1: 5}, 0))
+        scoring(method.network.head, 2 * math.log(3), 0.0)
+        return started(method, task(2, {2: 2}, 2))
+
+    def test_by_hand(self) -> None:
+        phase = self.phase()
+        scoring(head_of(phase), math.log(2), 0.0, 0.0)
+        # π = (3, 3, 2)/8: with z = (ln 2, 0, 0) the shares are (6, 3, 2)/11.
+        found = values(phase, [0, 2])
+        expected = -(math.log(6 / 11) + math.log(2 / 11)) / 2
+        assert found["classification"] == pytest.approx(expected, abs=1e-6)
+        # Lost (6, 2), so p = (3, 1)/√10; R is the entropy of (6.001, 2.001)/8.002.
+        p = 3 / math.sqrt(10)
+        a, b = 6.001 / 8.002, 2.001 / 8.002
+        even = -(a * math.log(a) + b * math.log(b)) / math.log(2)
+        teacher = [0.75, 0.25]  # σ(ln 3, 0)
+        student = softmax(math.log(2) / 2, 0)
+        mixed = softmax((p * math.log(2) + (1 - p) * 2 * math.log(3)) / 2, 0)
+        expected = even * cross(teacher, student) + (1 - even) * cross(teacher, mixed)
+        assert found["distillation"] == pytest.approx(expected, abs=1e-6)
+
+    def test_plain_distillation(self) -> None:
+        phase = self.phase(distribution_aware=False)
+        scoring(head_of(phase), math.log(2), 0.0, 0.0)
+        expected = cross([0.75, 0.25], softmax(math.log(2) / 2, 0))
+        assert values(phase, [2])["distillation"] == pytest.approx(expected, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("choices", "weight", "discount"),
+        [
+            # n_seen = 14, n_new = 2; T² = 4.
+            ({}, 0.7 * math.sqrt(7) * 4, math.exp(-14 / 16)),
+            ({"temperature": 3.0, "distillation_weight": 1.0}, math.sqrt(7) * 9, None),
+            # K_old = 2, K_new = 1, without T².
+            ({"distillation_by": "classes"}, 0.7 * 2, math.exp(-14 / 16)),
+            ({"discount_by": "classes"}, None, math.exp(-2 / 3)),
+        ],
+    )
+    def test_both_readings_of_what_grows(
+        self, choices: dict[str, Any], weight: float | None, discount: float | None
+    ) -> None:
+        phase = self.phase(**choices)
+        losses = phase.objective(batch(phase, [2]))
+        assert losses["classification"].weight == 1.0
+        if weight is not None:
+            assert losses["distillation"].weight == pytest.approx(weight)
+        if discount is not None:
+            assert rule_of(phase).discount == pytest.approx(discount)
+
+    def test_balanced_losses_are_plain_distillation(self) -> None:
+        method = dgr(memory_size=6)
+        learnt(method, task(1, {0: 7, 1: 7}, 0))
+        scoring(method.network.head, 2 * math.log(3), 0.0)
+        phase = started(method, task(2, {2: 2}, 2))
+        scoring(head_of(phase), math.log(2), 0.0, 0.0)
+        expected = cross([0.75, 0.25], softmax(math.log(2) / 2, 0))
+        assert values(phase, [2])["distillation"] == pytest.approx(expected, abs=1e-6)
+
+
+def softmax(*logits: float) -> list[float]:
+    powers = [math.exp(logit) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+def cross(target: Sequence[float], found: Sequence[float]) -> float:
+    return -sum(t * math.log(f) for t, f in zip(target, found, strict=True))
+
+
+class TestWhatCounts:
+    def test_the_prior_is_for_training_only(self) -> None:
+        method = dgr()
+        phase = learnt(method, task(1, {0: 9, 1: 3}, 0))
+        scoring(method.network.head, 0.0, 0.0)
+        # π = (¾, ¼) in the loss; the classifier gives the head's logits as they are.
+        assert values(phase, [1])["classification"] == pytest.approx(math.log(4), abs=1e-6)
+        assert method.classifiers()["linear"].score(torch.rand(1, 64)).tolist() == [[0.0, 0.0]]
+
+    def test_images_of_known_classes_count_as_old(self) -> None:
+        method = dgr(memory_size=6)
+        learnt(method, task(1, {0: 9, 1: 5}, 0))
+        phase = started(method, task(2, {0: 4, 2: 2}, 2))
+        scoring(head_of(phase), 0.0, 0.0, 0.0)
+        # n = (3 + 4, 3, 2); n_seen = 9 + 4 + 5, n_new = 2.
+        assert values(phase, [0])["classification"] == pytest.approx(math.log(12 / 7), abs=1e-6)
+        assert rule_of(phase).discount == pytest.approx(math.exp(-18 / 20))
+        weight = phase.objective(batch(phase, [0]))["distillation"].weight
+        assert weight == pytest.approx(0.7 * 3 * 4)
+        assert (rule_of(phase).old.tolist(), rule_of(phase).new.tolist()) == ([0, 1], [2])
+        # Lost (6, 2) as ever: the new images of class 0 are there.
+        counts = method._count(task(2, {0: 4, 2: 2}, 2), phase.data)
+        assert counts.lost.tolist() == [6, 2]
+
+    def test_a_forgotten_class_counts_nowhere(self) -> None:
+        method = dgr(memory_size=6)
+        learnt(method, task(1, {0: 9, 1: 5, 2: 5}, 0))
+        forget(method, [0])
+        work = Task(
+            number=2,
+            data=labelled({3: 2}),
+            new_classes=[3],
+            num_old_classes=3,
+            num_classes=4,
+            forgotten=frozenset([0]),
+        )
+        phase = started(method, work)
+        scoring(head_of(phase), 99.0, 0.0, 0.0, 0.0)
+        # Two images each are left of classes 1 and 2, as of 3.
+        found = values(phase, [3])
+        assert found["classification"] == pytest.approx(math.log(3), abs=1e-6)
+        assert math.isfinite(found["distillation"])
+        rule = rule_of(phase)
+        assert (rule.old.tolist(), rule.new.tolist()) == ([1, 2], [3])
+        assert rule.discount == pytest.approx(math.exp(-10 / 12))
+        other = dgr(memory_size=6, discount_by="classes")
+        learnt(other, task(1, {0: 9, 1: 5, 2: 5}, 0))
+        forget(other, [0])
+        assert rule_of(started(other, work)).discount == pytest.approx(math.exp(-2 / 3))
+
+    def test_without_an_old_class_the_rule_is_that_of_a_first_task(self) -> None:
+        method = dgr()
+        learnt(method, task(1, {0: 4, 1: 4}, 0))
+        forget(method, [0, 1])
+        work = Task(
+            number=2,
+            data=labelled({2: 2, 3: 6}),
+            new_classes=[2, 3],
+            num_old_classes=2,
+            num_classes=4,
+            forgotten=frozenset([0, 1]),
+        )
+        phase = started(method, work)
+        scoring(head_of(phase), 0.0, 0.0, 0.0, 0.0)
+        found = values(phase, [2])
+        assert found["classification"] == pytest.approx(math.log(4), abs=1e-6)
+        assert math.isfinite(found["distillation"])
+        assert phase.objective(batch(phase, [2]))["distillation"].weight == 0
+        rule = rule_of(phase)
+        assert (rule.old.tolist(), rule.new.tolist()) == ([], [2, 3])
+
+    def test_old_classes_without_exemplars(self) -> None:
+        method = dgr(memory_size=0)
+        learnt(method, task(1, {0: 9, 1: 5}, 0))
+        phase = started(method, task(2, {2: 2}, 2))
+        scoring(head_of(phase), 0.0, 0.0, 0.0)
+        # As if they had one image each, instead of log 0.
+        assert values(phase, [2])["classification"] == pytest.approx(math.log(2), abs=1e-6)
+
+    def test_the_first_task_is_its_own(self) -> None:
+        phase = started(dgr(), task(1, {0: 4, 1: 4}, 0))
+        assert (phase.name, phase.is_common) == ("base", False)
+        assert phase.recipe == recipe()
+
+
+class TestRule:
+    OLD, NEW = [0, 1], [2, 3]
+    # Two batches; rows of length (1, 2, 4, 5) and (5, 2, 0, 3): Φ = (1, 2, 4, 5), (6, 4, 4, 8).
+    LEARNS = (
+        ((0.6, 0.8), (0.0, -2.0), (4.0, 0.0), (3.0, 4.0)),
+        ((3.0, -4.0), (2.0, 0.0), (0.0, 0.0), (0.0, 3.0)),
+    )
+    KEEPS = (
+        ((0.3, 0.0), (0.0, 0.4), (0.0, 0.0), (0.0, 0.0)),
+        ((0.0, 0.5), (1.2, 0.0), (0.0, 0.0), (0.0, 0.0)),
+    )
+
+    def test_two_steps_by_hand(self) -> None:
+        state = {"norms": torch.zeros(4)}
+        rule = HeadGradients(torch.tensor(self.OLD), torch.tensor(self.NEW), 0.25)
+        found = rule(Given(state, classification=self.LEARNS[0], distillation=self.KEEPS[0]))
+        # ρ = 4.5/1.5 = 3: old (1, ½); new (1, 4/5)·min(1, ¾) = (¾, 3/5).
+        # Weighted lengths (1, 1, 3, 3): κ = √20 / 0.5.
+        k = 2 * math.sqrt(20)
+        weight = [[0.6 + 0.3 * k, 0.8], [0.0, -1.0 + 0.4 * k], [3.0, 0.0], [1.8, 2.4]]
+        for rows, expected in zip(found["head.weight"].tolist(), weight, strict=True):
+            assert rows == pytest.approx(expected, abs=1e-6)
+        # The made-up biases are ten times the first column.
+        assert found["head.bias"].tolist() == pytest.approx([10 * row[0] for row in weight])
+        assert state["norms"].tolist() == pytest.approx([1.0, 2.0, 4.0, 5.0])
+
+        found = rule(Given(state, classification=self.LEARNS[1], distillation=self.KEEPS[1]))
+        # Φ = (6, 4, 4, 8), ρ = 6/5: old (2/3, 1); new (1, ½)·min(1, 0.3) = (0.3, 0.15).
+        # Weighted lengths (10/3, 2, 0, 0.45); the distillation's length is 1.3.
+        k = math.sqrt(100 / 9 + 4 + 0.45**2) / 1.3
+        weight = [[2.0, -8 / 3 + 0.5 * k], [2.0 + 1.2 * k, 0.0], [0.0, 0.0], [0.0, 0.45]]
+        for rows, expected in zip(found["head.weight"].tolist(), weight, strict=True):
+            assert rows == pytest.approx(expected, abs=1e-5)
+        assert found.keys() == {"head.weight", "head.bias"}
+
+    def test_a_first_task_by_hand(self) -> None:
+        state = {"norms": torch.zeros(3)}
+        rule = HeadGradients(torch.tensor([], dtype=torch.int64), torch.arange(3), 1.0)
+        rows = ((3.0, 4.0), (0.0, 1.0), (2.0, 0.0))
+        found = rule(Given(state, classification=rows))
+        # Φ = (5, 1, 2): (1/5, 1, ½).
+        expected = [pytest.approx(row) for row in ([0.6, 0.8], [0.0, 1.0], [1.0, 0.0])]
+        assert found["head.weight"].tolist() == expected
+        assert found["head.bias"].tolist() == pytest.approx([6.0, 0.0, 10.0])
+
+    def test_its_sum_starts_anew_with_every_task(self) -> None:
+        made = learning()
+        seen: list[list[float]] = []
+
+        def after(item: Work, result: Any) -> None:
+            if isinstance(item, Phase):
+                seen.append(item.state["norms"].tolist())
+
+        def before(item: Work) -> None:
+            if isinstance(item, Phase):
+                assert item.state["norms"].tolist() == [0.0] * item.parts["head"].module.num_classes
+
+        watch(made, before, after)
+        for counts in ({0: 10, 1: 9}, {2: 10}):
+            data = labelled(counts)
+            made.update(data.images, class_names(data))
+        assert [len(norms) for norms in seen] == [2, 3]
+        assert all(norm > 0 for norms in seen for norm in norms)
+
+
+class TestSteps:
+    """What the optimiser is handed, against autograd and loops over the formulas."""
+
+    def taken(self, weight: float = 0.7) -> list[tuple[Gradients, Gradients, Gradients]]:
+        """The gradients of every step of a second task, what they should be, and those of L."""
+        made = learning(update=recipe(1, lr=0.05, batch_size=8), distillation_weight=weight)
+        data = labelled({0: 9, 1: 9})
+        made.update(data.images, class_names(data))
+        taken: list[Gradients] = []
+        expected: list[tuple[Gradients, Gradients]] = []
+
+        def spied(phase: Phase) -> Phase:
+            norms, own = [0.0] * 4, graph.named_parameters(phase.parts)
+
+            def objective(given: Batch) -> Any:
+                losses = phase.objective(given)
+                expected.append(by_formula(losses, own, norms, rule_of(phase).discount))
+                return losses
+
+            def note() -> None:
+                found = {name: value.grad for name, value in own.items()}
+                taken.append(
+                    {name: grad.clone() for name, grad in found.items() if grad is not None}
+                )
+
+            return replace(phase, objective=objective, after_step=note)
+
+        run = made.trainer.run
+
+        def spying(item: Work, keeper: Any = None) -> Any:
+            return run(spied(item) if isinstance(item, Phase) else item, keeper)
+
+        made.trainer.run = spying  # type: ignore[method-assign]
+        data = labelled({2: 6, 3: 4})
+        made.update(data.images, class_names(data))
+        assert len(taken) == 3
+        return [(found, *wanted) for found, wanted in zip(taken, expected, strict=True)]
+
+    def test_gradients_of_head_and_backbone(self) -> None:
+        for found, wanted, plain in self.taken():
+            assert found.keys() == wanted.keys()
+            for name, gradient in found.items():
+                torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
+            # The rule does something.
+            assert float((found["head.weight"] - plain["head.weight"]).norm()) > 0.1
+
+    def test_the_distillation_weight_moves_the_backbone_alone(self) -> None:
+        one, two = self.taken(0.7)[0][0], self.taken(7.0)[0][0]
+        for name in HEAD:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+        stem = "backbone.0.stem.0.weight"
+        assert float((one[stem] - two[stem]).norm()) > float(one[stem].norm())
+
+
+def by_formula(
+    losses: Mapping[str, Loss], own: Mapping[str, Tensor], norms: list[float], discount: float
+) -> tuple[Gradients, Gradients]:
+    """What a step's gradients should be, by loops, and those of the sum of the losses.
+
+    Classes 0 and 1 are old, 2 and 3 new; ``norms`` is Φ, which is moved.
+    """
+    total = sum((loss.weight * loss.value for loss in losses.values()), torch.zeros(()))
+    plain = gradients(total, own)
+    head = {name: own[name] for name in HEAD}
+    learns = gradients(losses["classification"].value, head)
+    # Its weight is left out: κ makes up for it.
+    keeps = gradients(losses["distillation"].value, head)
+    for index in range(4):
+        norms[index] += math.sqrt(sum(float(x) ** 2 for x in learns["head.weight"][index]))
+    ratio = (norms[2] + norms[3]) / (norms[0] + norms[1])
+    least = [min(norms[:2])] * 2 + [min(norms[2:])] * 2
+    between = [min(1.0, ratio)] * 2 + [min(1.0, ratio * discount)] * 2
+    weights = [least[index] / norms[index] * between[index] for index in range(4)]
+    lengths = [float(rows.norm()) for rows in learns["head.weight"]]
+    wanted = math.sqrt(sum((weights[i] * lengths[i]) ** 2 for i in range(4)))
+    factor = wanted / math.sqrt(sum(float(keeps["head.weight"][i].norm()) ** 2 for i in range(2)))
+    found = dict(plain)
+    for name in HEAD:
+        rows = [weights[i] * learns[name][i] + factor * keeps[name][i] for i in range(2)]
+        rows += [weights[i] * learns[name][i] for i in (2, 3)]
+        found[name] = torch.stack(rows)
+    return found, plain
+
+
+def gradients(value: Tensor, own: Mapping[str, Tensor]) -> Gradients:
+    found = torch.autograd.grad(value, list(own.values()), retain_graph=True)
+    return dict(zip(own, found, strict=True))
+
+
+class TestRuns:
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    def test_one_class_a_task(self, precision: str) -> None:
+        """One new class, then one beside images of a known one, with a memory of one each."""
+        chosen = {"device": "cpu", "compile": False, "threads": 1, "precision": precision}
+        made = learner(
+            DGRSettings(base=recipe(), update=recipe()),
+            memory=MemorySettings(size=4),
+            engine=EngineSettings.model_validate(chosen),
+        )
+        for counts in ({0: 9, 1: 9}, {2: 9}, {0: 5, 3: 9}):
+            data = labelled(counts)
+            made.update(data.images, class_names(data))
+        assert [len(made.method.memory.of_class(index)) for index in range(4)] == [1] * 4
+        assert all(bool(p.isfinite().all()) for p in made.method.network.parameters())
+
+    def test_a_task_without_a_new_class_is_refused(self) -> None:
+        method = dgr()
+        learnt(method, task(1, {0: 4, 1: 4}, 0))
+        with pytest.raises(ValueError, match="no new class"):
+            next(method.learn(task(2, {0: 4}, 2)))
+
+    def test_settings_without_effect_are_named(self) -> None:
+        words = ["method=dgr", "method.distillation_weight=0", "method.temperature=3"]
+        with pytest.warns(ConfigWarning, match=r"temperature.*distillation_weight is 0"):
+            load_experiment("digits", words)

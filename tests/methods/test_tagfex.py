@@ -1,0 +1,376 @@
+"""TagFex against numbers worked by hand from its paper; ``learn`` is driven by hand, or small."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from driven import batch, drive, forget, head_of, module_of
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import DERSettings, TagFexSettings
+from grace.engine import parts as graph
+from grace.engine.phase import Batch, Loss, Phase
+from grace.learner.learner import Learner
+from grace.methods.planning import Coming
+from grace.methods.tagfex import TagFex
+from grace.networks.agnostic import TaskAgnostic
+from grace.networks.heads import LinearHead
+from grace.storage.errors import DamagedError
+from tiny_streams import SIZE, class_names, labelled, learner, recipe, same, settings, state, task
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+# ResNet-8 by hand: convolutions 432 + 2·2304 + 4608 + 9216 + 18432 + 36864, batch norms of
+# 16·3 + 32·2 + 64·2 channels, 2 parameters each.
+BACKBONE = 432 + 2 * 2304 + 4608 + 9216 + 18432 + 36864 + 2 * (16 * 3 + 32 * 2 + 64 * 2)
+PROBE = labelled(dict.fromkeys(range(3), 3), seed=5).images
+
+
+def tagfex(**choices: Any) -> TagFexSettings:
+    return TagFexSettings(base=recipe(), grow=recipe(), **choices)
+
+
+def method(**choices: Any) -> TagFex:
+    made = learner(tagfex(**choices)).method
+    assert isinstance(made, TagFex)
+    return made
+
+
+def base_phase(made: TagFex) -> Phase:
+    phase = next(made.learn(task(1, {0: 4, 1: 4}, 0)))
+    assert isinstance(phase, Phase)
+    return phase
+
+
+def grow_phase(made: TagFex, forgotten: frozenset[int] = frozenset()) -> Phase:
+    """The phase of a second task of classes 3 and 4, before anything has trained."""
+    drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
+    forget(made, forgotten)
+    work = task(2, {3: 4, 4: 4}, 3)
+    phase = next(made.learn(type(work)(**vars(work) | {"forgotten": forgotten})))
+    assert isinstance(phase, Phase)
+    return phase
+
+
+def agnostic_of(made: TagFex) -> TaskAgnostic:
+    assert made.agnostic.value is not None
+    return made.agnostic.value
+
+
+def outputs(phase: Phase, num_images: int) -> dict[str, Any]:
+    """What all parts give of random images, autograd as in training."""
+    images = torch.rand(num_images, 3, SIZE, SIZE)
+    with torch.no_grad():
+        before = {n: p for n, p in phase.parts.items() if n in graph.without_autograd(phase.parts)}
+        found = graph.run(before, images, lambda name, *given: before[name].module(*given))
+    after = {name: part for name, part in phase.parts.items() if name not in before}
+    return graph.run(after, images, lambda name, *given: after[name].module(*given), found)
+
+
+def reached(phase: Phase, losses: Mapping[str, Loss], *names: str) -> set[str]:
+    """The parts whose parameters the gradient of some losses reaches."""
+    parameters = graph.named_parameters(phase.parts)
+    total = torch.stack([losses[name].value for name in names]).sum()
+    found = torch.autograd.grad(
+        total, list(parameters.values()), retain_graph=True, allow_unused=True
+    )
+    gradients = dict(zip(parameters, found, strict=True))
+    moved = {name for name, gradient in gradients.items() if gradient is not None}
+    return {
+        part
+        for part in phase.parts
+        if any(name in moved for name in graph.named_parameters({part: phase.parts[part]}))
+    }
+
+
+class TestFirstTask:
+    def test_two_networks_learn_from_two_views(self) -> None:
+        made = method()
+        phase = base_phase(made)
+        assert (phase.name, phase.views, phase.is_common) == ("base", 2, False)
+        assert list(phase.parts) == ["backbone.0", "head", "agnostic", "projector"]
+        assert all(part.trains is True for part in phase.parts.values())
+        # They start apart, but the task-specific one as every other method's.
+        specific, agnostic = (state(module_of(phase, n)) for n in ("backbone.0", "agnostic"))
+        assert not torch.equal(specific["stem.0.weight"], agnostic["stem.0.weight"])
+        other = learner(DERSettings(base=recipe(), grow=recipe())).method
+        first = next(other.learn(task(1, {0: 4, 1: 4}, 0)))
+        assert isinstance(first, Phase)
+        assert same(specific, state(module_of(first, "backbone.0")))
+        assert same(state(module_of(phase, "head")), state(module_of(first, "head")))
+
+    def test_the_loss_by_hand(self) -> None:
+        phase = base_phase(method(contrastive_weight=3, contrastive_temperature=0.5))
+        # As in test_contrastive: ln(1 + 2·e⁻²); and −ln(1/2) of two equal logits.
+        views = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+        given = {"projector": views, "head": torch.zeros(4, 2)}
+        losses = phase.objective(batch(phase, [0, 0, 1, 1], given))
+        assert {n: (loss.weight, loss.over) for n, loss in losses.items()} == {
+            "classification": (1.0, "images"),
+            "contrast": (3.0, "batch"),
+        }
+        assert float(losses["contrast"].value) == pytest.approx(0.239545, abs=1e-6)
+        assert float(losses["classification"].value) == pytest.approx(math.log(2))
+
+    def test_both_views_of_an_image_stand_in_a_row(self) -> None:
+        """The engine's rows: labels in pairs, pixels that differ."""
+        made = learner(tagfex())
+        seen: list[tuple[Tensor, Tensor]] = []
+        data, phase_of = labelled({0: 9, 1: 9}), made.trainer.optimise
+
+        def looked_at(work: Any, keeper: Any = None) -> Any:
+            objective = work.objective
+
+            def noted(given: Batch) -> Mapping[str, Loss]:
+                seen.append((given.images, given.labels))
+                found: Mapping[str, Loss] = objective(given)
+                return found
+
+            return phase_of(type(work)(**vars(work) | {"objective": noted}), keeper)
+
+        made.trainer.optimise = looked_at  # type: ignore[method-assign]
+        made.update(data.images, class_names(data))
+        assert sum(len(labels) for _, labels in seen) == 36
+        for images, labels in seen:
+            assert torch.equal(labels[::2], labels[1::2])
+            assert not torch.equal(images[::2], images[1::2])
+
+    def test_heads_that_do_not_fit_are_refused_before_anything_is_learnt(self) -> None:
+        with pytest.raises(ValueError, match="3 attention heads cannot share maps of 64 channels"):
+            base_phase(method(attention_heads=3))
+
+
+class TestGrow:
+    def test_the_new_backbone_is_mostly_the_last_one(self) -> None:
+        made = method()
+        phase = grow_phase(made)
+        last, agnostic = state(made.network.backbones[-1]), state(agnostic_of(made).backbone)
+        new = {
+            name.removeprefix("backbone."): value
+            for name, value in state(module_of(phase, "new.both")).items()
+        }
+        for name, parameter in made.network.backbones[-1].named_parameters():
+            expected = 0.95 * last[name].double() + 0.05 * agnostic[name].double()
+            torch.testing.assert_close(new[name].double(), expected, rtol=0, atol=1e-7)
+            assert parameter.dim() == 1 or not torch.equal(last[name], agnostic[name])
+        means = [value for name, value in new.items() if name.endswith("running_mean")]
+        variances = [value for name, value in new.items() if name.endswith("running_var")]
+        assert means
+        assert not any(bool(mean.any()) for mean in means)
+        assert all(bool((variance == 1).all()) for variance in variances)
+
+    @pytest.mark.parametrize("old_rows", ["zero", "random"])
+    def test_old_rows_of_new_columns(self, old_rows: str) -> None:
+        made = method(old_rows=old_rows)
+        weight = state(head_of(grow_phase(made)))["weight"]
+        assert weight.shape == (5, 128)
+        assert torch.equal(weight[:3, :64], state(made.network.head)["weight"])
+        assert bool((weight[:3, 64:] == 0).all()) == (old_rows == "zero")
+        assert bool((weight[:3, 64:] != 0).all()) == (old_rows == "random")
+        assert bool((weight[3:] != 0).all())
+
+    def test_what_trains_and_what_does_not(self) -> None:
+        made = method()
+        phase = grow_phase(made)
+        assert phase.views == 2
+        idle = {name for name, part in phase.parts.items() if not part.changes}
+        assert idle == {"old.0", "old.agnostic"}
+        agnostic = agnostic_of(made)
+        assert module_of(phase, "agnostic.both").backbone is agnostic.backbone
+        assert module_of(phase, "projector") is agnostic.projector
+        # The frozen copies are copies; of "predicted" the kept predictor alone trains.
+        before, predicted = module_of(phase, "old.agnostic"), module_of(phase, "predicted")
+        assert before[0] is not agnostic.backbone
+        assert same(state(before[0]), state(agnostic.backbone))
+        assert same(state(before[1]), state(agnostic.projector))
+        assert before[1] is predicted[1] is not agnostic.projector
+        trained = phase.parts["predicted"].trained()
+        assert list(trained.values()) == list(agnostic.predictor.parameters())
+        reads = {name: tuple(part.reads) for name, part in phase.parts.items()}
+        assert reads["head"] == ("old.0", "new")
+        assert reads["auxiliary"] == ("new",)
+        assert reads["attention"] == ("agnostic.map", "new.map")
+        assert (reads["projector"], reads["predicted"]) == (("agnostic",), ("agnostic",))
+        shapes = [state(head_of(phase, n))["weight"].shape for n in ("auxiliary", "merged")]
+        assert shapes == [(3, 64), (2, 64)]
+
+    @pytest.mark.parametrize(
+        # κ = K_old/K = 3/5; with one old class forgotten 2/4.
+        ("forgotten", "kappa"),
+        [(frozenset(), 0.6), (frozenset({1}), 0.5)],
+    )
+    def test_the_loss_by_hand(self, forgotten: frozenset[int], kappa: float) -> None:
+        chosen = {"auxiliary_weight": 3, "contrastive_weight": 5, "retention_weight": 7}
+        made = method(merged_weight=11, transfer_weight=13, contrastive_temperature=0.5, **chosen)
+        phase = grow_phase(made, forgotten)
+        views = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+        predicted = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+        before = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
+        given = {
+            "projector": views,
+            "predicted": predicted,
+            "old.agnostic": before,
+            "head": torch.zeros(4, 5),
+            "auxiliary": torch.tensor([math.log(3), 0.0, 0.0]).expand(4, 3),
+            "merged": torch.tensor([2 * math.log(3), 0.0]).expand(4, 2),
+            "agnostic.both": (torch.rand(4, 64), torch.rand(4, 64, 2, 2)),
+            "new.both": (torch.rand(4, 64), torch.rand(4, 64, 2, 2)),
+        }
+        losses = phase.objective(batch(phase, [0, 0, 3, 3], given))
+        assert {n: (loss.weight, loss.over) for n, loss in losses.items()} == {
+            "classification": (1.0, "images"),
+            "auxiliary": (3.0, "images"),
+            "contrast": (pytest.approx(5 * (1 - kappa)), "batch"),
+            "retention": (pytest.approx(7 * kappa), "batch"),
+            "merged": (11.0, "batch"),
+            "transfer": (13.0, "batch"),
+        }
+        # Retention, at τ = ½: row 0 has its partner at cosine 0 and the others at −1 and 0, row 1
+        # the same; rows 2 and 3 have it at 0 and the others at 1 and 0.
+        retention = (math.log(2 + math.exp(-2)) + math.log(2 + math.exp(2))) / 2
+        expected = {
+            "classification": math.log(5),
+            # −ln(3/5) for the old class, −ln(1/5) for the new one.
+            "auxiliary": -(math.log(3 / 5) + math.log(1 / 5)) / 2,
+            "contrast": 0.239545,
+            "retention": retention,
+            # −ln(9/10), of the new class's rows alone.
+            "merged": -math.log(0.9),
+            # Of (3/4, 1/4) against (1/2, 1/2), as in test_transfer: the guide is the better one.
+            "transfer": 0.130812,
+        }
+        found = {name: float(loss.value) for name, loss in losses.items()}
+        assert found == pytest.approx(expected, abs=1e-5)
+
+    def test_a_batch_without_a_new_class_is_finite_and_teaches_neither_merged_nor_transfer(
+        self,
+    ) -> None:
+        phase = grow_phase(method())
+        with graph.only_training(phase.parts):
+            given = outputs(phase, 4)
+            losses = phase.objective(Batch(torch.zeros(4), torch.tensor([0, 0, 2, 2]), given))
+            values = {name: float(loss.value.detach()) for name, loss in losses.items()}
+            assert values["merged"] == values["transfer"] == 0.0
+            total = torch.stack([loss.value for loss in losses.values()]).sum()
+            gradients = torch.autograd.grad(
+                total, list(graph.named_parameters(phase.parts).values()), allow_unused=True
+            )
+        assert math.isfinite(float(total.detach()))
+        assert all(bool(g.isfinite().all()) for g in gradients if g is not None)
+
+    def test_where_each_loss_reaches(self) -> None:
+        """Labels never reach the agnostic network, and the transfer never reaches its guide."""
+        made = method(old_rows="random")
+        phase = grow_phase(made)
+        with torch.no_grad():  # A guide that is surely the better one.
+            module_of(phase, "merged").weight.zero_()
+            module_of(phase, "merged").bias.copy_(torch.tensor([9.0, 0.0]))
+        with graph.only_training(phase.parts):
+            given = outputs(phase, 8)
+            labels = torch.tensor([0, 0, 1, 1, 3, 3, 3, 3])
+            losses = phase.objective(Batch(torch.zeros(8), labels, given))
+            assert float(losses["transfer"].value.detach()) > 0
+            supervised = ("classification", "auxiliary", "merged", "transfer")
+            assert "agnostic.both" not in reached(phase, losses, *supervised)
+            assert reached(phase, losses, "merged") == {"new.both", "attention", "merged"}
+            assert reached(phase, losses, "transfer") == {"new.both", "head"}
+            assert reached(phase, losses, "contrast") == {"agnostic.both", "projector"}
+            assert reached(phase, losses, "retention") == {"agnostic.both", "predicted"}
+
+    def test_it_is_aligned_and_expanded(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        outcome, _ = drive(made, task(2, {2: 4, 3: 4}, 2))
+        assert outcome.verdict == "grow"
+        head = made.network.head
+        assert isinstance(head, LinearHead)
+        lengths = head.weight.detach().norm(dim=1)
+        assert float(lengths[2:].mean()) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
+        assert len(made.network.backbones) == 2
+
+    def test_attention_and_classifier_start_anew_in_each_task(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        starts = []
+        for number in (2, 3):
+            work = task(number, {2 * number - 2: 4, 2 * number - 1: 4}, 2 * number - 2)
+            (phase,) = (item for item in drive(made, work)[1] if isinstance(item, Phase))
+            starts.append([state(module_of(phase, name)) for name in ("attention", "merged")])
+        for one, two in zip(*starts, strict=True):
+            weights = [name for name in one if name.endswith("weight") and one[name].dim() == 2]
+            assert weights
+            assert not any(torch.equal(one[name], two[name]) for name in weights)
+
+
+def test_the_agnostic_network_is_kept_and_learns_on() -> None:
+    made = learner(tagfex())
+    states = []
+    for counts in ({0: 9, 1: 9}, {2: 9, 3: 9}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+        assert isinstance(made.method, TagFex)
+        states.append(state(agnostic_of(made.method)))
+    before, after = states
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {"backbone.stem.0.weight", "projector.0.weight", "predictor.weight"} <= changed
+
+
+def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> None:
+    """#P is T backbones; the file of the agnostic network counts among the bytes."""
+    chosen = settings(tagfex(projector_width=24, embedding_width=8), memory=MemorySettings(size=20))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=tmp_path / "home")
+    for number, counts in enumerate(({0: 9, 1: 9}, {2: 9}, {3: 9}), start=1):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+        assert made.method.network.num_parameters().backbones == number * BACKBONE
+        assert set(made.method.classifiers()) == {"linear", "nearest_mean"}
+    parts = made.method.kept.state().parts
+    numbers = {name: sum(t.numel() for t in part.values()) for name, part in parts.items()}
+    # Running mean, variance and a count for each of 7 batch norms; d → h → o, and d → d.
+    buffers = 2 * (16 * 3 + 32 * 2 + 64 * 2) + 7
+    small = (64 * 24 + 24) + (24 * 8 + 8) + (64 * 64 + 64)
+    assert numbers["agnostic"] == BACKBONE + buffers + small
+    assert numbers["backbone.2"] == BACKBONE + buffers
+    again = Learner.load(tmp_path / "home")
+    assert isinstance(again.method, TagFex)
+    assert isinstance(made.method, TagFex)
+    assert same(state(agnostic_of(again.method)), state(agnostic_of(made.method)))
+    assert same(again.scores(PROBE), made.scores(PROBE))
+
+
+def test_a_saved_learner_without_it_is_refused() -> None:
+    made = method()
+    drive(made, task(1, {0: 4, 1: 4}, 0))
+    saved = made.kept.state()
+    short = {name: part for name, part in saved.parts.items() if name != "agnostic"}
+    with pytest.raises(DamagedError, match="agnostic"):
+        method().kept.restore(type(saved)(saved.values, short), 2)
+
+
+def test_the_plan_counts_both_views_of_all_networks() -> None:
+    made, facts = method(), {"num_new": 2, "num_images": 30, "num_seen": 0}
+    first = Coming(is_first=True, num_kept=0, num_backbones=0, **facts)
+    # Two networks, two views.
+    assert [(p.name, p.num_images, p.trained, p.frozen) for p in made.plan(first)] == [
+        ("base", 30, 4, 0)
+    ]
+    later = Coming(is_first=False, num_kept=12, num_backbones=3, **facts)
+    # Beside them three old backbones and the old agnostic network, two views of each.
+    assert [(p.name, p.num_images, p.trained, p.frozen) for p in made.plan(later)] == [
+        ("grow", 42, 4, 8)
+    ]
+
+
+def test_a_lone_new_class_is_learnt() -> None:
+    made = learner(tagfex())
+    for counts in ({0: 9, 1: 9}, {2: 9}):
+        data = labelled(counts)
+        update = made.update(data.images, class_names(data))
+    losses = update.work[0].losses
+    # Among one class there is nothing to tell apart.
+    assert losses["merged"] == losses["transfer"] == 0.0
+    assert losses["classification"] > 0
