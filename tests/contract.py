@@ -50,7 +50,8 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     "dgr": DGRSettings(update=recipe(), **BASE),
     "tagfex": TagFexSettings(grow=recipe(), **BASE),
     "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
-    "create": CreateSettings(update=recipe(), balance=recipe(), **BASE),
+    # Its scores differ little in so few steps, the more the larger the scale.
+    "create": CreateSettings(update=recipe(), balance=recipe(), score_scale=0.3, **BASE),
     "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {

@@ -84,6 +84,12 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     ),
     (reweighting.weighted_rows, (torch.tensor([0.5, 2.0]), LOGITS)),
     (reweighting.distillation_factor, (LOGITS, OTHERS)),
+    (confusion.floored_cross_entropy, (LOGITS, LABELS)),
+    (confusion.confusion_weights, (LOGITS, 4.0)),
+    (
+        confusion.confusion_aware_contrast,
+        (torch.ones(2, 3, 1), LABELS, OTHERS[:, 0], 3, 0.1, 0.07),
+    ),
     (energy.module_labels, ([2, 1], 2)),
     (energy.energy_share, (LOGITS, OTHERS)),
     (energy.batch_energy, (LOGITS[0], OTHERS[0])),

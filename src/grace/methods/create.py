@@ -7,10 +7,10 @@ gaps:
 2. An image without another of its class in the batch adds nothing to L_CR, but counts in its mean.
    The similarity that is subtracted for stability is the largest of all, that of an image with
    itself included, as the limit of −95 only matters then; it has no gradient.
-3. Where all scores of an image are equal s is 0, so that ω is 2. The first task may be one class:
-   its p is 1, and L_CR alone teaches its auto-encoder.
+3. Where all scores of an image are equal s is 0, so that ω is 2.
 4. The balanced stage takes the stored exemplars of old classes, and as many images of each new one
-   as the old class with most has. Without exemplars there is nothing to balance: it is left out.
+   as the old class with most has. Fresh images of old classes are for the update alone. Without
+   exemplars there is nothing to balance: it is left out.
 5. ``balance_batch_norm="train"`` lets the running statistics of the backbone move while its weights
    stay, as the released code does.
 6. A task without a new class is learnt like any other, all scores being distilled; its balanced
@@ -28,14 +28,13 @@ from typing_extensions import override
 
 from grace.configs.methods import CreateSettings
 from grace.configs.recipe import Recipe
-from grace.data.images import LabelledImages
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.base import Method, Outcome, Steps, frozen_network, single
+from grace.engine.phase import Batch, Loss, Objective, Part
+from grace.methods.base import Method, Outcome, Steps, frozen_network
 from grace.methods.herding import balanced
 from grace.methods.planning import Coming, PlannedPhase
 from grace.networks.autoencoders import AutoEncoders
-from grace.networks.expandable import ExpandableNetwork, copy_of
+from grace.networks.expandable import copy_of
 from grace.networks.heads import Head
 from grace.objectives.confusion import (
     confusion_aware_contrast,
@@ -52,32 +51,28 @@ class Create(Method[CreateSettings]):
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
         self.network = self.fresh_network(task)
-        yield self._phase("base", self.settings.base, task, task.data)
+        objective = self._objective(task)
+        yield self.classification_phase("base", self.settings.base, task.data, objective)
         return Outcome(verdict="base")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
+        settings, data = self.settings, self.with_exemplars(task)
         teacher = copy_of(self.network) if task.num_live_old else None
+        old = {} if teacher is None else frozen_network(teacher)
         self.grow_head(task)
-        data = self.with_exemplars(task)
-        yield self._phase("update", self._update_recipe(task), task, data, teacher)
+        objective = self._objective(task, distils=teacher is not None)
+        update = self.classification_phase("update", self._update_recipe(task), data, objective)
+        yield replace(update, parts={**old, **update.parts})
         if len(self.memory) > 0:
             seed = self.workshop.settings.seeds.exemplars
             data = yield from balanced(self.memory, task, self.network, seed)
-            phase = self._phase("balance", self.settings.balance, task, data, teacher)
-            mode = self.settings.balance_batch_norm
-            backbone = Part(self.network.backbone, trains=False, mode=mode)
-            yield replace(phase, parts={**phase.parts, "backbone.0": backbone})
+            balance = self.classification_phase("balance", settings.balance, data, objective)
+            still = Part(self.network.backbone, trains=False, mode=settings.balance_batch_norm)
+            yield replace(balance, parts={**old, **balance.parts, "backbone.0": still})
         return Outcome(verdict="update", reason="create keeps to one backbone")
 
-    def _phase(
-        self,
-        name: str,
-        recipe: Recipe,
-        task: Task,
-        data: LabelledImages,
-        teacher: ExpandableNetwork | None = None,
-    ) -> Phase:
+    def _objective(self, task: Task, *, distils: bool = False) -> Objective:
         """L = −mean log p_y + λ·T²·KDsoft(e[:, :K_old], e_teacher, T) + L_CR, p = σ(e) + 1e-10."""
         settings, head = self.settings, self.network.head
         assert isinstance(head, AutoEncoders)
@@ -87,6 +82,7 @@ class Create(Method[CreateSettings]):
         def objective(batch: Batch) -> dict[str, Loss]:
             scores, labels = batch["head"], batch.labels
             confusion = confusion_weights(scores[:, compared], settings.confusion_sharpness)
+            # The latents are cheap to compute a second time beside the scores'.
             contrast = confusion_aware_contrast(
                 batch.everyone(head.encode(batch["backbone.0"])),
                 batch.everyone(labels),
@@ -99,20 +95,14 @@ class Create(Method[CreateSettings]):
                 "classification": Loss(floored_cross_entropy(scores, labels)),
                 "contrast": Loss(contrast, settings.contrast_weight, over="batch"),
             }
-            if teacher is not None:
+            if distils:
                 old_scores, temperature = scores[:, : task.num_old_classes], settings.temperature
                 kept = soft_distillation(old_scores, batch["old.head"], temperature)
                 weight = settings.distillation_weight * temperature**2
                 losses["distillation"] = Loss(kept, weight)
             return losses
 
-        return Phase(
-            name=name,
-            parts=({} if teacher is None else frozen_network(teacher)) | single(self.network),
-            objective=objective,
-            recipe=recipe,
-            data=data,
-        )
+        return objective
 
     def _update_recipe(self, task: Task) -> Recipe:
         """Lower the learning rate from the late task on."""

@@ -11,11 +11,11 @@ Where this departs from the paper (He, CVPR 2024) and its released code, or fill
    have lost as many, also if none has lost any. It is 1 too where there is one old class.
 5. Images of known classes count as old in n_seen, and a class has lost what it has had in all less
    what the phase has. A task without a new class is refused: β would be infinite.
-6. Forgotten classes count nowhere. If no old class is left, a task is learnt as a first one is.
+6. Forgotten classes count nowhere. If no old class is left, the rule is that of a first task.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, sqrt
 from typing import final
 
@@ -24,12 +24,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.configs.methods import DGRSettings
-from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, LossGradients, Phase
+from grace.engine.phase import Batch, Loss, LossGradients, Objective, Phase
 from grace.methods.base import Method, Outcome, Steps, frozen_network, single
-from grace.networks.expandable import ExpandableNetwork, copy_of
+from grace.networks.expandable import copy_of
 from grace.objectives.imbalance import (
     distribution_aware_distillation,
     log_prior,
@@ -54,7 +53,7 @@ class HeadGradients:
     backbone. The phase's state holds Φ as ``norms`` (K,), from 0 at its start.
 
     Args:
-        old: indices of the old classes; without any there is no loss "distillation".
+        old: indices of the old classes; without any there is nothing to distil.
         new: indices of the new classes.
         discount: γ.
     """
@@ -104,85 +103,78 @@ class DGR(Method[DGRSettings]):
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
+        """L = CE(z + log π, y), the head's gradients reweighted."""
         self.network = self.fresh_network(task)
-        yield self._phase("base", self.settings.base, task, task.data)
+        counts = self._count(task, task.data)
+        objective = self._classification(counts)
+        phase = self.classification_phase("base", self.settings.base, task.data, objective)
+        yield self._reweighted(phase, task, counts)
         return Outcome(verdict="base")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        teacher = copy_of(self.network) if task.num_live_old else None
+        """L = CE(z + log π, y) + β·DAKD(z[:, :K_old], z_teacher, T), likewise."""
+        teacher = copy_of(self.network)
         self.grow_head(task)
         data = self.with_exemplars(task)
-        yield self._phase("update", self.settings.update, task, data, teacher)
+        counts = self._count(task, data)
+        learns, keeps = self._classification(counts), self._distillation(task, counts)
+        phase = Phase(
+            name="update",
+            parts=frozen_network(teacher) | single(self.network),
+            objective=lambda batch: {**learns(batch), **keeps(batch)},
+            recipe=self.settings.update,
+            data=data,
+        )
+        yield self._reweighted(phase, task, counts)
         return Outcome(verdict="update")
 
-    def _phase(
-        self,
-        name: str,
-        recipe: Recipe,
-        task: Task,
-        data: LabelledImages,
-        teacher: ExpandableNetwork | None = None,
-    ) -> Phase:
-        """L = CE(z + log π, y) + β·DAKD(z[:, :K_old], z_teacher, T), by ``HeadGradients``."""
-        device, temperature = self.workshop.device.torch_device, self.settings.temperature
-        counts = self._count(task, data)
-        prior = log_prior(counts.present).to(device)
-        direction = lost_direction(counts.lost).to(device)
-        evenness = lost_evenness(counts.lost[counts.old]).to(device)
-        if not self.settings.distribution_aware:
-            evenness = torch.ones_like(evenness)
-        weight = self._distillation_weight(task, counts)
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            logits = batch["head"]
-            loss = prior_adjusted_cross_entropy(logits, batch.labels, prior)
-            if teacher is None:
-                return {"classification": Loss(loss)}
-            kept = distribution_aware_distillation(
-                logits[:, : len(direction)], batch["old.head"], direction, evenness, temperature
-            )
-            return {"classification": Loss(loss), "distillation": Loss(kept, weight)}
-
-        return Phase(
-            name=name,
-            parts=({} if teacher is None else frozen_network(teacher)) | single(self.network),
-            objective=objective,
-            recipe=recipe,
-            data=data,
-            rule=HeadGradients(
-                torch.tensor(counts.old, dtype=torch.int64, device=device),
-                torch.tensor(task.new_classes, dtype=torch.int64, device=device),
-                self._discount(task, counts),
-            ),
-            state={"norms": torch.zeros(task.num_classes, device=device)},
-        )
-
     def _count(self, task: Task, data: LabelledImages) -> Counts:
+        num_old = task.num_old_classes
         present = torch.bincount(data.labels, minlength=task.num_classes)
         # This task's images of known classes are among these too.
         originals = self.memory.original_counts
-        had = [originals.get(index, 0) for index in range(task.num_old_classes)]
-        seen = torch.tensor(had, dtype=torch.int64)
-        old = [index for index in range(task.num_old_classes) if index not in task.forgotten]
-        return Counts(
-            present=present,
-            lost=(seen - present[: task.num_old_classes]).clamp_min(0),
-            old=old,
-            num_seen=int(seen[old].sum()),
-            num_new=int(present[task.num_old_classes :].sum()),
-        )
+        seen = torch.tensor([originals.get(c, 0) for c in range(num_old)], dtype=torch.int64)
+        old = [index for index in range(num_old) if index not in task.forgotten]
+        lost = (seen - present[:num_old]).clamp_min(0)
+        return Counts(present, lost, old, int(seen[old].sum()), int(present[num_old:].sum()))
 
-    def _distillation_weight(self, task: Task, counts: Counts) -> float:
-        """β, with the factor T² where it counts images."""
-        settings = self.settings
+    def _classification(self, counts: Counts) -> Objective:
+        prior = log_prior(counts.present).to(self.workshop.device.torch_device)
+
+        def objective(batch: Batch) -> dict[str, Loss]:
+            loss = prior_adjusted_cross_entropy(batch["head"], batch.labels, prior)
+            return {"classification": Loss(loss)}
+
+        return objective
+
+    def _distillation(self, task: Task, counts: Counts) -> Objective:
+        """Weigh DAKD by β, which has the factor T² where it counts images."""
+        settings, device = self.settings, self.workshop.device.torch_device
+        direction = lost_direction(counts.lost).to(device)
+        evenness = lost_evenness(counts.lost[counts.old]).to(device)
+        if not settings.distribution_aware:
+            evenness = torch.ones_like(evenness)
+        growth = sqrt(counts.num_seen / counts.num_new) * settings.temperature**2
         if settings.distillation_by == "classes":
-            return settings.distillation_weight * task.num_live_old / task.num_new_classes
-        growth = sqrt(counts.num_seen / counts.num_new)
-        return settings.distillation_weight * growth * settings.temperature**2
+            growth = task.num_live_old / task.num_new_classes
 
-    def _discount(self, task: Task, counts: Counts) -> float:
-        """γ: exp of less the share of what was seen before, of images or of classes."""
+        def objective(batch: Batch) -> dict[str, Loss]:
+            old, teacher = batch["head"][:, : task.num_old_classes], batch["old.head"]
+            loss = distribution_aware_distillation(
+                old, teacher, direction, evenness, settings.temperature
+            )
+            return {"distillation": Loss(loss, settings.distillation_weight * growth)}
+
+        return objective
+
+    def _reweighted(self, phase: Phase, task: Task, counts: Counts) -> Phase:
+        """Give a phase the rule, with γ = exp(−share of what was seen before), and Φ = 0."""
+        share = counts.num_seen / (counts.num_seen + counts.num_new)
         if self.settings.discount_by == "classes":
-            return exp(-task.num_live_old / task.num_live)
-        return exp(-counts.num_seen / (counts.num_seen + counts.num_new))
+            share = task.num_live_old / task.num_live
+        device = self.workshop.device.torch_device
+        old = torch.tensor(counts.old, dtype=torch.int64, device=device)
+        new = torch.tensor(task.new_classes, dtype=torch.int64, device=device)
+        norms = torch.zeros(task.num_classes, device=device)
+        return replace(phase, rule=HeadGradients(old, new, exp(-share)), state={"norms": norms})

@@ -51,7 +51,7 @@ class CreateSettings(BaseMethodSettings):
     score_scale: float = Field(
         0.1,
         gt=0,
-        description="s: factor from a reconstruction's L1 error to its score; higher makes "
+        description="factor from a reconstruction's L1 error to its score; higher makes "
         "predictions surer of themselves",
     )
     distillation_weight: float = Field(

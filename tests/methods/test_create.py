@@ -1,0 +1,357 @@
+"""CREATE: what each phase trains, on what, with which loss; ``learn`` is driven, or small."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from driven import batch, drive, forget, module_of
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import CreateSettings
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Phase, Sweep
+from grace.learner.learner import Learner
+from grace.methods.create import Create
+from grace.methods.planning import Coming
+from grace.networks.autoencoders import AutoEncoders
+from grace.networks.heads import MASKED
+from tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+SHORT = {"base": recipe(), "update": recipe(), "balance": recipe(2)}
+
+
+def taught(*tasks: Mapping[int, int], size: int = 13, **choices: Any) -> Learner:
+    made = learner(CreateSettings(**SHORT, **choices), memory=MemorySettings(size=size))
+    for counts in tasks:
+        teach(made, counts)
+    return made
+
+
+def teach(made: Learner, counts: Mapping[int, int]) -> Any:
+    data = labelled(counts)
+    return made.update(data.images, class_names(data))
+
+
+def method(size: int = 13, **choices: Any) -> Create:
+    made = taught(size=size, **choices).method
+    assert isinstance(made, Create)
+    return made
+
+
+def phases(made: Create, work: Task) -> list[Phase]:
+    return [item for item in drive(made, work)[1] if isinstance(item, Phase)]
+
+
+def batch_of(
+    phase: Phase, labels: list[int], scores: list[list[float]], **outputs: Tensor
+) -> Batch:
+    """A batch whose head gives these scores, of features that are all 0 unless given."""
+    features = {"backbone.0": torch.zeros(len(labels), 64)}
+    return batch(phase, labels, {**features, "head": torch.tensor(scores), **outputs})
+
+
+class TestLosses:
+    def test_the_first_task_by_hand(self) -> None:
+        (phase,) = phases(method(contrast_weight=0.6), task(1, {0: 4, 1: 4}, 0))
+        # σ(ln 3, 0) = (3/4, 1/4), which both images get.
+        found = dict(phase.objective(batch_of(phase, [0, 1], [[math.log(3), 0.0]] * 2)))
+        assert list(found) == ["classification", "contrast"]
+        expected = -(math.log(3 / 4) + math.log(1 / 4)) / 2
+        assert float(found["classification"].value) == pytest.approx(expected, abs=1e-6)
+        assert (found["classification"].weight, found["classification"].over) == (1.0, "images")
+        assert (found["contrast"].weight, found["contrast"].over) == (0.6, "batch")
+        # Each image is alone in its class.
+        assert float(found["contrast"].value) == 0.0
+
+    def test_the_contrast_by_hand(self) -> None:
+        """All features are 0, so all latents too: each of the other images is as near."""
+        (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
+        scores = [[-1.0, -3.0]] * 4
+        found = phase.objective(batch_of(phase, [0, 0, 0, 1], scores))
+        # −log(1/3) for three images, of four; two classes; s = 1, so ω = 1 + e^−4; τ/τ_b = 10/7.
+        expected = 3 * math.log(3) / 4 / 2 * (1 + math.exp(-4)) * 10 / 7
+        assert float(found["contrast"].value) == pytest.approx(expected, abs=1e-6)
+
+    def test_old_scores_are_distilled_with_the_square_of_the_temperature(self) -> None:
+        made = method(distillation_weight=0.5, temperature=3.0)
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        update, balance = phases(made, task(2, {2: 4}, 2))
+        for phase in (update, balance):
+            # T = 3: the teacher says (3, 1)/4, the student (4, 1)/5; the new class does not count.
+            found = phase.objective(
+                batch_of(
+                    phase,
+                    [0, 2],
+                    [[3 * math.log(4), 0.0, 7.0]] * 2,
+                    **{"old.head": torch.tensor([[3 * math.log(3), 0.0]] * 2)},
+                )
+            )
+            assert found.keys() == {"classification", "contrast", "distillation"}
+            expected = -(3 / 4 * math.log(4 / 5) + 1 / 4 * math.log(1 / 5))
+            assert float(found["distillation"].value) == pytest.approx(expected, abs=1e-6)
+            assert found["distillation"].weight == 0.5 * 9
+
+    def test_the_latents_are_those_of_the_head_that_trains(self) -> None:
+        made = method()
+        (phase,) = phases(made, task(1, {0: 4, 1: 4}, 0))
+        head = module_of(phase, "head")
+        assert isinstance(head, AutoEncoders)
+        head.requires_grad_(True)
+        features = torch.rand(4, 64, requires_grad=True)
+        scores = [[-1.0, -2.0]] * 4
+        given = batch_of(phase, [0, 0, 1, 1], scores, **{"backbone.0": features})
+        value = phase.objective(given)["contrast"].value
+        found = torch.autograd.grad(
+            value, [head.encoders, head.decoders, features], allow_unused=True
+        )
+        assert found[0] is not None
+        assert bool(found[0].flatten(1).any(dim=1).all())
+        assert found[1] is None  # Decoders have no part in it.
+        assert found[2] is not None
+        assert bool(found[2].any(dim=1).all())
+
+    def test_it_is_computed_over_the_batch_of_all_processes(self) -> None:
+        """Two halves that see each other's rows give what the whole gives; alone they do not."""
+        (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
+        labels, scores = [0, 1, 1, 0], [[-1.0, -3.0], [-2.0, -2.5], [-1.0, -2.0], [-4.0, -2.0]]
+        features = torch.rand(4, 64)
+        whole = batch_of(phase, labels, scores, **{"backbone.0": features})
+        expected = float(phase.objective(whole)["contrast"].value)
+        seen: list[Tensor] = []
+        noting = Batch(whole.images, whole.labels, whole.outputs, gather=lambda rows: (
+            seen.append(rows), rows)[1])  # fmt: skip
+        phase.objective(noting)
+        for half in (slice(0, 2), slice(2, 4)):
+            others = iter(seen)
+            part = Batch(
+                whole.images[half],
+                whole.labels[half],
+                {"head": whole["head"][half], "backbone.0": features[half]},
+                gather=lambda rows, others=others: next(others),  # type: ignore[misc]
+            )
+            assert float(phase.objective(part)["contrast"].value) == pytest.approx(expected)
+        alone = batch_of(phase, labels[:2], scores[:2], **{"backbone.0": features[:2]})
+        assert float(phase.objective(alone)["contrast"].value) == 0.0 != expected
+
+    def test_forgotten_classes_do_not_count(self) -> None:
+        made = method(size=12)
+        drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
+        forget(made, [1])
+        work = Task(
+            number=2,
+            data=labelled({3: 4}),
+            new_classes=[3],
+            num_old_classes=3,
+            num_classes=4,
+            forgotten=frozenset([1]),
+        )
+        update, _ = phases(made, work)
+        assert module_of(update, "head").masked == (1,)
+        scores = [[-1.0, MASKED, -2.0, -5.0]] * 3
+        old = {"old.head": torch.tensor([[-1.0, MASKED, -2.0]] * 3)}
+        found = update.objective(batch_of(update, [0, 0, 3], scores, **old))
+        # s = 1/4, not 1/9999; two images of three, each with one other beside it; K = 3.
+        expected = 2 * math.log(2) / 3 / 3 * (1 + math.exp(-1)) * 10 / 7
+        assert float(found["contrast"].value) == pytest.approx(expected, abs=1e-6)
+        own = -math.log(1 / (1 + math.exp(-1) + math.exp(-4)))
+        last = own + 4
+        assert float(found["classification"].value) == pytest.approx((2 * own + last) / 3, abs=1e-5)
+        # The student repeats the teacher: what is left is the entropy of σ(−½, −1).
+        p = 1 / (1 + math.exp(-0.5))
+        entropy = -(p * math.log(p) + (1 - p) * math.log(1 - p))
+        assert float(found["distillation"].value) == pytest.approx(entropy, abs=1e-6)
+
+    def test_without_old_classes_there_is_no_teacher(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        forget(made, [0, 1])
+        work = Task(
+            number=2,
+            data=labelled({2: 4, 3: 4}),
+            new_classes=[2, 3],
+            num_old_classes=2,
+            num_classes=4,
+            forgotten=frozenset([0, 1]),
+        )
+        (update,) = phases(made, work)
+        assert list(update.parts) == ["backbone.0", "head"]
+        found = update.objective(batch_of(update, [2], [[MASKED, MASKED, -1.0, -1.0]]))
+        assert found.keys() == {"classification", "contrast"}
+
+
+class TestPhases:
+    def test_what_trains_and_what_it_starts_from(self) -> None:
+        made = method()
+        drive(made, task(1, {0: 4, 1: 4}, 0))
+        old = made.network
+        before = state(old)
+        update, balance = phases(made, task(2, {2: 4}, 2))
+        assert (update.name, balance.name) == ("update", "balance")
+        for phase in (update, balance):
+            assert list(phase.parts) == ["old.0", "old.head", "backbone.0", "head"]
+            teacher = {"backbones.0.": "old.0", "head.": "old.head"}
+            frozen = {
+                f"{start}{name}": tensor
+                for start, part in teacher.items()
+                for name, tensor in state(module_of(phase, part)).items()
+            }
+            assert same(frozen, before)
+            assert not phase.parts["old.0"].changes
+            assert not phase.parts["old.head"].changes
+            assert phase.parts["head"].trains is True
+            assert module_of(phase, "backbone.0") is made.network.backbone
+            assert module_of(phase, "head") is made.network.head
+        assert module_of(update, "old.0") is not module_of(update, "backbone.0")
+        assert update.parts["backbone.0"].trains is True
+        assert balance.parts["backbone.0"].trains is False
+        assert balance.parts["backbone.0"].is_training
+        # Old auto-encoders are there too, and learn on.
+        assert module_of(update, "head").num_classes == 3
+
+    def test_the_balanced_stage_has_as_many_images_of_each_class(self) -> None:
+        made = method(size=6)
+        drive(made, task(1, {0: 8, 1: 8}, 0))
+        _, items = drive(made, task(2, {2: 8, 3: 2}, 2))
+        names = [item.name for item in items]
+        assert names == ["update", "choose", "balance", "herd", "class means"]
+        choose, balance = items[1], items[2]
+        # With the features of the network that update has left.
+        assert isinstance(choose, Sweep)
+        assert module_of(choose, "0") is made.network.backbone
+        assert choose.data.labels.tolist() == [2] * 8 + [3] * 2
+        # 6 // 2 exemplars of each old class, and 3 // 1 of class 2; class 3 has two.
+        assert balance.data.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 2
+
+    def test_without_exemplars_it_is_left_out(self) -> None:
+        made = taught({0: 8, 1: 8}, {2: 8}, size=0)
+        assert [work.name for work in made.history[1].work] == ["update"]
+
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    def test_the_balanced_stage_moves_statistics_of_the_backbone_at_most(self, mode: str) -> None:
+        made = taught({0: 8, 1: 8}, balance_batch_norm=mode)
+        before: dict[str, dict[str, Tensor]] = {}
+        after: dict[str, dict[str, Tensor]] = {}
+
+        def note(into: dict[str, dict[str, Tensor]], item: Any) -> None:
+            if isinstance(item, Phase) and item.name == "balance":
+                into.update({name: state(part.module) for name, part in item.parts.items()})
+
+        watch(made, lambda item: note(before, item), lambda item, _: note(after, item))
+        teach(made, {2: 8, 3: 8})
+        moved = {
+            part: {
+                name.rpartition(".")[2]
+                for name, tensor in before[part].items()
+                if not torch.equal(tensor, after[part][name])
+            }
+            for part in before
+        }
+        statistics = {"running_mean", "running_var", "num_batches_tracked"}
+        assert moved == {
+            "old.0": set(),
+            "old.head": set(),
+            "backbone.0": statistics if mode == "train" else set(),
+            "head": {"encoders", "decoders"},
+        }
+        # Of all classes, the old ones too.
+        for name, tensor in before["head"].items():
+            assert bool((tensor != after["head"][name]).flatten(1).any(dim=1).all())
+
+    def test_the_learning_rate_falls_from_the_late_task_on(self) -> None:
+        later = recipe().model_copy(update={"lr": 0.1, "schedule": "cosine", "min_lr": 1e-8})
+        made = method(late_task=3, late_factor=0.1).settings.model_copy(update={"update": later})
+        chosen = learner(made).method
+        assert isinstance(chosen, Create)
+        drive(chosen, task(1, {0: 4, 1: 4}, 0))
+        rates = [
+            phases(chosen, task(number, {number: 4}, number))[0].recipe for number in (2, 3, 4)
+        ]
+        assert [(own.lr, own.min_lr) for own in rates] == [
+            (0.1, 1e-8),
+            (pytest.approx(0.01), 1e-8),
+            (pytest.approx(0.01), 1e-8),
+        ]
+        # The balanced stage keeps its own.
+        (_, balance) = phases(chosen, task(5, {5: 4}, 5))
+        assert balance.recipe == chosen.settings.balance
+
+    def test_known_classes_alone_are_learnt_beside_the_old_network(self) -> None:
+        made = taught({0: 8, 1: 8}, {2: 8})
+        before = state(made.method.network)
+        seen: list[Phase] = []
+        watch(made, lambda item: seen.append(item) if isinstance(item, Phase) else None)
+        teach(made, {0: 6})
+        update, balance = seen
+        assert update.data.labels.tolist() == [0] * 6 + [0] * 4 + [1] * 4 + [2] * 4
+        assert balance.data.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        assert made.method.network.head.num_classes == 3
+        assert not same(before, state(made.method.network))
+
+    def test_the_first_task_is_not_shared_with_other_methods(self) -> None:
+        (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
+        assert not phase.is_common
+
+    def test_the_published_recipes(self) -> None:
+        chosen = CreateSettings()
+        recipes = (chosen.base, chosen.update, chosen.balance)
+        assert [own.epochs for own in recipes] == [200, 120, 20]
+        assert [own.lr for own in recipes] == [0.1, 0.1, 0.005]
+        assert [own.min_lr for own in recipes] == [0.0, 1e-8, 0.0]
+        assert {(own.schedule, own.weight_decay) for own in recipes} == {("cosine", 5e-4)}
+
+
+class TestPlan:
+    def coming(self, made: Create, num_new: int, num_images: int, num_kept: int) -> Coming:
+        return Coming(
+            is_first=False,
+            num_new=num_new,
+            num_images=num_images,
+            num_kept=num_kept,
+            num_seen=16,
+            num_backbones=1,
+        )
+
+    def test_it_counts_the_images_that_the_phases_have(self) -> None:
+        made = taught({0: 8, 1: 8})
+        chosen = made.method
+        assert isinstance(chosen, Create)
+        plan = chosen.plan(self.coming(chosen, 2, 16, len(chosen.memory)))
+        work = [done for done in teach(made, {2: 8, 3: 8}).work if done.epochs]
+        assert [(p.name, p.epochs, p.num_images) for p in plan] == [
+            (done.name, done.epochs, done.images) for done in work
+        ]
+        # The old network beside the training one; both without training in the balanced stage.
+        assert [(p.trained, p.frozen) for p in plan] == [(1, 1), (0, 2)]
+
+    def test_there_is_no_balanced_stage_without_exemplars(self) -> None:
+        chosen = taught({0: 8, 1: 8}, size=0).method
+        assert isinstance(chosen, Create)
+        assert [p.name for p in chosen.plan(self.coming(chosen, 2, 16, 0))] == ["update"]
+
+
+def test_what_has_no_effect_is_said() -> None:
+    off = CreateSettings(late_factor=1, distillation_weight=0, contrast_weight=0)
+    assert off.idle_settings().keys() == {
+        "late_task",
+        "temperature",
+        "contrast_temperature",
+        "contrast_base_temperature",
+        "confusion_sharpness",
+    }
+    assert CreateSettings().idle_settings() == {}
+
+
+def test_half_precision_gives_finite_losses() -> None:
+    (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
+    features = 30 * torch.rand(4, 64)
+    head = module_of(phase, "head")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given = batch_of(phase, [0, 0, 1, 1], head(features).tolist(), **{"backbone.0": features})
+        found = phase.objective(given)
+    assert all(loss.value.dtype == torch.float32 for loss in found.values())
+    assert all(math.isfinite(float(loss.value)) for loss in found.values())
