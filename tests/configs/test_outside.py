@@ -8,6 +8,7 @@ from outside_packages import example, installed, python
 
 SETTINGS = """
 from typing import Literal
+from grace.configs.registry import BUILT_IN
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.traits import Traits
 
@@ -77,7 +78,7 @@ def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
     listed = python("-m", "grace", "list", "methods", paths=(site,))
     assert listed.returncode == 0, listed.stderr
     rows = dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
-    assert len(rows) == 11
+    assert len(rows) == len(BUILT_IN) + 1
     assert list(rows)[-1] == "sound"
     assert rows["der"] == "one new backbone per task beside the frozen old ones"
     assert rows["sound"] == "frozen features, no recipe at all"
