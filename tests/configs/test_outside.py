@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from grace.configs.registry import BUILT_IN
 from outside_packages import example, installed, python
 
 SETTINGS = """
 from typing import Literal
-from grace.configs.registry import BUILT_IN
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.traits import Traits
 
