@@ -4,6 +4,7 @@ On white images ``MeanTimes(w)`` gives w + b.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -266,10 +267,58 @@ class TestSnapshots:
             again.observers.append(following)
             assert Journal(place).perform(1, found, again) == result
             assert following.heard == [f"{straight.name} starts", f"{straight.name} ends"]
-            own = [states(work) for work in (straight, found)]
-            # The phase's own state ends with it: nobody asks for it any more.
-            for one, two in zip(*own, strict=True):
-                assert same(one, two) or one.keys() == {"speed"}
+            # The phase's own state too: a method may look at it afterwards.
+            assert all_same(straight, found)
+
+    @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+    def test_a_part_that_no_loss_reaches_does_not_keep_work_from_going_on(
+        self, optimiser: str
+    ) -> None:
+        """Such a part has no gradient, and so no momentum."""
+
+        def with_idle() -> Phase:
+            own = adamw_phase()
+            idle = Part(LinearHead(64, 3, generator(6, "idle")), ["backbone"])
+            chosen = own.recipe.model_copy(update={"optimiser": optimiser, "momentum": 0.9})
+            return replace(own, parts={**own.parts, "idle": idle}, recipe=chosen)
+
+        straight, shelf = with_idle(), Shelf(2)
+        trainer().run(straight, shelf)
+        resumed, following = with_idle(), Following()
+        again = trainer()
+        again.observers.append(following)
+        again.run(resumed, Shelf(snapshot=shelf.snapshot))
+        assert following.heard[1:-1] == [("whole", 3), ("whole", 4)]
+        assert all_same(straight, resumed)
+
+    @pytest.mark.parametrize("name", ["whole", "stage 1", "blocks.new", "a/b"])
+    def test_phases_in_turn_may_have_any_names(self, name: str, tmp_path: Path) -> None:
+        def named() -> Rounds:
+            first, second = resnet_rounds(4).phases
+            return Rounds(name="both", phases=[replace(first, name=name), second])
+
+        killed = trainer()
+        killed.observers.append(Following("head", 3))
+        with pytest.raises(Killed):
+            Journal(tmp_path, 0.0, 0.0).perform(1, named(), killed)
+        again, following = trainer(), Following()
+        again.observers.append(following)
+        Journal(tmp_path, 0.0, 0.0).perform(1, named(), again)
+        assert following.heard[1:-1] == [(name, 3), ("head", 3), (name, 4), ("head", 4)]
+
+    def test_state_may_start_at_infinity(self, tmp_path: Path) -> None:
+        def least() -> Phase:
+            return replace(adamw_phase(), state={"speed": torch.full((2, 64), torch.inf)})
+
+        killed = trainer()
+        killed.observers.append(Following("whole", 2))
+        with pytest.raises(Killed):
+            # It is not moved here: infinity times 0.7 is infinity.
+            Journal(tmp_path, 0.0, 0.0).perform(1, replace(least(), rule=None), killed)
+        again, following = trainer(), Following()
+        again.observers.append(following)
+        Journal(tmp_path, 0.0, 0.0).perform(1, replace(least(), rule=None), again)
+        assert following.heard[1] == ("whole", 2)
 
     @pytest.mark.parametrize("lost", ["optimiser/exp_avg_sq/", "optimiser/step/", "state/"])
     def test_one_that_lacks_something_counts_as_absent(self, lost: str) -> None:

@@ -14,8 +14,11 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Layer:
 
     Milestones belong to a schedule and a number of epochs: a layer that leaves the multistep
     schedule drops those under it, one that only changes the epochs moves them to the same shares.
+    A floor belongs to the cosine schedule.
     """
     merged = dict(below)
+    if above.get("schedule", "cosine") != "cosine":
+        merged.pop("min_lr", None)
     if above.get("schedule", "multistep") != "multistep":
         merged.pop("milestones", None)
     elif "epochs" in above and "milestones" in below:

@@ -85,6 +85,16 @@ def _decay(settings: ExperimentSettings, path: str) -> str | None:
     return None if recipe.milestones else "there are no milestones at which it would apply"
 
 
+def _moments(settings: ExperimentSettings, path: str) -> str | None:
+    recipe: object = settings
+    *above, name = path.split(".")
+    for part in above:
+        recipe = getattr(recipe, part)
+    assert isinstance(recipe, Recipe)
+    is_idle = (name == "momentum") == (recipe.optimiser != "sgd")
+    return f"optimiser {recipe.optimiser} has no {name}" if is_idle else None
+
+
 _RULES = (
     _Rule("memory.*", _memory),
     _Rule("data.root", _source),
@@ -94,5 +104,7 @@ _RULES = (
     _Rule("backbone.stem", _stem),
     _Rule("seeds.class_order", _class_order),
     _Rule("method.*.decay", _decay),
+    _Rule("method.*.momentum", _moments),
+    _Rule("method.*.betas", _moments),
     _Rule("method.*", _method),
 )

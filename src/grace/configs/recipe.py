@@ -32,7 +32,7 @@ class Recipe(Settings):
     _later: ClassVar[frozenset[str]] = frozenset(
         {
             "optimiser", "betas", "min_lr", "warmup_epochs", "warmup_lr",
-            "clip_norm", "decays_vectors", "groups",
+            "clip_norm", "decays_vectors", "drop_last", "groups",
         }
     )  # fmt: skip
 
@@ -76,6 +76,10 @@ class Recipe(Settings):
     )
     decays_vectors: bool = Field(
         True, description="let weight decay act on biases and batch norm too; false spares them"
+    )
+    drop_last: bool = Field(
+        False,
+        description="leave out the last batch of an epoch where it is smaller than the others",
     )
     groups: dict[str, Group] = Field(
         {}, description="groups of parameters, by the names the method gives them, that differ"
@@ -126,9 +130,11 @@ def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
     """Fill the settings that ``given`` leaves out from ``default``.
 
     Milestones belong to a number of epochs: where only the epochs change, the default's milestones
-    keep their share of them; another schedule than multistep has none.
+    keep their share of them; another schedule than multistep has none. Only cosine has a floor.
     """
     recipe = {**default.model_dump(), **given}
+    if recipe["schedule"] != "cosine" and "min_lr" not in given:
+        recipe.pop("min_lr", None)
     if "milestones" not in given:
         recipe["milestones"] = ()
         if recipe["schedule"] == default.schedule and isinstance(recipe["epochs"], int):

@@ -3,7 +3,8 @@
 Shapes: B images in a batch, C channels, H×W pixels.
 
 Departures from ``torchvision.transforms``: a choice is drawn for every image of the batch, where
-torchvision draws one per call; a probability of 0 is never met (torchvision: once in 2²⁴ images).
+torchvision draws one per call; a change of probability 0 never happens (in torchvision, once in 2²⁴
+images).
 """
 
 from collections.abc import Sequence

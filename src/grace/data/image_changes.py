@@ -114,7 +114,7 @@ def source_matrix(name: str, magnitude: float, height: int, width: int) -> list[
     return [cosine, -sine, 0.0, sine, cosine, 0.0]
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _source_pixels(
     name: str, magnitude: float, height: int, width: int, device: torch.device
 ) -> Tensor:

@@ -56,4 +56,4 @@ class Keeper(Protocol):
         """Return the phase's last snapshot, if there is one."""
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
-        """Hear that an epoch is over; call ``take`` where it shall be kept, always the last."""
+        """Store a snapshot, taken by ``take()``, if one is due; the last epoch's always is."""

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from grace.configs.recipe import Group, Recipe
 from grace.engine.phase import Parts
 
+_NONE = "none"
+"""In place of the key of a parameter that no loss has reached, or whose optimiser keeps nothing."""
 _STATE = "optimiser/"
 """Before the names of an optimiser's own tensors: ``optimiser/exp_avg/head.weight``."""
 
@@ -63,9 +65,18 @@ def named_moments(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the optimiser's own tensors (momenta, moments, step counts) by name."""
     for name, parameter in parameters.items():
-        for key, value in optimiser.state[parameter].items():
-            if isinstance(value, Tensor):
-                yield f"{_STATE}{key}/{name}", value
+        own = {k: v for k, v in optimiser.state[parameter].items() if isinstance(v, Tensor)}
+        for key, value in own.items():
+            yield f"{_STATE}{key}/{name}", value
+        if not own:
+            # Named too, so that what is lost from a file is told from what never was.
+            yield f"{_STATE}{_NONE}/{name}", torch.empty(0)
+    yield f"{_STATE}{type(optimiser).__name__.lower()}", torch.empty(0)
+
+
+def is_moment(name: str) -> bool:
+    """Return whether ``named_moments`` gave a name."""
+    return name.startswith(_STATE)
 
 
 def restore_moments(
@@ -75,22 +86,27 @@ def restore_moments(
 ) -> None:
     """Put back what ``named_moments`` gave."""
     for full, value in saved.items():
-        if full.startswith(_STATE):
-            key, _, name = full.removeprefix(_STATE).partition("/")
+        key, _, name = full.removeprefix(_STATE).partition("/")
+        if full.startswith(_STATE) and name and key != _NONE:
             parameter = parameters[name]
             # copy_ keeps the layout of the parameter, whatever the file's was.
             like = torch.empty_like(parameter) if value.shape == parameter.shape else value.clone()
             optimiser.state[parameter][key] = like.to(parameter.device).copy_(value)
 
 
-def expected_moments(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Sketch the tensors that the optimiser has after a step, for their names and shapes."""
-    keys = ["exp_avg", "exp_avg_sq"]
+def moments_fit(
+    recipe: Recipe, parameters: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor]
+) -> bool:
+    """Return whether saved tensors hold, of every parameter, what such an optimiser keeps of it."""
+    keys = ["exp_avg", "exp_avg_sq", "step"]
     if recipe.optimiser == "sgd":
         keys = ["momentum_buffer"] if recipe.momentum else []
-    found: dict[str, Tensor] = {
-        f"{_STATE}{key}/{name}": value for name, value in parameters.items() for key in keys
-    }
-    if recipe.optimiser != "sgd":
-        found |= {f"{_STATE}step/{name}": torch.empty(()) for name in parameters}
-    return found
+    found = {name: t.shape for name, t in saved.items() if name.startswith(_STATE)}
+    expected = {f"{_STATE}{recipe.optimiser}": torch.Size([0])}
+    for name, parameter in parameters.items():
+        if not keys or f"{_STATE}{_NONE}/{name}" in found:
+            expected[f"{_STATE}{_NONE}/{name}"] = torch.Size([0])
+        else:
+            shapes = (torch.Size() if key == "step" else parameter.shape for key in keys)
+            expected |= {f"{_STATE}{k}/{name}": s for k, s in zip(keys, shapes, strict=True)}
+    return found == expected

@@ -64,11 +64,13 @@ def changing(parts: Parts) -> list[nn.Module]:
 
 def named_parameters(parts: Parts) -> dict[str, nn.Parameter]:
     """Name the parameters that train: ``backbone.0.stem.0.weight``, ``head.bias``."""
-    return {
-        f"{place}.{name}": parameter
+    named = [
+        (f"{place}.{name}", parameter)
         for place, part in parts.items()
         for name, parameter in part.trained().items()
-    }
+    ]
+    assert len(dict(named)) == len(named), "two parts give parameters the same name"
+    return dict(named)
 
 
 def named_state(parts: Parts) -> dict[str, Tensor]:
@@ -112,10 +114,12 @@ def only_training(parts: Parts) -> Iterator[None]:
 
 @contextmanager
 def in_mode(module: nn.Module, mode: Mode | None) -> Iterator[None]:
-    """Put a module into a mode, and back after; none leaves it."""
-    before = module.training
-    module.train(before if mode is None else mode == "train")
+    """Put a module into a mode, and every part of it back after; none leaves all as it is."""
+    before = [] if mode is None else [(part, part.training) for part in module.modules()]
+    if mode is not None:
+        module.train(mode == "train")
     try:
         yield
     finally:
-        module.train(before)
+        for part, was_training in before:
+            part.training = was_training

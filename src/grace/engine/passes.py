@@ -137,8 +137,9 @@ class Passes:
 
     def _run(self, name: str, *inputs: Any, mode: Mode | None) -> Any:  # noqa: ANN401
         module = self.modules[name]
+        # Not compiled: a compiled backward computes gradients of weights that nobody asks for.
         with graph.in_mode(module, mode):
-            return self._forward(module, *inputs)
+            return module(*inputs)
 
     def _place(self, num_images: int) -> slice:
         own = self._ranks.rows(num_images)
@@ -170,9 +171,11 @@ class Passes:
     def _differentiate(self, losses: Losses) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
-        scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
         final: Mapping[str, Tensor] = {}
+        scale = 1.0
         if self._rule is not None:
+            # Only in float16 is there a scale, and only then does this wait for the device.
+            scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
             final = self._rule(_Gradients(losses, self, scale))
         self.scaler.scale(_total(losses.values())).backward()
         # One exchange for all: networks grow and parts freeze, so no bucket would last.

@@ -122,7 +122,12 @@ class Batch:
     def normal(self, like: Tensor) -> Tensor:
         """Draw standard normal numbers of the shape of rows (B, …), as if by a single process."""
         num_rows = len(like) if self.num_rows is None else self.num_rows
-        drawn = torch.randn(num_rows, *like.shape[1:], generator=self.generator)
+        draws = self.generator
+        if like.device.type != "cpu":
+            # Drawn there: no step waits for numbers from the CPU.
+            seed = int(torch.randint(2**62, (), generator=draws))
+            draws = torch.Generator(like.device).manual_seed(seed)
+        drawn = torch.randn(num_rows, *like.shape[1:], generator=draws, device=draws.device)
         return (drawn if self.place is None else drawn[self.place]).to(like)
 
     def everyone(self, rows: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from grace.engine.checkpoint import Snapshot
 from grace.engine.device import Device
 from grace.engine.optimisers import (
     build_optimiser,
-    expected_moments,
+    is_moment,
+    moments_fit,
     named_moments,
     restore_moments,
     set_rate,
@@ -27,7 +28,7 @@ from grace.engine.tally import NonFiniteLossError, Tally
 from grace.engine.work import WorkDone
 
 Value = TypeVar("Value")
-_STATE = "state/"
+PHASE_STATE = "state/"
 """Before the names of a phase's own tensors in a snapshot."""
 
 
@@ -67,10 +68,9 @@ class Steps:
             epochs: epochs done.
             started: performance counter at the phase's start.
         """
-        tensors = self._state()
+        tensors = self._kept()
         if epochs < self.phase.recipe.epochs:
             tensors |= dict(named_moments(self._optimiser, self._parameters))
-            tensors |= {f"{_STATE}{name}": value for name, value in self.phase.state.items()}
         return Snapshot(
             epochs=epochs,
             tensors={name: tensor.detach().cpu() for name, tensor in tensors.items()},
@@ -81,20 +81,18 @@ class Steps:
 
     def fits(self, saved: Snapshot) -> bool:
         """Return whether a snapshot is of such a phase; one that is not counts as absent."""
-        wanted = self._state()
-        if saved.epochs < self.phase.recipe.epochs:
-            wanted |= expected_moments(self.phase.recipe, self._parameters)
-            wanted |= {f"{_STATE}{name}": value for name, value in self.phase.state.items()}
-        shapes = [{n: tensor.shape for n, tensor in of.items()} for of in (wanted, saved.tensors)]
-        return shapes[0] == shapes[1]
+        own = {name: tensor.shape for name, tensor in self._kept().items()}
+        found = {name: t.shape for name, t in saved.tensors.items() if not is_moment(name)}
+        is_over = saved.epochs == self.phase.recipe.epochs
+        return own == found and (
+            is_over or moments_fit(self.phase.recipe, self._parameters, saved.tensors)
+        )
 
     def restore(self, saved: Snapshot) -> None:
         """Put everything back as it was when the snapshot was taken."""
-        own = self._state() | {f"{_STATE}{name}": v for name, v in self.phase.state.items()}
         with torch.no_grad():
-            for name, tensor in own.items():
-                if name in saved.tensors:
-                    tensor.copy_(saved.tensors[name])
+            for name, tensor in self._kept().items():
+                tensor.copy_(saved.tensors[name])
             restore_moments(self._optimiser, self._parameters, saved.tensors)
         if saved.scaler:
             self._passes.scaler.load_state_dict(dict(saved.scaler))
@@ -138,6 +136,11 @@ class Steps:
 
     def _state(self) -> dict[str, Tensor]:
         return graph.named_state(self.phase.parts)
+
+    def _kept(self) -> dict[str, Tensor]:
+        """Name all that the phase changes and a method may look at after it."""
+        state = {f"{PHASE_STATE}{name}": value for name, value in self.phase.state.items()}
+        return self._state() | state
 
 
 def snapshot(runs: Sequence[Steps], epochs: int, started: float) -> Snapshot:

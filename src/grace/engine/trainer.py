@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any, TypeVar, final
 
 import torch
@@ -286,6 +287,9 @@ class Trainer:
         batches = self._epoch_batches(
             phase.name, epoch, run.data, recipe.batch_size, augmentation, phase.views
         )
+        if recipe.drop_last:
+            full = batch_sizes(len(run.data), recipe.batch_size)
+            batches = islice(batches, len(full) - (len(full) > 1 and full[-1] < full[0]))
         lr = learning_rates(recipe)[epoch]
         with self._training(phase.parts), self._dropout(phase.name, epoch):
             run.epoch(epoch, lr, batches, self._draws("objective", phase.name, epoch))

@@ -1,4 +1,4 @@
-"""What a learner is wherever it is kept: what it knows, how it is asked, how it is changed."""
+"""The learner in memory: update, predict, measure."""
 
 import copy
 import time

@@ -53,7 +53,9 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     channels, height, width = learner.shape
     most = max((phase.num_images for phase in plan), default=num_train)
     pixels = most * channels * height * width
-    weights = learner.size().weight_bytes or _fresh_bytes(learner)
+    num_classes = len(learner.class_names) + num_new
+    num_more = int(learner.settings.method.traits.grows_every_task and not coming.is_first)
+    weights = method.kept.bytes_after(max(2, num_classes), num_more)
     # The backup, the network under way and its momenta stand beside the network.
     return Estimate(
         images_per_second=images_per_second,
@@ -84,11 +86,6 @@ def _trial(learner: Learner) -> float:
     started = time.perf_counter()
     learner.trainer.run(phase)
     return len(pixels) / (time.perf_counter() - started)
-
-
-def _fresh_bytes(learner: Learner) -> int:
-    state = learner.method.workshop.backbone("measured").state_dict()
-    return sum(tensor.nbytes for tensor in state.values())
 
 
 def _peak_bytes() -> int:

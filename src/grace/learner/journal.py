@@ -22,6 +22,7 @@ from torch import Tensor
 from grace.engine.checkpoint import Known, Snapshot
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
+from grace.engine.steps import PHASE_STATE
 from grace.engine.trainer import Trainer
 from grace.storage import atomic, strict_json, tensors
 from grace.storage.errors import DamagedError
@@ -163,7 +164,9 @@ class Journal:
             entry = strict_json.parse(text.encode(), "journal")
             if not isinstance(entry, dict) or not wanted.items() <= entry.items():
                 return None
-            if all(bool(tensor.isfinite().all()) for tensor in kept.values()):
+            # A phase's own tensors may start at infinity, weights must not get there.
+            weights = (tensor for name, tensor in kept.items() if PHASE_STATE not in name)
+            if all(bool(tensor.isfinite().all()) for tensor in weights):
                 self.was_read = True
                 return entry, kept
         return None
@@ -221,7 +224,8 @@ def _seconds(value: object) -> float:
 
 
 def _losses(values: Mapping[str, object]) -> dict[str, float]:
-    if not all(part.isidentifier() for name in values for part in name.split("/")):
+    # Before the last slash stands the name of one of several phases.
+    if not all(name.rpartition("/")[2].isidentifier() for name in values):
         raise ValueError("no names of losses")
     return {name: _finite(value) for name, value in values.items()}
 

@@ -189,7 +189,7 @@ def refuse_too_large(document: Document, home: Home) -> None:
 
 @contextmanager
 def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
-    """Say of what was saved that it cannot be brought back, and why.
+    """Begin errors raised while loading with the version and the path that they concern.
 
     Raises:
         DamagedError: for another one.

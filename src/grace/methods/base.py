@@ -40,7 +40,7 @@ Steps = Generator[Work, Any, T]
 
 
 _FIRST_PHASE = ("make_head", "fresh_network", "classification_phase")
-"""Methods that make the first phase, which is common to all whose own none of them is."""
+"""What makes the first phase. If a method overrides one of these, its first phase is its own."""
 
 
 @final

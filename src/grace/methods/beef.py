@@ -104,10 +104,12 @@ class Beef(Method[BeefSettings]):
         labels_of = module_labels(counts, task.num_new_classes)
         labels_of = labels_of.to(self.workshop.device.torch_device)
         width = self.network.backbones[0].feature_dim
-        energy = Part(self.class_head(task, width, "energy"), [backbone])
+        if self.settings.energy_weight:
+            energy = Part(self.class_head(task, width, "energy"), [backbone])
+            parts = {**parts, "energy": energy}
         return Phase(
             name=name,
-            parts={**parts, "energy": energy},
+            parts=parts,
             objective=module_objective(self.settings, labels_of, len(counts), backbone, heads),
             recipe=recipe,
             data=self.with_exemplars(task),

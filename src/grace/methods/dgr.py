@@ -127,7 +127,7 @@ class DGR(Method[DGRSettings]):
             data=data,
         )
         yield self._reweighted(phase, task, counts)
-        return Outcome(verdict="update")
+        return Outcome(verdict="update", reason="dgr keeps to one backbone")
 
     def _count(self, task: Task, data: LabelledImages) -> Counts:
         num_old = task.num_old_classes

@@ -1,5 +1,7 @@
 """The modules of a task-agnostic guide: made anew, and named in a phase (TagFex)."""
 
+import torch
+
 from grace.configs.methods import TagFexSettings
 from grace.engine.phase import Part
 from grace.methods.workshop import Workshop
@@ -26,6 +28,12 @@ def fresh_agnostic(workshop: Workshop, settings: TagFexSettings, purpose: str) -
             workshop.backbone(purpose), settings.projector_width, settings.embedding_width
         )
     return workshop.device.place(made).eval().requires_grad_(False)
+
+
+def sketched_agnostic(workshop: Workshop, settings: TagFexSettings) -> TaskAgnostic:
+    """Make a task-agnostic network on the meta device: names and shapes without memory."""
+    with torch.device("meta"):
+        return TaskAgnostic(workshop.sketch(), settings.projector_width, settings.embedding_width)
 
 
 def fresh_attention(

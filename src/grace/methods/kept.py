@@ -95,8 +95,8 @@ class NetworkPlace(Place[ExpandableNetwork]):
     Args:
         name: what the names of its parts start with.
         workshop: makes it anew where it is loaded.
-        num_more: backbones that it has more than the method's network; a first task makes none
-            that has more.
+        num_more: how many more backbones it has than the method's network. With more than none,
+            there is no such network yet after the first task.
     """
 
     def __init__(self, name: str, workshop: Workshop, num_more: int = 0) -> None:
@@ -215,11 +215,15 @@ class ModulePlace(Place[ModuleT]):
     Args:
         name: of the one part that its tensors make.
         make: makes a fresh one on the device; a plain function, for methods are copied.
+        sketch: makes one on the meta device, which takes no memory.
     """
 
-    def __init__(self, name: str, make: Callable[[], ModuleT]) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], ModuleT], sketch: Callable[[], nn.Module]
+    ) -> None:
         super().__init__(name)
         self._make = make
+        self._sketch = sketch
 
     @override
     def parts(self) -> Parts:
@@ -227,12 +231,14 @@ class ModulePlace(Place[ModuleT]):
 
     @override
     def outline(self, network: Outline) -> Parts:
-        return {self.name: (self.value or self._make()).state_dict()}
+        return {self.name: self._sketch().state_dict()}
 
     @override
     def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
         self.value = None
         if network is not None:
+            # Before anything is made: the settings of a stranger's file may ask for any width.
+            refuse_unlike(self._sketch().state_dict(), parts.get(self.name, {}), self.name)
             made = self._make().eval().requires_grad_(False)
             load_exactly(made, parts.pop(self.name, {}), self.name)
             self.value = made
@@ -273,9 +279,11 @@ class Kept:
         self._places.append(place)
         return place
 
-    def module_place(self, name: str, make: Callable[[], ModuleT]) -> ModulePlace[ModuleT]:
+    def module_place(
+        self, name: str, make: Callable[[], ModuleT], sketch: Callable[[], nn.Module]
+    ) -> ModulePlace[ModuleT]:
         """Declare a module; see ``ModulePlace``."""
-        place = ModulePlace(name, make)
+        place = ModulePlace(name, make, sketch)
         self._places.append(place)
         return place
 

@@ -10,7 +10,8 @@ Where this departs from the paper (Zheng et al., CVPR 2025) or fills its gaps:
    authors release it; in PyCIL it is drawn at random.
 2. The merge attention has 8 heads for both backbones. Its number is published for ResNet-18 alone.
    The projections of queries, keys and values have no biases.
-3. The last, incomplete batch of an epoch is trained on. The authors drop it on CIFAR.
+3. The last, incomplete batch of an epoch is trained on. The authors drop it on CIFAR (``drop_last``
+   in the recipes).
 4. The predictor is made with the agnostic network in task 1, where nothing uses it.
 5. Projector, predictor and attention start as torch's layers do; the auxiliary head and the
    classifier of merged features as all heads do.
@@ -34,7 +35,12 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
-from grace.methods.guidance import fresh_agnostic, fresh_attention, with_map
+from grace.methods.guidance import (
+    fresh_agnostic,
+    fresh_attention,
+    sketched_agnostic,
+    with_map,
+)
 from grace.methods.planning import Coming, PlannedPhase
 from grace.methods.workshop import Workshop
 from grace.networks.agnostic import TaskAgnostic
@@ -61,7 +67,9 @@ class TagFex(Method[TagFexSettings]):
     ) -> None:
         super().__init__(settings, workshop, memory)
         self.agnostic = self.kept.module_place(
-            "agnostic", partial(fresh_agnostic, self.workshop, settings, "restored")
+            "agnostic",
+            partial(fresh_agnostic, self.workshop, settings, "restored"),
+            partial(sketched_agnostic, self.workshop, settings),
         )
 
     @override

@@ -126,7 +126,7 @@ def _fitted(given: Tensor, own: Tensor, name: str, backbone: Backbone) -> Tensor
     if given.is_floating_point() != own.is_floating_point():
         fault = f"tensor '{name}' of the weights is {given.dtype}, not {own.dtype}"
         raise ValueError(f"{fault}: {_another(backbone)}")
-    if given.is_floating_point() and not bool(given.isfinite().all()):
+    if given.is_floating_point() and not bool(given.to(own.dtype).isfinite().all()):
         raise ValueError(f"tensor '{name}' of the weights holds numbers not finite")
     return given
 
@@ -154,15 +154,17 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
     if settings.weights == "timm":
         return _read_timm(settings.name)
     # The user named it, so that it may be a link, as all files in the cache of a hub are.
-    path = Path(settings.weights).expanduser().resolve()
     what = f"weights file '{settings.weights}'"
     try:
+        path = Path(settings.weights).expanduser().resolve()
         status = path.stat()
         return _read_file(path, what, status.st_size, status.st_mtime_ns)
     except FileNotFoundError:
         raise ValueError(one_line(f"{what} is missing: set backbone.weights")) from None
     except OSError as error:
         raise ValueError(one_line(f"{what} cannot be read: {error.strerror}")) from error
+    except RuntimeError as error:  # Nobody of that name has a home.
+        raise ValueError(one_line(f"{what} cannot be found: {error}")) from error
 
 
 @lru_cache(maxsize=1)

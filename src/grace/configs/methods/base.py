@@ -1,7 +1,7 @@
 """What the settings of every method have, and what they tell of their method."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,8 @@ class AnyMethodSettings(Settings):
     """Where the method's class is, as ``"package.module:Class"``; imported when it is needed."""
     traits: ClassVar[Traits] = Traits()
     """What other rooms may ask of the method."""
+    parameter_groups: ClassVar[frozenset[str]] = frozenset({"default"})
+    """Groups that the method puts its parts into: ``recipe.groups`` may speak of these."""
 
     name: str
 
@@ -50,6 +52,19 @@ class AnyMethodSettings(Settings):
                 default: Recipe = field.get_default(call_default_factory=True)
                 filled[name] = completed(values[name], default)
         return filled
+
+    @model_validator(mode="after")
+    def _groups_exist(self) -> Self:
+        for name, recipe in self:
+            if not isinstance(recipe, Recipe):
+                continue
+            unknown = recipe.groups.keys() - self.parameter_groups
+            if unknown:
+                raise ValueError(
+                    f"{name}.groups: this method has no parameter group '{min(unknown)}': known "
+                    f"are {', '.join(sorted(self.parameter_groups))}"
+                )
+        return self
 
 
 class BaseMethodSettings(AnyMethodSettings):

@@ -1,8 +1,10 @@
 """Settings of TagFex, with the published values as defaults."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from grace.configs.methods.base import BaseMethodSettings
 from grace.configs.recipe import Recipe, multistep
@@ -45,10 +47,13 @@ class TagFexSettings(BaseMethodSettings):
         description="τ of both: lower looks only at the nearest other images, higher at all alike",
     )
     projector_width: int = Field(
-        512, ge=1, description="h: hidden units of the projector; 2048 published for resnet18"
+        512,
+        ge=1,
+        le=8192,
+        description="h: hidden units of the projector; 2048 published for resnet18",
     )
     embedding_width: int = Field(
-        128, ge=1, description="o: width of what views are compared by; 1024 for resnet18"
+        128, ge=1, le=8192, description="o: width of what views are compared by; 1024 for resnet18"
     )
     merged_weight: float = Field(
         1.0,
@@ -82,3 +87,15 @@ class TagFexSettings(BaseMethodSettings):
         "zero",
         description="how the old classes' weights of the new features start; random is PyCIL's",
     )
+
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        idle: dict[str, str] = {}
+        if not self.transfer_weight:
+            idle["transfer_temperature"] = "method.transfer_weight is 0"
+            if not self.merged_weight:
+                idle["attention_heads"] = "method.transfer_weight and method.merged_weight are 0"
+        if not self.contrastive_weight and not self.retention_weight:
+            reason = "method.contrastive_weight and method.retention_weight are 0"
+            idle["contrastive_temperature"] = reason
+        return idle
