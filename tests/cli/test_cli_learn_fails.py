@@ -216,7 +216,7 @@ class TestRefusals:
         _, model = first
         before = files(model)
         with monkeypatch.context() as patch:
-            patch.setattr("grace.engine.trainer.refuse_bad_weights", _not_finite)
+            patch.setattr("grace.engine.steps.Steps.refuse_bad_weights", _not_finite)
             more = folder(tmp_path / "more", "cat")
             assert "not finite" in refused(more, "--model", model)
         assert files(model) == before

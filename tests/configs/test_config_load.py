@@ -111,7 +111,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("method=drr", "did you mean 'der'?"),
+        ("method=derr", "did you mean 'der'?"),
         ("method=5", "should be one of"),
         ("memory=5", "should be a mapping"),
         ("scenario.increment=1", "at least two classes"),
@@ -121,7 +121,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
         ("method.base.epochs=0", "method.base.epochs = 0"),
         ("method.gamma=.inf", "method.gamma"),
         ("methods.der.grow.epoch=5", "did you mean 'methods.der.grow.epochs'?"),
-        ("methods.dre={}", "did you mean 'der'?"),
+        ("methods.derr={}", "did you mean 'der'?"),
         ("methods=3", "one mapping per method"),
         ("data.root={a", "data.root={a: line 1"),
         (".a=1", "is no setting"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from grace.configs.registry import BUILT_IN
 from outside_packages import example, installed, python
 
 SETTINGS = """
@@ -77,7 +78,7 @@ def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
     listed = python("-m", "grace", "list", "methods", paths=(site,))
     assert listed.returncode == 0, listed.stderr
     rows = dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
-    assert len(rows) == 11
+    assert len(rows) == len(BUILT_IN) + 1
     assert list(rows)[-1] == "sound"
     assert rows["der"] == "one new backbone per task beside the frozen old ones"
     assert rows["sound"] == "frozen features, no recipe at all"

@@ -186,7 +186,7 @@ class TestByName:
         assert torch.equal(norm.weight, torch.ones(3))
 
     def test_an_unknown_name_is_our_error(self) -> None:
-        with pytest.raises(KeyError, match="nothing"):
+        with pytest.raises(AssertionError, match="nothing"):
             trainer().optimise(phase({"f": Part(MeanTimes(1.0), trains=["nothing"])}))
 
 

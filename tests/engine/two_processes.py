@@ -137,7 +137,9 @@ def gradients(item: Phase | GradientSweep, batch_size: int, trainer: Trainer) ->
     else:
         own = item.recipe.model_copy(update={"epochs": 1, "batch_size": batch_size})
         with recorded.instead_of_steps():
-            trainer.optimise(replace(item, recipe=own))
+            # Accumulators begin as they were handed in.
+            state = {name: tensor.clone() for name, tensor in item.state.items()}
+            trainer.optimise(replace(item, recipe=own, state=state))
     return recorded.gradients
 
 

@@ -148,7 +148,9 @@ def test_a_journal_that_was_altered_changes_nothing(spoilt: Model) -> None:
 def test_a_journal_that_lies_is_blamed(spoilt: Model) -> None:
     path = spoilt.path / "pending" / "0001.safetensors"
     said, pieces = hostile_objects.read_entry(path.read_bytes())
-    said = '{"kind":"sweep","name":"assess","images":23,"seconds":1,"value":{"plain":"high"}}'
+    facts = json.loads(said)
+    assert (facts["kind"], facts["name"]) == ("sweep", "assess")
+    said = json.dumps({**facts, "value": {"plain": "high"}})
     path.write_bytes(hostile_objects.write_entry(said, pieces, right=True))
     learner = Learner.load(spoilt.path)
     with pytest.raises(ValueError, match=r"does not go on: .*: drop it with --discard") as refusal:

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.methods import GraceSettings
 from grace.engine.checkpoint import Keeper
-from grace.engine.phase import Phase, Sweep
+from grace.engine.phase import Parts, Phase, Sweep
 from grace.learner.home import Home
 from grace.learner.learner import Learner
 from grace.networks.expandable import copy_of
+from grace.networks.heads import Head
 from tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = [
@@ -79,18 +80,21 @@ def slope(values: list[int]) -> float:
     return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
 
 
+def num_backbones(parts: Parts) -> int:
+    return sum(not isinstance(part.module, Head) for part in parts.values())
+
+
 def count_passes(made: Learner, soak: Soak) -> None:
     """Count into the last entry of ``passes`` what the engine does, evaluations included."""
     trainer = made.trainer
     optimise, sweep = type(trainer).optimise, type(trainer).sweep
 
     def counted_phase(phase: Phase, keeper: Keeper | None = None) -> Any:
-        num_modules = len(phase.backbones) + len(phase.frozen)
-        soak.passes[-1] += phase.recipe.epochs * len(phase.data) * num_modules
+        soak.passes[-1] += phase.recipe.epochs * len(phase.data) * num_backbones(phase.parts)
         return optimise(trainer, phase, keeper)
 
     def counted_sweep(item: Sweep) -> Any:
-        soak.passes[-1] += len(item.data) * len(item.backbones)
+        soak.passes[-1] += len(item.data) * num_backbones(item.parts)
         return sweep(trainer, item)
 
     trainer.optimise = counted_phase  # type: ignore[method-assign]

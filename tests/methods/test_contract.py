@@ -386,7 +386,7 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "item"), FAILURES)
+@pytest.mark.parametrize(("variant", "item"), FAILURES, ids=[":".join(f) for f in FAILURES])
 def test_a_failed_update_leaves_the_learner_as_it_was(
     recordings: Recordings, variant: str, item: str
 ) -> None:

@@ -208,7 +208,7 @@ class TestGrow:
         made = method(merged_weight=11, transfer_weight=13, contrastive_temperature=0.5, **chosen)
         phase = grow_phase(made, forgotten)
         views = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-        predicted = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+        predicted = torch.tensor([[1.0, 0.0]]).expand(4, 2)
         before = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
         given = {
             "projector": views,
@@ -229,9 +229,17 @@ class TestGrow:
             "merged": (11.0, "batch"),
             "transfer": (13.0, "batch"),
         }
-        # Retention, at τ = ½: row 0 has its partner at cosine 0 and the others at −1 and 0, row 1
-        # the same; rows 2 and 3 have it at 0 and the others at 1 and 0.
-        retention = (math.log(2 + math.exp(-2)) + math.log(2 + math.exp(2))) / 2
+        # Retention, at τ = ½: all anchors have cosines 1, 0, −1 and 0 with the four candidates, of
+        # which each leaves out its own and has to find its partner: 1, 0, 3 and 2. The other way
+        # round all would be alike, ln 3.
+        up, down = math.exp(2), math.exp(-2)
+        shares = (
+            1 / (1 + down + 1),
+            up / (up + down + 1),
+            1 / (up + 1 + 1),
+            down / (up + 1 + down),
+        )
+        retention = -sum(math.log(share) for share in shares) / 4
         expected = {
             "classification": math.log(5),
             # −ln(3/5) for the old class, −ln(1/5) for the new one.

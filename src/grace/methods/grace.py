@@ -21,7 +21,7 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, final
+from typing import Annotated, Literal, final
 
 from pydantic import Field
 from typing_extensions import override
@@ -48,15 +48,14 @@ class GraceValues(Values):
 
     compressions: int = Field(0, ge=0)
     """Since the last expansion."""
-    class_counts: list[int] = Field(default_factory=list)
+    class_counts: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     """For each backbone, the number of classes that it was trained to represent."""
     previous_saturation: float | None = Field(None, ge=0, le=1)
 
     @override
     def problem(self, num_backbones: int, num_classes: int) -> str | None:
-        if len(self.class_counts) != num_backbones or any(n < 1 for n in self.class_counts):
-            return "does not count the classes of every backbone"
-        return None
+        is_sound = len(self.class_counts) == num_backbones
+        return None if is_sound else "does not count the classes of every backbone"
 
 
 @final
@@ -70,12 +69,8 @@ class Grace(Method[GraceSettings]):
     @property
     def threshold(self) -> Threshold:
         """The threshold τ that the next decision is made by."""
-        settings = self.settings
-        return Threshold(
-            initial=settings.threshold,
-            decay=settings.threshold_decay,
-            compressions=self.values.compressions,
-        )
+        initial, decay = self.settings.threshold, self.settings.threshold_decay
+        return Threshold(initial=initial, decay=decay, compressions=self.values.compressions)
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -188,5 +183,4 @@ class Grace(Method[GraceSettings]):
         plan = super().plan(coming)
         if coming.is_first or coming.num_new:
             return with_teacher(plan, "compress")
-        # The present network teaches.
         return [replace(phase, name="refresh") for phase in plan if phase.name == "compress"]
