@@ -296,3 +296,33 @@ class TestAfterStep:
         assert [value for value, _ in seen] == pytest.approx([-0.1, -0.2, -0.25, -0.25])
         assert not any(has_autograd for _, has_autograd in seen)
         assert value_of(module) == pytest.approx(-0.15)
+
+
+@pytest.mark.parametrize(
+    ("num_images", "drops", "sizes"),
+    [
+        (11, False, [4, 4, 3]),
+        (11, True, [4, 4]),
+        (12, True, [4, 4, 4]),
+        # A single image left over joins the batch before it, which is then no smaller one.
+        (13, True, [4, 4, 5]),
+        (3, True, [3]),
+    ],
+)
+def test_the_last_smaller_batch_can_be_left_out(
+    num_images: int, drops: bool, sizes: list[int]
+) -> None:
+    seen: list[int] = []
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        seen.append(len(batch.labels))
+        return {"squares": Loss(batch["f"].square().mean())}
+
+    work = phase(
+        {"f": Part(MeanTimes(1.0))},
+        objective=objective,
+        data=white([0] * num_images),
+        recipe=recipe(batch_size=4, drop_last=drops, epochs=2),
+    )
+    trainer().run(work)
+    assert seen == sizes * 2

@@ -370,3 +370,24 @@ class TestRun:
         trainer().optimise(phase(parts, objective=objective, data=data, recipe=recipe(lr=1e-3)))
         assert checked == [True, True]
         assert same(state(backbone), before)
+
+
+def test_two_parts_that_give_parameters_one_name_are_our_error() -> None:
+    inner = nn.Sequential()
+    inner.add_module("b", nn.Linear(2, 2))
+    parts = {"a": Part(inner), "a.b": Part(nn.Linear(2, 2), ["a"])}
+    with pytest.raises(AssertionError, match="the same name"):
+        graph.named_parameters(parts)
+
+
+@pytest.mark.parametrize("mode", [None, "train", "eval"])
+def test_every_module_of_a_part_has_its_own_mode_again(mode: Any) -> None:
+    """A batch norm kept in eval mode inside a part that trains, say."""
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)).train()
+    module[0].eval()
+    with graph.in_mode(module, mode):
+        inside = [part.training for part in module.modules()]
+    # The whole, the batch norm, the layer.
+    expected = {None: [True, False, True], "train": [True] * 3, "eval": [False] * 3}
+    assert inside == expected[mode]
+    assert [part.training for part in module.modules()] == [True, False, True]

@@ -176,6 +176,8 @@ def faulty(state: dict[str, Tensor], fault: str) -> dict[str, Tensor]:
             state["layer1.0.bn1.bias"] = torch.zeros(64, dtype=torch.int64)
         case "not finite":
             state["layer1.0.bn1.bias"][3] = torch.inf
+        case "too large":
+            state["layer1.0.bn1.bias"] = torch.full((64,), 1e300, dtype=torch.float64)
         case "small stem":
             state["conv1.weight"] = torch.zeros(64, 3, 3, 3)
         case "grey":
@@ -194,6 +196,7 @@ def faulty(state: dict[str, Tensor], fault: str) -> dict[str, Tensor]:
         ("misshapen", r"'layer1.0.bn1.bias' of the weights is \(63,\), not \(64,\): they are not"),
         ("integers", r"'layer1.0.bn1.bias' of the weights is torch.int64, not torch.float32"),
         ("not finite", "'layer1.0.bn1.bias' of the weights holds numbers not finite"),
+        ("too large", "'layer1.0.bn1.bias' of the weights holds numbers not finite"),
         ("small stem", r"\(64, 3, 7, 7\): set backbone.stem=conv3 or backbone.stem=cifar"),
         ("grey", r"is \(64, 1, 7, 7\), not \(64, 3, 7, 7\): set data.channels=1"),
     ],
@@ -215,6 +218,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     absent = tmp_path / "absent.safetensors"
     with pytest.raises(ValueError, match=r"absent.safetensors' is missing: set backbone.weights"):
         build_backbone(with_file("resnet20", str(absent)), 3, 0)
+    with pytest.raises(ValueError, match=r"weights file '~nobody-here/w.*' cannot be found"):
+        build_backbone(with_file("resnet20", "~nobody-here/w.safetensors"), 3, 0)
     folder = tmp_path / "folder.safetensors"
     folder.mkdir()
     with pytest.raises(ValueError, match="no regular file"):

@@ -1,0 +1,83 @@
+"""What a method keeps is judged before anything is made of it."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.methods import ReplaySettings, TagFexSettings
+from grace.engine.device import Device
+from grace.methods.kept import Kept, MethodState
+from grace.methods.workshop import Workshop
+from grace.storage.errors import DamagedError
+from tiny_streams import class_names, labelled, learner, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+def workshop() -> Workshop:
+    chosen: ExperimentSettings = settings(ReplaySettings(base=recipe(), update=recipe()))
+    return Workshop(chosen, 3, Device.from_settings(chosen.engine))
+
+
+def parts_of(kept: Kept) -> dict[str, Mapping[str, Tensor]]:
+    made = kept.network.value
+    assert made is not None
+    return dict(made.parts())
+
+
+def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
+    """The settings of a stranger's file may ask for a module of any size."""
+    made = 0
+
+    def make() -> nn.Linear:
+        nonlocal made
+        made += 1
+        return nn.Linear(3, 2)
+
+    def sketch() -> nn.Linear:
+        return nn.Linear(3, 2, device="meta")
+
+    kept = Kept(workshop())
+    place = kept.module_place("guide", make, sketch)
+    network = kept._workshop.network(1, 4)
+    kept.network.value, place.value = network, make()
+    state = kept.state()
+    assert made == 1
+    wide = {**state.parts, "guide": {"weight": torch.zeros(5, 3), "bias": torch.zeros(5)}}
+    lacking = {name: part for name, part in state.parts.items() if name != "guide"}
+    for parts, message in (
+        (wide, r"is torch.float32 \(5, 3\), not"),
+        (lacking, "lacks tensor 'bias'"),
+    ):
+        with pytest.raises(DamagedError, match=message):
+            kept.restore(MethodState({}, parts), 4)
+    assert made == 1
+    # Bytes are counted without making one either: 8 numbers, and 4 · 64 + 4 more of the head.
+    before = kept.bytes_after(4)
+    assert kept.bytes_after(5) == before + 4 * 65
+    assert made == 1
+    kept.restore(state, 4)
+    assert made == 2
+    assert place.value is not None
+    assert torch.equal(place.value.weight, state.parts["guide"]["weight"])
+    assert not place.value.weight.requires_grad
+
+
+def test_a_guide_counts_in_the_saved_bytes_and_not_among_the_parameters() -> None:
+    made = learner(TagFexSettings(base=recipe(), grow=recipe()))
+    data = labelled({0: 8, 1: 8})
+    made.update(data.images, class_names(data))
+    parts = made.method.kept.state().parts
+    assert set(parts) == {"backbone.0", "head", "class_means", "agnostic"}
+    backbone = sum(t.numel() for n, t in parts["backbone.0"].items() if is_parameter(n))
+    assert made.size().backbone_parameters == backbone
+    own = sum(tensor.nbytes for part in parts.values() for tensor in part.values())
+    # Headers take some bytes for every tensor.
+    assert own < made.method.kept.bytes_after(2) < own + 40_000
+
+
+def is_parameter(name: str) -> bool:
+    return not name.endswith(("running_mean", "running_var", "num_batches_tracked"))
