@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from grace.cli._comparison_progress import ComparisonProgress, print_comparison
 from grace.cli.app import app
+from grace.configs.registry import METHODS
 from grace.studies import comparison
 from grace.studies.cells import Cell, cells_of
 from grace.studies.comparison import Comparison
@@ -44,7 +45,7 @@ def test_by_default_all_methods_with_three_seeds(calls: Calls) -> None:
     result = call()
     assert result.exit_code == 0, result.output
     (made,) = calls
-    assert len(made["cells"]) == 30
+    assert len(made["cells"]) == 3 * len(METHODS)
     assert made["out"] == Path("comparisons/digits")
     assert (made["at_once"], made["shares_first_task"]) == (None, True)
 
@@ -73,7 +74,7 @@ def test_seeds_are_numbers_and_ranges(calls: Calls) -> None:
         (["--seeds", "3-1"], "error: --seeds '3-1': 3-1 is no range of at most 1000 seeds"),
         (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is no range of at most"),
         (["--methods", ","], "error: a method's name is empty: name methods as grace,der"),
-        (["--methods", "drr"], "error: no method 'drr'; did you mean 'der'?"),
+        (["--methods", "derr"], "error: no method 'derr'; did you mean 'der'?"),
         (["method=der"], "error: 'method=der': a comparison takes its methods by --methods"),
         (["digits", "cifar10"], "error: 'cifar10' is no setting: after the experiment 'digits'"),
         (["digit"], "error: no packaged experiment 'digit'"),

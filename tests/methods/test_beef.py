@@ -415,7 +415,9 @@ class TestClasses:
 
     def test_a_task_without_a_new_class_is_refused(self) -> None:
         made = taught({0: 4, 1: 4})
-        with pytest.raises(ValueError, match="task 2 has no new class and this method has no rule"):
+        with pytest.raises(
+            ValueError, match="task 2 has no new class and beef has no rule for that"
+        ):
             teach(made, {0: 4})
 
     def test_it_knows_the_classes_of_every_task(self) -> None:

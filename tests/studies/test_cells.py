@@ -9,9 +9,9 @@ from grace.studies.cells import cells_of
 
 def test_every_method_with_every_seed_seed_by_seed() -> None:
     cells = cells_of("digits")
-    assert [cell.seed for cell in cells] == [1] * 10 + [2] * 10 + [3] * 10
+    assert [cell.seed for cell in cells] == [seed for seed in (1, 2, 3) for _ in METHODS]
     assert [cell.method for cell in cells] == list(METHODS) * 3
-    assert len({cell.name for cell in cells}) == 30
+    assert len({cell.name for cell in cells}) == 3 * len(METHODS)
     for cell in cells:
         assert cell.settings.method.name == cell.method
         # All four seeds, so that class order, weights, data and exemplars differ between them.
@@ -31,7 +31,7 @@ def test_each_method_has_its_preset_and_what_is_said_of_all() -> None:
 @pytest.mark.parametrize(
     ("overrides", "methods", "seeds", "message"),
     [
-        ([], ["drr"], [1], r"no method 'drr'; did you mean 'der'\? \(known: grace, der, "),
+        ([], ["derr"], [1], r"no method 'derr'; did you mean 'der'\? \(known: grace, der, "),
         ([], ["der", ""], [1], "a method's name is empty: name methods as grace,der"),
         ([], ["der", "wa", "der"], [1], "method der is given twice"),
         ([], [], [1, 2, 1], "seed 1 is given twice"),
