@@ -34,13 +34,8 @@ from grace.configs.methods import TagFexSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods import guidance
 from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
-from grace.methods.guidance import (
-    fresh_agnostic,
-    fresh_attention,
-    sketched_agnostic,
-    with_map,
-)
 from grace.methods.planning import Coming, PlannedPhase
 from grace.methods.workshop import Workshop
 from grace.networks.agnostic import TaskAgnostic
@@ -68,8 +63,8 @@ class TagFex(Method[TagFexSettings]):
         super().__init__(settings, workshop, memory)
         self.agnostic = self.kept.module_place(
             "agnostic",
-            partial(fresh_agnostic, self.workshop, settings, "restored"),
-            partial(sketched_agnostic, self.workshop, settings),
+            partial(guidance.fresh_agnostic, self.workshop, settings, "restored"),
+            partial(guidance.sketched_agnostic, self.workshop, settings),
         )
 
     @override
@@ -78,9 +73,11 @@ class TagFex(Method[TagFexSettings]):
         settings = self.settings
         backbone = self.workshop.backbone(task.number)
         # It also refuses heads that do not fit, before anything is learnt.
-        fresh_attention(self.workshop, settings, backbone, task.number)
+        guidance.fresh_attention(self.workshop, settings, backbone, task.number)
         self.network = self.fresh_network(task, backbone)
-        self.agnostic.value = agnostic = fresh_agnostic(self.workshop, settings, "agnostic")
+        self.agnostic.value = agnostic = guidance.fresh_agnostic(
+            self.workshop, settings, "agnostic"
+        )
 
         def objective(batch: Batch) -> dict[str, Loss]:
             views = batch.everyone(batch["projector"].float())
@@ -143,12 +140,12 @@ class TagFex(Method[TagFexSettings]):
         old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
         linear, number = self.workshop.linear, task.number
         auxiliary = linear(new.feature_dim, task.num_new_classes + 1, "auxiliary", number)
-        attention = fresh_attention(self.workshop, self.settings, new, number)
+        attention = guidance.fresh_attention(self.workshop, self.settings, new, number)
         merged = linear(new.map_channels[-1], task.num_new_classes, "merged", number)
         return {
             **old,
             "old.agnostic": Part(nn.Sequential(before.backbone, before.projector), trains=False),
-            **with_map("agnostic", agnostic.backbone),
+            **guidance.with_map("agnostic", agnostic.backbone),
             "projector": Part(agnostic.projector, ["agnostic"]),
             # The predictor alone trains; the old projector is what it has to meet.
             "predicted": Part(
@@ -156,7 +153,7 @@ class TagFex(Method[TagFexSettings]):
                 ["agnostic"],
                 trains=("0.weight", "0.bias"),
             ),
-            **with_map("new", new),
+            **guidance.with_map("new", new),
             "head": Part(head, [*old, "new"]),
             "auxiliary": Part(auxiliary, ["new"]),
             "attention": Part(attention, ["agnostic.map", "new.map"]),
