@@ -21,7 +21,7 @@ Where this departs from the paper (Zheng et al., CVPR 2025) or fills its gaps:
 9. A task without a new class is refused: there is nothing to expand for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import final
@@ -33,7 +33,7 @@ from typing_extensions import override
 from grace.configs.methods import TagFexSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.engine.phase import Batch, Loss, Part, Parts, Phase
 from grace.methods import guidance
 from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
 from grace.methods.planning import Coming, PlannedPhase
@@ -75,9 +75,8 @@ class TagFex(Method[TagFexSettings]):
         # It also refuses heads that do not fit, before anything is learnt.
         guidance.fresh_attention(self.workshop, settings, backbone, task.number)
         self.network = self.fresh_network(task, backbone)
-        self.agnostic.value = agnostic = guidance.fresh_agnostic(
-            self.workshop, settings, "agnostic"
-        )
+        agnostic = guidance.fresh_agnostic(self.workshop, settings, "agnostic")
+        self.agnostic.value = agnostic
 
         def objective(batch: Batch) -> dict[str, Loss]:
             views = batch.everyone(batch["projector"].float())
@@ -85,13 +84,13 @@ class TagFex(Method[TagFexSettings]):
             losses = {"contrast": Loss(contrast, settings.contrastive_weight, over="batch")}
             return classification(batch) | losses
 
+        guide = {
+            "agnostic": Part(agnostic.backbone),
+            "projector": Part(agnostic.projector, ["agnostic"]),
+        }
         yield Phase(
             name="base",
-            parts=single(self.network)
-            | {
-                "agnostic": Part(agnostic.backbone),
-                "projector": Part(agnostic.projector, ["agnostic"]),
-            },
+            parts=single(self.network) | guide,
             objective=objective,
             recipe=settings.base,
             data=task.data,
@@ -113,7 +112,7 @@ class TagFex(Method[TagFexSettings]):
         head = self._grown_head(task, new)
         yield Phase(
             name="grow",
-            parts=self._later_parts(task, agnostic, new, head),
+            parts=self._parts(task, agnostic, new, head),
             objective=partial(_later_objective, self.settings, task),
             recipe=self.settings.grow,
             data=self.with_exemplars(task),
@@ -134,9 +133,7 @@ class TagFex(Method[TagFexSettings]):
                 head.weight[: old.num_classes, old.in_features :] = 0
         return head
 
-    def _later_parts(
-        self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head
-    ) -> Mapping[str, Part]:
+    def _parts(self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head) -> Parts:
         old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
         linear, number = self.workshop.linear, task.number
         auxiliary = linear(new.feature_dim, task.num_new_classes + 1, "auxiliary", number)
