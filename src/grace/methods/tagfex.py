@@ -112,7 +112,7 @@ class TagFex(Method[TagFexSettings]):
         head = self._grown_head(task, new)
         yield Phase(
             name="grow",
-            parts=self._parts(task, agnostic, new, head),
+            parts=self._graph(task, agnostic, new, head),
             objective=partial(_later_objective, self.settings, task),
             recipe=self.settings.grow,
             data=self.with_exemplars(task),
@@ -133,7 +133,7 @@ class TagFex(Method[TagFexSettings]):
                 head.weight[: old.num_classes, old.in_features :] = 0
         return head
 
-    def _parts(self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head) -> Parts:
+    def _graph(self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head) -> Parts:
         old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
         linear, number = self.workshop.linear, task.number
         auxiliary = linear(new.feature_dim, task.num_new_classes + 1, "auxiliary", number)
