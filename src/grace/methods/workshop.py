@@ -22,7 +22,7 @@ MakeHead = Callable[[int, int, torch.Generator | None], Head]
 """Makes the head of a network from the width of its features, the number of classes, and the draws
 of its weights; without draws it only has shapes."""
 
-_NUMBERS_DO_NOT_MATTER = ("restored", "trial", "measured")
+_NUMBERS_DO_NOT_MATTER = ("restored", "trial")
 """Purposes for which a backbone's numbers are overwritten or only counted: no file of weights is
 needed for them, so that a saved learner, which holds its own, can be loaded without that file."""
 
