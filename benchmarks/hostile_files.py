@@ -2,8 +2,8 @@
 
     python benchmarks/hostile_files.py --out benchmarks/results
 
-Each mutant is one small saved learner, spoilt in one way that a seed draws (``tests/hostile.py``
-and the files named like it): bytes of any file, documents as trees, objects whose hashes are made
+Each mutant is one small saved learner, spoilt in one way that a seed draws (``support/hostile*.py``
+of the tests): bytes of any file, documents as trees, objects whose hashes are made
 right again, links, pipes and folders in place of files, unfinished updates. It is described, loaded
 and asked about two images; where the unfinished update is spoilt, that is asked for, too. Right is
 one line that says what is wrong and where, or a sound answer. Wrong is any other error, a warning,
@@ -33,8 +33,10 @@ def examine(first: int, count: int, seed: int) -> dict[str, Any]:
         work, out = Path(folder) / "work", Path(folder) / "report.json"
         work.mkdir()
         numbers = ["--first", str(first), "--count", str(count), "--seed", str(seed)]
-        program = [sys.executable, str(ROOT / "tests" / "hostile.py"), str(work)]
-        done = subprocess.run([*program, *numbers, "--out", str(out)], check=False)
+        program = [sys.executable, "-m", "support.hostile", str(work)]
+        done = subprocess.run(
+            [*program, *numbers, "--out", str(out)], cwd=ROOT / "tests", check=False
+        )
         assert out.exists(), f"mutants from {first} on ended the process: {done.returncode}"
         report: dict[str, Any] = json.loads(out.read_text())
     return report

@@ -1,7 +1,7 @@
 """Kill runs and learners at every point at which they change a file, and at random times.
 
-Each work of ``tests/killed_works.py`` is done once by one process, and then again and again by
-processes that are killed by SIGKILL; further ones finish it. What comes out must not differ:
+Each work of ``tests/support/killed_works.py`` is done once by one process, and then again and again
+by processes that are killed by SIGKILL; further ones finish it. What comes out must not differ:
 weights, exemplars and held-out images (by SHA-256), metrics, verdicts, predictions, and which files
 are there.
 

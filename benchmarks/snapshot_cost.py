@@ -24,9 +24,9 @@ import grace.experiment
 from grace.configs.load import load_experiment
 from grace.engine.progress import Silence
 from grace.experiment import run_experiment
+from grace.home.journal import Journal
+from grace.home.store import Home
 from grace.learner import saving
-from grace.learner.home import Home
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.record import RunRecord, collect_hardware, collect_versions, commit
 

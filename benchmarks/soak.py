@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.experiment import ExperimentSettings
-from grace.learner.home import Home
+from grace.home.store import Home
 from grace.learner.learner import Learner
 from grace.randomness import generator
 from grace.record import collect_hardware, collect_versions, commit

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from synthetic_records import make_record as make_record
+from support.synthetic_records import make_record as make_record
 
 # A loaded machine is slow, not wrong: pytest's own timeout is the limit.
 hypothesis_settings.register_profile("grace", deadline=None)

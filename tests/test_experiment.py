@@ -23,8 +23,8 @@ from grace.engine.trainer import NonFiniteLossError
 from grace.experiment import identify, run_experiment
 from grace.learner.learner import Learner
 from grace.record import RunRecord, read_record
-from tiny_streams import dataset, recipe, settings
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.tiny_streams import dataset, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

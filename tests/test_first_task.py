@@ -45,9 +45,9 @@ from grace.networks.heads import Head, LinearHead
 from grace.record import RunRecord, fingerprints
 from grace.storage import atomic, tensors
 from grace.studies.summary import shared_seconds
-from tiny_streams import dataset, recipe, settings
-from tiny_streams import quick_disk as quick_disk
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.tiny_streams import dataset, recipe, settings
+from support.tiny_streams import quick_disk as quick_disk
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

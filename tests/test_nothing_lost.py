@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kills import Kill, Server, Straight, differences, random_kills
+from support.kills import Kill, Server, Straight, differences, random_kills
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 

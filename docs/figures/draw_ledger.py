@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 from draw_dynamics import BUDGET, Panel, bar_look
 
-from grace.learner.document import Update
-from grace.learner.home import Home
+from grace.home.document import Update
+from grace.home.store import Home
 from grace.storage.atomic import write_text
 
 BLUE, GREEN, ORANGE, RED = "#0072B2", "#009E73", "#B98300", "#D55E00"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning
 from grace.configs.methods import AnyMethodSettings
-from grace.learner import metrics
 from grace.record import (
     DatasetRecord,
     RecordWriter,
@@ -23,6 +22,7 @@ from grace.record import (
     describe_run,
     find_same_run,
     fingerprints,
+    metrics,
     read_record,
     refuse_occupied,
     run_directory,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from grace.data.scenario import Scenario, Task
     from grace.engine.progress import Progress
     from grace.engine.ranks import Ranks
-    from grace.learner.document import Update
+    from grace.home.document import Update
     from grace.learner.learner import Learner
 
 
@@ -307,7 +307,7 @@ def _test(learner: "Learner", test: "LabelledImages", task_sizes: Sequence[int])
 
     What a predictor says when it is told each image's task is read off the same scores.
     """
-    from grace.learner.task_aware import task_aware_predictions
+    from grace.record.task_aware import task_aware_predictions
 
     labels, num_old = test.labels.tolist(), sum(task_sizes[:-1])
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from contract import VARIANTS, name_of
 from grace.configs.registry import resolve
 from grace.methods.base import Method
 from grace.methods.kept import Kept
+from support.contract import VARIANTS, name_of
 
 METHODS = sorted({name_of(variant) for variant in VARIANTS})
 VERBS = {

@@ -18,6 +18,7 @@ ROOMS = (
     "experiment",
     "record",
     "learner",
+    "home",
     "methods",
     "engine",
     "capacity",
@@ -27,6 +28,7 @@ ROOMS = (
     "storage",
     "randomness",
     "configs",
+    "text",
 )
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -19,7 +19,7 @@ from grace.configs.registry import METHODS
 from grace.studies import comparison
 from grace.studies.cells import Cell, cells_of
 from grace.studies.comparison import Comparison
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 Calls = list[dict[str, Any]]
 

@@ -7,13 +7,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import tiny_streams as ts
 from grace.cli.app import app
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
 from grace.data.update_folder import load_update
 from grace.learner.learner import Learner
-from picture_folders import folder
+from support import tiny_streams as ts
+from support.picture_folders import folder
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

@@ -10,14 +10,14 @@ import pytest
 from rich.cells import cell_len
 
 from grace.configs.methods import ReplaySettings
-from grace.learner.document import Document
-from grace.learner.home import Home
+from grace.home.document import Document
+from grace.home.store import Home
 from grace.learner.learner import Learner
-from saved_learners import call
-from saved_learners import copied as copied
-from saved_learners import saved as saved
-from tiny_streams import SIZE, recipe, settings
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.saved_learners import call
+from support.saved_learners import copied as copied
+from support.saved_learners import saved as saved
+from support.tiny_streams import SIZE, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from grace.cli._columns import aligned
 from grace.configs.methods import MemoSettings, ReplaySettings
 from grace.learner.learner import Learner
-from saved_learners import call
-from saved_learners import copied as copied
-from saved_learners import saved as saved
-from tiny_streams import SIZE, class_names, labelled, recipe, settings
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.saved_learners import call
+from support.saved_learners import copied as copied
+from support.saved_learners import saved as saved
+from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

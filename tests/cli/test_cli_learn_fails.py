@@ -9,13 +9,13 @@ import pytest
 
 from grace.engine import steps
 from grace.engine.trainer import NonFiniteLossError
-from grace.learner.home import Home
+from grace.home.store import Home
 from grace.learner.learner import Learner
-from learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
-from learn_calls import first as first
-from learn_calls import made as made
-from picture_folders import folder, picture
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
+from support.learn_calls import first as first
+from support.learn_calls import made as made
+from support.picture_folders import folder, picture
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

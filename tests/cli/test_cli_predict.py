@@ -16,11 +16,11 @@ from PIL import Image
 from torch import Tensor
 
 from grace.learner.learner import Learner
-from saved_learners import call
-from saved_learners import copied as copied
-from saved_learners import saved as saved
-from tiny_streams import pictures
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.saved_learners import call
+from support.saved_learners import copied as copied
+from support.saved_learners import saved as saved
+from support.tiny_streams import pictures
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

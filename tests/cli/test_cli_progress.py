@@ -7,7 +7,7 @@ from rich.console import Console
 from grace.cli._clock import RunClock, in_clock
 from grace.cli.progress import RichProgress, print_summary
 from grace.engine.progress import Progress
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 
 def feed(progress: Progress, lines: list[dict[str, Any]], epochs: int = 3) -> None:

@@ -16,7 +16,7 @@ from grace.cli.app import app
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 
 def call(*arguments: str | Path) -> Any:

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from grace.cli.app import app
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FinetuneSettings, ReplaySettings
-from grace.learner.home import Home
+from grace.home.store import Home
 from grace.learner.learner import Learner
-from learn_calls import files
-from tiny_streams import pictures, recipe, settings
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.learn_calls import files
+from support.tiny_streams import pictures, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

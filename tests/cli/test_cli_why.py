@@ -10,7 +10,7 @@ from rich.console import Console
 from grace.cli._why import why
 from grace.cli.progress import RichProgress
 from grace.configs.experiment import ExperimentSettings, MemorySettings
-from grace.learner.document import Update
+from grace.home.document import Update
 from grace.methods.outcome import Outcome
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs.registry import BUILT_IN
-from outside_packages import example, installed, python
+from support.outside_packages import example, installed, python
 
 SETTINGS = """
 from typing import Literal

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from grace.data.update_folder import UpdateFolder, load_update
-from odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
+from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
 
 
 def load(root: Path, **options: object) -> UpdateFolder:

@@ -1,1 +1,1 @@
-from tiny_streams import tiny_backbones as tiny_backbones
+from support.tiny_streams import tiny_backbones as tiny_backbones

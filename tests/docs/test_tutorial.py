@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grace.cli.app import app
-from picture_folders import picture
+from support.picture_folders import picture
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "learner" / "tutorial.md"

@@ -10,7 +10,7 @@ import torch
 
 import grace.configs.methods
 from grace.configs.methods import ReplaySettings
-from tiny_streams import class_names, labelled, learner, recipe
+from support.tiny_streams import class_names, labelled, learner, recipe
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 

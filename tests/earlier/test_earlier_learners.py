@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
+
 from earlier_files import (
     NAMES,
     SCORES,
@@ -22,8 +24,6 @@ from earlier_files import (
     taught,
     told,
 )
-from typer.testing import CliRunner
-
 from grace.cli.app import app
 from grace.learner.learner import Learner
 

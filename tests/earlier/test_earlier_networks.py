@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from earlier_files import NETWORKS, WHOLE_NETWORKS, facts, said, unpack
 
+from earlier_files import NETWORKS, WHOLE_NETWORKS, facts, said, unpack
 from grace.learner.learner import Learner
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from earlier_files import facts, refuse_unlike
 from typer.testing import CliRunner
 
+from earlier_files import facts, refuse_unlike
 from grace.cli.app import app
 from grace.configs.experiment import ExperimentSettings
 from grace.experiment import run_experiment

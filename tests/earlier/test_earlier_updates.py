@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from earlier_files import (
     TASKS,
     TRAINED,
@@ -18,7 +19,6 @@ from earlier_files import (
     told,
     weights,
 )
-
 from grace.learner.learner import Learner
 
 pytestmark = pytest.mark.usefixtures("tiny_network")

@@ -20,6 +20,10 @@ from typing import Any
 
 import pytest
 import torch
+from grace.learner.journal import Journal
+from PIL import Image
+
+import grace.record._write
 from earlier_files import (
     NAMES,
     NETWORKS,
@@ -33,9 +37,6 @@ from earlier_files import (
     told,
     use_tiny_backbones,
 )
-from PIL import Image
-
-import grace.record._write
 from grace.configs.experiment import (
     BackboneSettings,
     DataSettings,
@@ -59,7 +60,6 @@ from grace.configs.methods import (
 from grace.configs.recipe import Recipe
 from grace.engine.phase import Phase
 from grace.experiment import run_experiment
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 
 FIRST = Recipe(epochs=12, batch_size=8, lr=0.1)

@@ -18,7 +18,7 @@ from grace.engine.trainer import Trainer
 from grace.methods.base import classification
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
-from tiny_streams import labelled
+from support.tiny_streams import labelled
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile needs a C++ compiler (g++) on the CPU"

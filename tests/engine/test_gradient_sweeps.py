@@ -18,14 +18,14 @@ from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Part, Swee
 from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.learner.journal import Journal
+from grace.home.journal import Journal
 from grace.methods.base import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
 from grace.storage import tensors
-from grace.storage.errors import DamagedError
-from tiny_streams import labelled, same, state
+from grace.text.refusals import DamagedError
+from support.tiny_streams import labelled, same, state
 
 ALL_WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
 

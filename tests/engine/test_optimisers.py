@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hand_worked import MeanTimes, phase, recipe, squares, trainer, value_of, white
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +17,8 @@ from grace.methods.base import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
-from tiny_streams import labelled, same, state
+from support.hand_worked import MeanTimes, phase, recipe, squares, trainer, value_of, white
+from support.tiny_streams import labelled, same, state
 
 DATA = labelled({0: 7, 1: 6, 2: 8})
 

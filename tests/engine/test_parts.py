@@ -4,7 +4,6 @@ from typing import Any, final
 
 import pytest
 import torch
-from hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -16,7 +15,8 @@ from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.expandable import copy_of
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
-from tiny_streams import labelled, same, state
+from support.hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
+from support.tiny_streams import labelled, same, state
 
 
 @final

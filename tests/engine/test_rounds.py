@@ -10,7 +10,19 @@ from typing import Any, final
 
 import pytest
 import torch
-from hand_worked import (
+from torch import Tensor
+from typing_extensions import override
+
+from grace.configs.recipe import Recipe
+from grace.engine.phase import Batch, Loss, LossGradients, Part, Phase, Rounds, Work
+from grace.engine.progress import Observer
+from grace.engine.trainer import Trainer
+from grace.home.journal import Journal
+from grace.methods.base import classification
+from grace.networks.cifar_resnet import CifarResNet
+from grace.networks.heads import LinearHead
+from grace.randomness import generator
+from support.hand_worked import (
     Killed,
     MeanTimes,
     Shelf,
@@ -21,19 +33,7 @@ from hand_worked import (
     value_of,
     white,
 )
-from torch import Tensor
-from typing_extensions import override
-
-from grace.configs.recipe import Recipe
-from grace.engine.phase import Batch, Loss, LossGradients, Part, Phase, Rounds, Work
-from grace.engine.progress import Observer
-from grace.engine.trainer import Trainer
-from grace.learner.journal import Journal
-from grace.methods.base import classification
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
-from tiny_streams import labelled, same, state
+from support.tiny_streams import labelled, same, state
 
 ADAMW = recipe(
     epochs=4, batch_size=8, lr=0.01, optimiser="adamw", weight_decay=0.1, clip_norm=1.0,

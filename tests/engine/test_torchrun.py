@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from two_processes import LEFT_OVER, STREAM, WHOLE_BATCHES
 
-from contract import VARIANTS
+from support.contract import VARIANTS
+from support.two_processes import LEFT_OVER, STREAM, WHOLE_BATCHES
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()),
     reason="this build of torch has no gloo, by which processes on CPUs exchange",
 )
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     """What each of the two processes found; the workers of one session start them once."""
     # By number, as the name of a machine without a network may lead nowhere.
     torchrun = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2"
-    folder = started_once(tmp_path_factory, *torchrun.split(), str(HERE / "two_processes.py"))
+    folder = started_once(tmp_path_factory, *torchrun.split(), str(SUPPORT / "two_processes.py"))
     one, two = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
     return one, two
 
@@ -36,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """How runs that two processes could not finish ended."""
-    folder = started_once(tmp_path_factory, str(HERE / "failing_processes.py"))
+    folder = started_once(tmp_path_factory, str(SUPPORT / "failing_processes.py"))
     ends: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return ends
 

@@ -25,7 +25,7 @@ from grace.networks.branching import split
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
-from tiny_streams import labelled, recipe, same, state
+from support.tiny_streams import labelled, recipe, same, state
 
 
 def trainer() -> Trainer:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outside_packages import EXAMPLE, example, python
+from support.outside_packages import EXAMPLE, example, python
 
 TESTS = Path(__file__).parents[1]
 SHORT = ("method.base.epochs=1", "method.update.epochs=1", "data.max_train_per_class=20")

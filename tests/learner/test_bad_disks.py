@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import tiny_streams as ts
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings
 from grace.learner.learner import Learner
 from grace.storage import atomic
+from support import tiny_streams as ts
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-import tiny_streams as ts
-from contract import VARIANTS
 from grace.configs.methods import (
     BaseMethodSettings,
     DERSettings,
@@ -20,6 +18,8 @@ from grace.configs.methods import (
 from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
 from grace.methods.planning import Coming, PlannedPhase
+from support import tiny_streams as ts
+from support.contract import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

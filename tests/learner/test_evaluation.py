@@ -10,7 +10,7 @@ from grace.configs.methods import FinetuneSettings
 from grace.data.images import TensorImages
 from grace.learner.evaluation import scores
 from grace.methods.base import Classifier
-from tiny_streams import labelled, learner, recipe
+from support.tiny_streams import labelled, learner, recipe
 
 
 @final

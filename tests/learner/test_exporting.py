@@ -21,8 +21,8 @@ from grace.configs.methods import (
 from grace.learner import exporting
 from grace.learner.export import OnnxCheck
 from grace.learner.learner import Learner
-from saved_learners import saved as saved
-from tiny_streams import class_names, labelled, learner, pictures, recipe
+from support.saved_learners import saved as saved
+from support.tiny_streams import class_names, labelled, learner, pictures, recipe
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-import hostile_json
-import hostile_objects
-import hostile_specials as specials
 from grace.learner.learner import Learner
-from hostile_model import PROBE, Model, update
-from hostile_mutations import NEWEST, writing
-from hostile_objects import Piece, Pieces
+from support import hostile_json, hostile_objects
+from support import hostile_specials as specials
+from support.hostile_model import PROBE, Model, update
+from support.hostile_mutations import NEWEST, writing
+from support.hostile_objects import Piece, Pieces
 
 Forge = Callable[[Mapping[Path, bytes]], Mapping[Path, bytes | None]]
 
@@ -143,7 +142,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a class with escapes for a name": (
         specials.many_classes(1, "\x1b[2J"),
-        f"{DOCUMENT}a class has a name that none may have",
+        f"{DOCUMENT}the class name",
     ),
     "backbones that are one": (
         specials.many_backbones(3),

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from driven import batch
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import (
     BaseMethodSettings,
@@ -27,13 +26,14 @@ from grace.configs.methods import (
 )
 from grace.configs.recipe import Recipe
 from grace.engine.phase import Phase, Work
-from grace.learner.document import Document, Update
-from grace.learner.home import Home
+from grace.home.document import Document, Update
+from grace.home.store import Home
 from grace.learner.learner import Learner
 from grace.networks.heads import LinearHead, align_weights
 from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import logit_distillation
-from tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
+from support.driven import batch
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -22,10 +22,10 @@ from grace.configs.methods import (
 )
 from grace.data.selection import pixel_keys
 from grace.engine.phase import Phase, Sweep
-from grace.learner.document import Accuracies, Update
-from grace.learner.home import Home
+from grace.home.document import Accuracies, Update
+from grace.home.store import Home
 from grace.learner.learner import Learner
-from tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

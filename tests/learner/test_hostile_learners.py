@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import hostile_objects
-from grace.learner.home import Home
+from grace.home.store import Home
 from grace.learner.learner import Learner
-from hostile_model import PROBE, Model, update
-from hostile_mutations import KINDS, KINDS_OF_FILE, replace
-from hostile_objects import Piece
+from support import hostile_objects
+from support.hostile_model import PROBE, Model, update
+from support.hostile_mutations import KINDS, KINDS_OF_FILE, replace
+from support.hostile_objects import Piece
 
 TESTS = Path(__file__).parents[1]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -26,9 +26,10 @@ ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 def test_two_thousand_mutants(tmp_path: Path) -> None:
     work, out = tmp_path / "work", tmp_path / "report.json"
     work.mkdir()
-    program = [sys.executable, str(TESTS / "hostile.py"), str(work), "--out", str(out)]
+    program = [sys.executable, "-m", "support.hostile", str(work), "--out", str(out)]
     done = subprocess.run(
         [*program, "--count", "2000", "--seed", "0", "--quick"],
+        cwd=TESTS,
         env=ALONE,
         capture_output=True,
         text=True,
@@ -71,13 +72,13 @@ MISDEEDS = {
 MISBEHAVE = """
 import json, os, pickle, socket, subprocess, sys, time
 from pathlib import Path
-from hostile_guard import Guard
+from support.hostile_guard import Guard
 CODE = compile('1', 'elsewhere.py', 'eval')
 STREAM = pickle.dumps(Path)
 guard, found = Guard(Path('model')), {}
 guard.is_learning = False
 for name, text in json.loads(sys.argv[1]).items():
-    code = compile(text, __import__('hostile_guard').__file__, 'exec')
+    code = compile(text, __import__('support.hostile_guard').hostile_guard.__file__, 'exec')
     with guard.watching(may_write=False, seconds=1) as wrong:
         exec(code)
     found[name] = wrong

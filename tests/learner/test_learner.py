@@ -17,7 +17,17 @@ from grace.configs.methods import (
 )
 from grace.engine.phase import Phase, Sweep
 from grace.learner.learner import Learner
-from tiny_streams import SIZE, class_names, labelled, learner, pictures, recipe, same, state, watch
+from support.tiny_streams import (
+    SIZE,
+    class_names,
+    labelled,
+    learner,
+    pictures,
+    recipe,
+    same,
+    state,
+    watch,
+)
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

@@ -28,10 +28,10 @@ from grace.configs.methods import (
     WASettings,
 )
 from grace.data.images import LabelledImages
-from grace.learner.document import Document, Update
-from grace.learner.home import Home
+from grace.home.document import Document, Update
+from grace.home.store import Home
 from grace.learner.learner import Learner
-from tiny_streams import SIZE, class_names, labelled, recipe, settings
+from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -14,8 +14,8 @@ from grace.data.decoding import Pixels
 from grace.learner import prediction
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
-from saved_learners import saved as saved
-from tiny_streams import class_names, labelled, learner, pictures, recipe, settings
+from support.saved_learners import saved as saved
+from support.tiny_streams import class_names, labelled, learner, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import tiny_streams
 from grace.configs.describe import describe_settings
 from grace.configs.experiment import BackboneSettings
 from grace.configs.methods import DERSettings, GraceSettings, MemoSettings
@@ -14,6 +13,7 @@ from grace.learner.learner import Learner
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
 from grace.storage.tensors import encode
+from support import tiny_streams
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -17,11 +17,11 @@ from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.methods import GraceSettings
 from grace.engine.checkpoint import Keeper
 from grace.engine.phase import Parts, Phase, Sweep
-from grace.learner.home import Home
+from grace.home.store import Home
 from grace.learner.learner import Learner
 from grace.networks.expandable import copy_of
 from grace.networks.heads import Head
-from tiny_streams import SIZE, class_names, labelled, recipe, settings
+from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = [
     pytest.mark.usefixtures("tiny_backbones", "quick_disk"),

@@ -11,7 +11,7 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FinetuneSettings
 from grace.learner.learner import Learner
 from grace.learner.unknown import cutoff, familiarity
-from tiny_streams import SIZE, class_names, labelled, recipe, settings
+from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

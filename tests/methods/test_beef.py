@@ -23,8 +23,18 @@ from grace.methods.fusion import Fusion
 from grace.methods.outcome import Outcome
 from grace.networks.heads import MASKED
 from grace.randomness import generator
-from grace.storage.errors import DamagedError
-from tiny_streams import class_names, labelled, learner, recipe, same, settings, state, task, watch
+from grace.text.refusals import DamagedError
+from support.tiny_streams import (
+    class_names,
+    labelled,
+    learner,
+    recipe,
+    same,
+    settings,
+    state,
+    task,
+    watch,
+)
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract import (
+from grace.configs.registry import METHODS
+from grace.data.memory import herd
+from grace.engine.phase import Work
+from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.home.journal import Journal
+from grace.learner.learner import Learner
+from grace.networks.heads import Head
+from grace.storage.tensors import encode
+from support.contract import (
     ALONE,
     EXCEPTIONS,
     HEADLESS,
@@ -26,15 +34,7 @@ from contract import (
     keeps_exemplars,
     name_of,
 )
-from grace.configs.registry import METHODS
-from grace.data.memory import herd
-from grace.engine.phase import Work
-from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.learner.journal import Journal
-from grace.learner.learner import Learner
-from grace.networks.heads import Head
-from grace.storage.tensors import encode
-from recorded_streams import (
+from support.recorded_streams import (
     MEMORY_SIZE,
     NUM_SEEN,
     STREAM,
@@ -47,7 +47,7 @@ from recorded_streams import (
     same_parts,
     teach,
 )
-from tiny_streams import labelled, learner, same, state, watch
+from support.tiny_streams import labelled, learner, same, state, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -7,12 +7,12 @@ from typing import final
 
 import pytest
 
-from contract import every_variant, with_epochs
 from grace.engine.checkpoint import Snapshot
 from grace.engine.phase import Phase
-from grace.learner.journal import Journal
-from recorded_streams import STREAM, kept_parts, loaded, same_parts, teach
-from tiny_streams import labelled, learner
+from grace.home.journal import Journal
+from support.contract import every_variant, with_epochs
+from support.recorded_streams import STREAM, kept_parts, loaded, same_parts, teach
+from support.tiny_streams import labelled, learner
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

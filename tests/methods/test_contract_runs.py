@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract import PROBE, VARIANTS, every_variant, name_of, with_epochs
-from counted_images import ReadCounts
 from grace.configs.experiment import EngineSettings, ScenarioSettings, SeedSettings
 from grace.configs.load import ConfigWarning
 from grace.data.images import Dataset
@@ -17,8 +15,10 @@ from grace.engine.phase import Phase, Work
 from grace.engine.trainer import NonFiniteLossError
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
-from recorded_streams import STREAM, teach
-from tiny_streams import (
+from support.contract import PROBE, VARIANTS, every_variant, name_of, with_epochs
+from support.counted_images import ReadCounts
+from support.recorded_streams import STREAM, teach
+from support.tiny_streams import (
     SIZE,
     class_names,
     dataset,

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from driven import batch, drive, forget, module_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import CreateSettings
 from grace.data.scenario import Task
@@ -18,7 +17,8 @@ from grace.methods.create import Create
 from grace.methods.planning import Coming
 from grace.networks.autoencoders import AutoEncoders
 from grace.networks.heads import MASKED
-from tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from support.driven import batch, drive, forget, module_of
+from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from driven import batch, drive, forget, head_of
 from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.methods import DGRSettings
@@ -22,7 +21,8 @@ from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Phase, Work
 from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
-from tiny_streams import class_names, labelled, learner, recipe, task, watch
+from support.driven import batch, drive, forget, head_of
+from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from driven import batch, drive, forget, head_of, module_of
 from grace.configs.methods import EWCSettings
 from grace.data.scenario import Task
 from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
 from grace.methods.kept import MethodState
 from grace.networks.heads import LinearHead
-from grace.storage.errors import DamagedError
-from tiny_streams import class_names, labelled, learner, recipe, state, task
+from grace.text.refusals import DamagedError
+from support.driven import batch, drive, forget, head_of, module_of
+from support.tiny_streams import class_names, labelled, learner, recipe, state, task
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

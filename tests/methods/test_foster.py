@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from driven import backbones_of, batch, drive, forget, head_of, module_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FosterSettings
 from grace.data.scenario import Task
@@ -21,8 +20,9 @@ from grace.methods.workshop import Workshop
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, LinearHead
-from grace.storage.errors import DamagedError
-from tiny_streams import (
+from grace.text.refusals import DamagedError
+from support.driven import backbones_of, batch, drive, forget, head_of, module_of
+from support.tiny_streams import (
     SIZE,
     class_names,
     dataset,

@@ -43,7 +43,7 @@ from grace.configs.methods import (
 from grace.configs.registry import METHODS
 from grace.learner.learner import Learner
 from grace.record import collect_hardware
-from tiny_streams import class_names, labelled, learner, recipe
+from support.tiny_streams import class_names, labelled, learner, recipe
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

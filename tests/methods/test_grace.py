@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import driven
-from driven import Answer, backbones_of, batch, head_of, module_of
 from grace.capacity.saturation import FeatureMoments
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, GraceSettings
@@ -25,7 +23,9 @@ from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import LinearHead
-from tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from support import driven
+from support.driven import Answer, backbones_of, batch, head_of, module_of
+from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

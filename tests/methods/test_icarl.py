@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from driven import backbones_of, batch, drive, head_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ICaRLSettings
 from grace.methods.icarl import ICaRL
-from tiny_streams import class_names, labelled, learner, recipe, same, state, task
+from support.driven import backbones_of, batch, drive, head_of
+from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

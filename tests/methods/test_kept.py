@@ -11,8 +11,8 @@ from grace.configs.methods import ReplaySettings, TagFexSettings
 from grace.engine.device import Device
 from grace.methods.kept import Kept, MethodState
 from grace.methods.workshop import Workshop
-from grace.storage.errors import DamagedError
-from tiny_streams import class_names, labelled, learner, recipe, settings
+from grace.text.refusals import DamagedError
+from support.tiny_streams import class_names, labelled, learner, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

@@ -7,19 +7,29 @@ from typing import Any
 import pytest
 import torch
 
-from driven import backbones_of, batch, drive, head_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, MemoSettings
 from grace.engine.phase import Phase
+from grace.home.store import Home
 from grace.learner import saving
 from grace.learner.export import Preprocessing, check_onnx, export_onnx
-from grace.learner.home import Home
 from grace.learner.learner import Learner
 from grace.methods.memo import Memo
 from grace.networks.heads import LinearHead
-from grace.storage.errors import DamagedError
 from grace.storage.tensors import encoded_size
-from tiny_streams import SIZE, class_names, labelled, learner, recipe, same, settings, state, task
+from grace.text.refusals import DamagedError
+from support.driven import backbones_of, batch, drive, head_of
+from support.tiny_streams import (
+    SIZE,
+    class_names,
+    labelled,
+    learner,
+    recipe,
+    same,
+    settings,
+    state,
+    task,
+)
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

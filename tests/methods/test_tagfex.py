@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from driven import batch, drive, forget, head_of, module_of
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, TagFexSettings
 from grace.engine import parts as graph
@@ -19,8 +18,19 @@ from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
 from grace.networks.agnostic import TaskAgnostic
 from grace.networks.heads import LinearHead
-from grace.storage.errors import DamagedError
-from tiny_streams import SIZE, class_names, labelled, learner, recipe, same, settings, state, task
+from grace.text.refusals import DamagedError
+from support.driven import batch, drive, forget, head_of, module_of
+from support.tiny_streams import (
+    SIZE,
+    class_names,
+    labelled,
+    learner,
+    recipe,
+    same,
+    settings,
+    state,
+    task,
+)
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 

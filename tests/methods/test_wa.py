@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from driven import batch, drive, forget, head_of
 from grace.configs.methods import WASettings
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.methods.wa import WA
-from tiny_streams import labelled, learner, recipe, task
+from support.driven import batch, drive, forget, head_of
+from support.tiny_streams import labelled, learner, recipe, task
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 

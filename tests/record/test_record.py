@@ -19,7 +19,7 @@ from grace.record import (
     read_records,
     run_directory,
 )
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 
 def test_what_is_written_is_read_back(make_record: MakeRecord) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.storage.errors import BusyError, DamagedError
 from grace.storage.lock import exclusive
+from grace.text.refusals import BusyError, DamagedError
 
 HOLDER = """
 import sys

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.storage.errors import DamagedError
 from grace.storage.objects import ObjectStore, Ref
+from grace.text.refusals import DamagedError
 
 # The examples of FIPS 180-4.
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.storage.errors import DamagedError
 from grace.storage.reading import read_exactly, read_small
+from grace.text.refusals import DamagedError
 
 
 def test_regular_files_are_read(tmp_path: Path) -> None:

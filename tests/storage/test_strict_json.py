@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.storage.errors import DamagedError
 from grace.storage.strict_json import dump, parse
+from grace.text.refusals import DamagedError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 VALUES = st.recursive(

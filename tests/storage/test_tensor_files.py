@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from grace.storage.errors import DamagedError
 from grace.storage.tensors import decode, encode, encoded_size
+from grace.text.refusals import DamagedError
 
 DTYPES = [
     torch.float32,

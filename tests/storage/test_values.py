@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grace.storage import values
-from grace.storage.errors import DamagedError
+from grace.text.refusals import DamagedError
 
 
 def test_all_kinds_come_back() -> None:

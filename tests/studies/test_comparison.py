@@ -14,12 +14,12 @@ import pytest
 
 from grace.configs.load import load_experiment
 from grace.experiment import run_experiment
-from grace.storage.errors import BusyError
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.comparison import Comparison, compare
 from grace.studies.summary import shared_seconds, summarise
-from synthetic_records import MakeRecord
+from grace.text.refusals import BusyError
+from support.synthetic_records import MakeRecord
 
 QUICK = [
     "data.max_train_per_class=8",

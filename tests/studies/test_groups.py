@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.studies.groups import group_records, spread
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))

@@ -15,7 +15,7 @@ from grace.record import RunRecord, read_record
 from grace.studies import figures
 from grace.studies.groups import group_records
 from grace.studies.report import render_report, write_report
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 EVIL = "<script>alert('x')</script>&\"|%"
 BROWSER = next(

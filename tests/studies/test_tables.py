@@ -17,7 +17,7 @@ from grace.studies.tables import (
     to_latex,
     to_markdown,
 )
-from synthetic_records import MakeRecord
+from support.synthetic_records import MakeRecord
 
 
 @pytest.fixture

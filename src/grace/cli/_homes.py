@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
-from grace.learner.home import Home
+from grace.home.store import Home
 from grace.storage import atomic
-from grace.storage.errors import BusyError
+from grace.text.refusals import BusyError
 
 
 def find(model: Path, *, discard: bool = False) -> Home | None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from grace.cli._columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
-from grace.data.folder_tree import printable
-from grace.learner.inventory import InUse, Inventory
-from grace.studies.units import in_bytes, in_count, in_percent
+from grace.home.inventory import InUse, Inventory
+from grace.text.escaping import printable
+from grace.text.units import in_bytes, in_count, in_percent
 
 
 def as_lines(inventory: Inventory) -> Iterator[str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from grace.capacity.threshold import Threshold
 from grace.cli._columns import aligned
-from grace.learner.ledger import Entry, as_row
-from grace.studies.units import in_bytes, in_count, in_percent, in_seconds
+from grace.home.ledger import Entry, as_row
+from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
 def as_lines(entries: Sequence[Entry], initial: Threshold | None) -> list[str]:

@@ -12,8 +12,8 @@ import typer
 from grace.cli._creation import Wish
 from grace.cli._homes import find, is_unborn, tidied
 from grace.configs.experiment import ExperimentSettings
-from grace.learner.document import Document
-from grace.learner.home import Home
+from grace.home.document import Document
+from grace.home.store import Home
 from grace.storage import atomic
 
 # torch is imported where images are, so that what is wrong with settings is told at once.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from typing_extensions import override
 
 from grace.cli._columns import padded, widest
-from grace.data.folder_tree import printable
+from grace.text.escaping import printable
 
 if TYPE_CHECKING:
     from grace.learner.prediction import Prediction

@@ -8,8 +8,8 @@ from typing import Any
 from grace.cli._columns import aligned
 from grace.cli._lesson import Lesson
 from grace.cli._why import why
-from grace.learner.document import Update
-from grace.studies.units import in_bytes, in_count, in_percent, in_seconds
+from grace.home.document import Update
+from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
 def page(lesson: Lesson, width: int | None) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grace.cli._clock import in_clock
-from grace.studies.units import in_bytes, in_count, in_percent
+from grace.text.units import in_bytes, in_count, in_percent
 
 
 def header() -> str:

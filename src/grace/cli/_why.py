@@ -1,8 +1,8 @@
 """Why an update ended as it did, in a sentence. Torch-free."""
 
 from grace.configs.experiment import ExperimentSettings
-from grace.data.folder_tree import printable
-from grace.learner.document import Update
+from grace.home.document import Update
+from grace.text.escaping import printable
 
 _DONE = {
     "base": "trained afresh",

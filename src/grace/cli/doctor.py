@@ -11,7 +11,7 @@ import typer
 from grace.cli._errors import one_line_errors
 
 if TYPE_CHECKING:
-    from grace.learner.doctor import Examination
+    from grace.data.doctor import Examination
     from grace.learner.estimate import Estimate
     from grace.learner.learner import Learner
 
@@ -46,7 +46,7 @@ def doctor(
     with one_line_errors():
         from grace.cli._errors import one_line_warnings
         from grace.configs.load import load_experiment
-        from grace.learner.doctor import examine
+        from grace.data.doctor import examine
         from grace.learner.estimate import estimate
         from grace.learner.learner import Learner
 
@@ -103,7 +103,7 @@ def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
 
 
 def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[str]:
-    from grace.studies.units import in_bytes, in_seconds
+    from grace.text.units import in_bytes, in_seconds
 
     lines = [f"{images}: {found.num_images} images in {len(found.classes)} classes", ""]
     lines += _classes(found)

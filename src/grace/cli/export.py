@@ -37,7 +37,7 @@ def export(
 
         from grace.learner.export import latency, load_onnx
         from grace.learner.learner import Learner
-        from grace.studies.units import in_bytes
+        from grace.text.units import in_bytes
 
         learner = Learner.load(model, version)
         exported = learner.export(path, replace=force)

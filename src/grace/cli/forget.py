@@ -11,7 +11,7 @@ import typer
 from grace.cli._errors import one_line_errors
 
 if TYPE_CHECKING:
-    from grace.learner.home import Home
+    from grace.home.store import Home
 
 
 def forget(
@@ -24,7 +24,7 @@ def forget(
     Its index stays, and the weights are not unlearnt.
     """
     with one_line_errors():
-        from grace.learner.home import Home
+        from grace.home.store import Home
 
         home, name = Home.open(model), unicodedata.normalize("NFC", name)
         versions = _versions_with(home, name)
@@ -46,7 +46,7 @@ def _versions_with(home: "Home", name: str) -> list[int]:
     Raises:
         ValueError: if no version ever had it, or it may not be forgotten now.
     """
-    from grace.configs._nearest import did_you_mean
+    from grace.text.nearest import did_you_mean
 
     documents, current = home.documents(), home.current()
     known = {name for document in documents for name in document.class_names}

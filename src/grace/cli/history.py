@@ -34,8 +34,8 @@ def history(
         if json and csv:
             raise ValueError("--json and --csv are two forms: give one of them")
         from grace.cli._ledger_table import as_csv, as_json, as_lines, note_on
-        from grace.learner.home import Home
-        from grace.learner.ledger import ledger, other_threshold
+        from grace.home.ledger import ledger, other_threshold
+        from grace.home.store import Home
 
         home = Home.open(model)
         documents = home.documents()

@@ -15,8 +15,8 @@ def info(
     """Tell what a learner knows, what it is made of, and what it takes."""
     with one_line_errors():
         from grace.cli._info_page import as_json, as_lines
-        from grace.learner.home import Home
-        from grace.learner.inventory import take_inventory
+        from grace.home.inventory import take_inventory
+        from grace.home.store import Home
 
         inventory = take_inventory(Home.open(model))
         for line in [as_json(inventory)] if json else as_lines(inventory):

@@ -149,7 +149,7 @@ def _discard(model: Path, *, wanted: bool) -> None:
     if not wanted:
         raise ValueError("nothing to learn: give the folder of the new images")
     from grace.cli._homes import find
-    from grace.learner.home import Home
+    from grace.home.store import Home
 
     was_pending = Home.open(model).pending()
     find(model, discard=True)

@@ -15,7 +15,7 @@ from rich.text import Text
 from grace.cli import _task_table
 from grace.cli._clock import RunClock, in_clock
 from grace.record import RunRecord
-from grace.studies.units import in_percent
+from grace.text.units import in_percent
 
 
 @final

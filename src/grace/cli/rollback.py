@@ -21,8 +21,8 @@ def rollback(
 ) -> None:
     """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
     with one_line_errors():
-        from grace.learner.home import Home
-        from grace.storage.errors import DamagedError
+        from grace.home.store import Home
+        from grace.text.refusals import DamagedError
 
         home = Home.open(model)
         wanted = home.document(version)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from grace.configs._nearest import did_you_mean, nearest
+from grace.text.nearest import did_you_mean, nearest
 
 Model = type[BaseModel]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, final, get_args
 
 from pydantic import BeforeValidator
 
-from grace.configs._nearest import did_you_mean
+from grace.text.nearest import did_you_mean
 
 AugmentationName = Literal["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
 """Augmentations with a name of their own."""

@@ -26,13 +26,13 @@ from grace.configs._merge import (
     without_backbone,
 )
 from grace.configs._merge import parse_overrides as _parse_overrides
-from grace.configs._nearest import did_you_mean
 from grace.configs._problems import booleans_as_numbers, problems_of
 from grace.configs.describe import describe_settings
 from grace.configs.effects import settings_without_effect
 from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.flat import flatten
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
+from grace.text.nearest import did_you_mean
 
 
 @final

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, final
 from pydantic import Field
 
 from grace.configs import methods
-from grace.configs._nearest import did_you_mean
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.outside import installed, load_outside
+from grace.text.nearest import did_you_mean
 
 Kind = Literal["method", "dataset"]
 

@@ -2,11 +2,12 @@
 
 import os
 import stat
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
+
+from grace.data.class_names import twins
 
 
 @final
@@ -83,47 +84,6 @@ def folders_in(root: Path) -> list[str]:
 def loose_images(root: Path) -> list[Path]:
     """Return the image files directly in ``root``, sorted; errors as in ``folders_in``."""
     return [entry for entry in _entries(root) if is_image(entry.name) and not _is_folder(entry)]
-
-
-def twins(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of names that differ only in case or in how Unicode spells them."""
-    spelled: dict[str, str] = {}
-    found: list[tuple[str, str]] = []
-    for name in names:
-        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-        if key in spelled:
-            found.append((spelled[key], name))
-        spelled.setdefault(key, name)
-    return found
-
-
-def class_name(folder: str) -> str:
-    """Return the name of a class from that of its folder, in Unicode's composed form (NFC).
-
-    Raises:
-        ValueError: if it is blank, has a character that is no text (controls, line breaks, bytes
-            that are not Unicode), or is longer than 255 bytes, as file systems have it.
-    """
-    name = unicodedata.normalize("NFC", folder)
-    if not name.strip():
-        reason = "is blank"
-    elif printable(name) != name:
-        reason = "has a control character, a line break or bytes that are not UTF-8"
-    elif len(name.encode()) > 255:
-        reason = f"has {len(name.encode())} bytes, more than 255"
-    else:
-        return name
-    raise ValueError(f"the class name '{printable(name)}' {reason}: rename its folder")
-
-
-def printable(text: str) -> str:
-    """Return text on one line, with escapes for what is no text (controls, stray bytes)."""
-    return "".join(
-        character.encode("unicode_escape").decode()
-        if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
-        else character
-        for character in text
-    )
 
 
 @final

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from grace.configs._nearest import did_you_mean
 from grace.configs.experiment import DataSettings
 from grace.randomness import generator
+from grace.text.nearest import did_you_mean
 
 
 def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[int]:

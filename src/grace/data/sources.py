@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from grace.configs._nearest import did_you_mean
 from grace.configs.experiment import DataSettings
 from grace.configs.registry import DATASETS
+from grace.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from grace.data.images import Dataset

@@ -5,18 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.data.folder_tree import (
-    FoundFiles,
-    class_folders,
-    class_name,
-    files_below,
-    folders_in,
-    printable,
-)
+from grace.data.class_names import class_name
+from grace.data.folder_tree import FoundFiles, class_folders, files_below, folders_in
 from grace.data.inspection import ImageFacts, Unreadable, inspect_images
 from grace.data.selection import duplicates
 from grace.data.update_folder import copies
 from grace.data.update_parts import UpdateParts, update_parts
+from grace.text.escaping import printable
 
 
 @final

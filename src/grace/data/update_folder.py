@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.configs._nearest import did_you_mean
+from grace.data.class_names import class_name
 from grace.data.decoding import other_size, read_all
-from grace.data.folder_tree import (
-    check_has_images,
-    class_folders,
-    class_name,
-    files_below,
-    printable,
-)
+from grace.data.folder_tree import check_has_images, class_folders, files_below
 from grace.data.images import TensorImages
 from grace.data.selection import duplicates, duplicates_note, pixel_keys
 from grace.data.update_parts import update_parts
+from grace.text.escaping import printable
+from grace.text.nearest import did_you_mean
 
 Named = Sequence[tuple[Path, str]]
 

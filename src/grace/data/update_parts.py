@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.data.folder_tree import folders_in, loose_images, printable, splits
+from grace.data.folder_tree import folders_in, loose_images, splits
+from grace.text.escaping import printable
 
 
 @final

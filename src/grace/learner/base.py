@@ -25,16 +25,16 @@ from grace.engine.phase import Phase
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
+from grace.home.ceiling import Ceiling, set_aside
+from grace.home.document import Accuracies, Update
+from grace.home.journal import Journal
+from grace.home.store import Creation
 from grace.learner import saving
-from grace.learner.ceiling import Ceiling, set_aside
-from grace.learner.document import Accuracies, Update
 from grace.learner.evaluation import accuracy, scores
 from grace.learner.export import Preprocessing
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
-from grace.learner.home import Creation
 from grace.learner.intake import AnyImages, Intake, as_images, class_indices, divide, take_in
-from grace.learner.journal import Journal
 from grace.learner.unknown import cutoff, familiarity
 from grace.methods.base import Classifier, Method, Outcome
 from grace.methods.workshop import Workshop

@@ -4,7 +4,6 @@ Shapes: N images.
 """
 
 import hashlib
-import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace.data.class_names import class_name, spelling
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.memory import ExemplarMemory
-from grace.learner.document import fits, spelling
 from grace.learner.held_out import HeldOut, first_wanted, hold_out, image_keys
 
 AnyImages = Images | Tensor | np.ndarray[Any, Any]
@@ -191,11 +190,4 @@ def _labelled(
     if len(images) != len(labels):
         raise ValueError(f"{len(images)} images but {len(labels)} labels: give one label each")
     data = as_images(images, shape)
-    names = [unicodedata.normalize("NFC", str(name)) for name in labels]
-    for name in sorted(set(names)):
-        if not fits(name):
-            raise ValueError(
-                f"class name {name[:60]!r} is empty, longer than 255 bytes or not printable: "
-                "rename it"
-            )
-    return data, names
+    return data, [class_name(str(name)) for name in labels]

@@ -11,12 +11,12 @@ from grace.configs.load import load_experiment
 from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import for_channels
 from grace.engine.progress import Progress
+from grace.home.document import Document, Update
+from grace.home.journal import Journal
+from grace.home.store import Home
 from grace.learner import saving
 from grace.learner.base import BaseLearner
-from grace.learner.document import Document, Update
-from grace.learner.home import Home
 from grace.learner.intake import AnyImages, Intake, take_in
-from grace.learner.journal import Journal
 
 
 @final

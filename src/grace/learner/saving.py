@@ -17,14 +17,15 @@ from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
 from grace.engine.work import Seconds
-from grace.learner.document import Document, ObjectRef, Update
+from grace.home.document import Document, ObjectRef, Update
+from grace.home.store import Creation, Home, Put
 from grace.learner.held_out import HeldOut
-from grace.learner.home import Creation, Home, Put
 from grace.methods.base import Method
 from grace.methods.kept import MethodState
-from grace.storage.errors import DamagedError, one_line
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
+from grace.text.escaping import one_line
+from grace.text.refusals import DamagedError
 
 
 @final

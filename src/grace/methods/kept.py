@@ -20,8 +20,8 @@ from typing_extensions import override
 from grace.methods.workshop import Outline, Workshop
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
-from grace.storage.errors import DamagedError
 from grace.storage.tensors import encoded_size
+from grace.text.refusals import DamagedError
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, in groups that change together: a backbone, a head."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from grace.storage.errors import DamagedError, one_line
+from grace.text.escaping import one_line
+from grace.text.refusals import DamagedError
 
 
 def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:

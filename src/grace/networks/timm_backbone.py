@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
-from grace.storage.errors import one_line
+from grace.text.escaping import one_line
 
 Form = Literal["resnet", "map", "channels_last", "tokens", "vector"]
 """How a model gives its maps: five stages; or one that gives (B, c, h, w), (B, h, w, c), (B, T, d)

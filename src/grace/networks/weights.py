@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grace.configs._nearest import nearest
 from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone
 from grace.networks.timm_backbone import TimmBackbone, pretrained_state
 from grace.networks.torchvision_resnet import TorchvisionResNet
-from grace.storage.errors import one_line
 from grace.storage.memory import refuse_too_large
 from grace.storage.reading import read_exactly
 from grace.storage.tensors import decode, encode
+from grace.text.escaping import one_line
+from grace.text.nearest import nearest
 
 _COUNTER = "num_batches_tracked"
 """The last part of the name of batch norm's step counter, which no output depends on."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from grace.learner import metrics
+from grace.record import metrics
 
 
 class _Frozen(BaseModel):

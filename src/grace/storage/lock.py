@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grace.storage.errors import BusyError, DamagedError
+from grace.text.refusals import BusyError, DamagedError
 
 _FLAGS = os.O_RDWR | os.O_CREAT
 

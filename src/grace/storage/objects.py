@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import final
 
 from grace.storage.atomic import remove_leftovers, sync_folder, write_bytes
-from grace.storage.errors import DamagedError
 from grace.storage.reading import read_exactly
+from grace.text.refusals import DamagedError
 
 _SUFFIX = ".safetensors"
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from grace.storage.errors import DamagedError
+from grace.text.refusals import DamagedError
 
 _FLAGS = os.O_RDONLY
 if sys.platform == "win32":

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from grace.storage.errors import DamagedError
+from grace.text.refusals import DamagedError
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from grace.storage.errors import DamagedError
 from grace.storage.strict_json import dump, parse
+from grace.text.refusals import DamagedError
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_DIMENSIONS = 8

@@ -9,9 +9,9 @@ from grace.configs.describe import SettingRow, describe_settings
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.flat import flatten
 from grace.record import RunRecord, TaskRecord
-from grace.studies._html import element, escape
 from grace.studies.tables import has_task_aware
-from grace.studies.units import in_bytes, in_percent, in_seconds
+from grace.text.html import element, escape
+from grace.text.units import in_bytes, in_percent, in_seconds
 
 
 def run_panel(record: RunRecord, number: int, charts: str) -> str:

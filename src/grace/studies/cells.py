@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.configs._nearest import did_you_mean
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS, REFUSED_METHODS, why_unknown
+from grace.text.nearest import did_you_mean
 
 
 @final

@@ -18,7 +18,6 @@ import grace
 from grace.record import RunRecord
 from grace.storage.atomic import write_text
 from grace.studies import figures
-from grace.studies._html import element, escape, join
 from grace.studies._run_panel import run_panel
 from grace.studies.figures import Figure, Style
 from grace.studies.groups import Group
@@ -29,6 +28,7 @@ from grace.studies.tables import (
     headings,
     lone_class_note,
 )
+from grace.text.html import element, escape, join
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:

@@ -6,7 +6,7 @@ from datetime import datetime
 from grace.record import RunRecord
 from grace.studies.groups import Group, group_records, spread
 from grace.studies.tables import comparison_table, has_task_aware, to_markdown
-from grace.studies.units import in_percent, in_seconds
+from grace.text.units import in_percent, in_seconds
 
 
 def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | None = None) -> str:

@@ -1,0 +1,101 @@
+"""Names of classes: which are allowed, which are the same, which look alike."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+
+from grace.text.escaping import printable
+
+
+def class_name(text: str) -> str:
+    """Return a class's name in Unicode's composed form (NFC), if it is allowed.
+
+    Args:
+        text: as somebody wrote it, or the name of a folder.
+
+    Raises:
+        ValueError: if it is blank, has a character that a terminal does not show (controls, line
+            breaks, bytes that are not UTF-8), or has more than 255 bytes, which no folder can have.
+    """
+    name = unicodedata.normalize("NFC", text)
+    if not name.strip():
+        reason = "is blank"
+    elif not name.isprintable():
+        reason = "has a control character, a line break or bytes that are not UTF-8"
+    elif len(name.encode()) > 255:
+        reason = f"has {len(name.encode())} bytes, more than 255"
+    else:
+        return name
+    raise ValueError(f"the class name '{printable(name)}' {reason}: rename its folder")
+
+
+def spelling(name: str) -> str:
+    """Return what a person takes for the same name: without case and spellings of Unicode."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def twins(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of names that differ only in case or in how Unicode spells them."""
+    spelled: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for name in names:
+        key = spelling(name)
+        if key in spelled:
+            found.append((spelled[key], name))
+        spelled.setdefault(key, name)
+    return found
+
+
+def similar_names(
+    names: Sequence[str], known: Sequence[str] = (), cutoff: float = 0.85
+) -> Iterator[tuple[str, str]]:
+    """Find names that look like a known name or like each other.
+
+    Two names do if they differ only in case, separators or an English plural, or if difflib's
+    ratio, 2·(matching letters) / (all letters), exceeds ``cutoff``. Names whose digits differ do
+    not: "class_12" is not a misspelt "class_13".
+
+    Args:
+        names: names to look at, all different.
+        known: names that stand already; those among ``names`` too are not compared with themselves.
+        cutoff: ratio in [0, 1].
+
+    Yields:
+        A name, and the known or earlier name that it looks like.
+    """
+    others = [name for name in known if name not in set(names)]
+    every = [*others, *names]
+    folded = [_folded(name) for name in every]
+    digits = [re.findall(r"\d+", text) for text in folded]
+    # Only the second sequence is analysed, so it is the one that stays.
+    matcher = SequenceMatcher(autojunk=False)
+    for later in range(len(others), len(every)):
+        text = folded[later]
+        matcher.set_seq2(text)
+        for earlier in range(later):
+            if digits[earlier] == digits[later] and _is_like(
+                folded[earlier], text, matcher, cutoff
+            ):
+                yield every[later], every[earlier]
+
+
+def _is_like(other: str, text: str, matcher: SequenceMatcher[str], cutoff: float) -> bool:
+    """Compare two folded names; the matcher has ``text`` as its second sequence."""
+    if other == text or _is_plural(other, text) or _is_plural(text, other):
+        return True
+    # No ratio exceeds that of a short name that is wholly within a long one.
+    if 2 * min(len(other), len(text)) <= cutoff * (len(other) + len(text)):
+        return False
+    matcher.set_seq1(other)
+    return matcher.quick_ratio() > cutoff and matcher.ratio() > cutoff
+
+
+def _folded(name: str) -> str:
+    """Return a name without what people change between spellings: case and separators."""
+    text = spelling(name)
+    return re.sub(r"[\s_.-]", "", text) or text
+
+
+def _is_plural(many: str, one: str) -> bool:
+    return many in (one + "s", one + "es") or (one.endswith("y") and many == one[:-1] + "ies")

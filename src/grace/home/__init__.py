@@ -1,0 +1,1 @@
+"""A learner on disk: its versions, the journal of an unfinished update, its ceiling."""

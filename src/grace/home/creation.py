@@ -1,0 +1,47 @@
+"""What every version of a learner has in common: ``model.json``. Torch-free."""
+
+from collections.abc import Sequence
+from typing import Literal, Self, final
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from grace.configs.experiment import ExperimentSettings
+from grace.home.document import Mean, Shape, Spread, first_problem, refuse_other_channels
+
+
+@final
+class Creation(BaseModel):
+    """What a learner was created as."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal[1] = 1
+    kind: Literal["grace learner"] = "grace learner"
+    settings: ExperimentSettings
+    shape: Shape
+    mean: tuple[Mean, ...]
+    std: tuple[Spread, ...]
+
+    @model_validator(mode="after")
+    def _has_a_number_for_each_channel(self) -> Self:
+        refuse_other_channels(self.shape, self.mean, self.std)
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        settings: ExperimentSettings,
+        shape: Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> Self:
+        """Check what a learner is made as.
+
+        Raises:
+            ValueError: for images larger than 1024 pixels, or unusable constants.
+        """
+        given = {"shape": tuple(shape), "mean": tuple(mean), "std": tuple(std)}
+        try:
+            return cls.model_validate({"settings": settings, **given})
+        except ValidationError as error:
+            raise ValueError(f"no learner can be made: {first_problem(error)}") from None

@@ -1,0 +1,279 @@
+"""The document of one version: everything about a learner but its tensors. Torch-free.
+
+Every field is checked when a document is read: it may be a stranger's.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from grace.configs.experiment import ExperimentSettings
+from grace.data.class_names import class_name, spelling
+from grace.engine.work import WorkDone
+from grace.methods.outcome import Outcome
+from grace.storage import strict_json
+from grace.storage.objects import Ref
+from grace.text.escaping import printable
+from grace.text.refusals import DamagedError, NewerFormatError
+
+FORMAT = 1
+"""The format of documents that this grace writes."""
+MAX_BYTES = 1 << 25
+"""The largest document that is read: some 100,000 classes."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Side = Annotated[int, Field(ge=1, le=1024)]
+Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
+Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
+Spread = Annotated[float, Field(gt=1e-6, le=1e6)]
+"""A standard deviation that can be divided by."""
+Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
+"""Plain text that a terminal only shows."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@final
+class Accuracies(_Strict):
+    """Accuracy on held-out images before and after an update, as shares; none without such images.
+
+    ``old`` are the classes known before the update, ``new`` those it brought.
+    """
+
+    old_before: Share | None = None
+    old_after: Share | None = None
+    new_after: Share | None = None
+    num_old: int = 0
+    """Held-out images of old classes."""
+    num_new: int = 0
+    teacher: Share | None = None
+    """Of the expanded network on all held-out images, before it was compressed."""
+    student: Share | None = None
+    """Of the compressed one on the same images."""
+
+    @property
+    def drop(self) -> float | None:
+        """What the update cost old classes, in points of percent."""
+        if self.old_before is None or self.old_after is None:
+            return None
+        return 100 * (self.old_before - self.old_after)
+
+    @property
+    def compression_cost(self) -> float | None:
+        """What compression cost on all classes, in points of percent."""
+        if self.teacher is None or self.student is None:
+            return None
+        return 100 * (self.teacher - self.student)
+
+
+@final
+class Update(_Strict):
+    """What one update did: the method's outcome, the work it cost, sizes and accuracies."""
+
+    task: int = Field(ge=1)
+    new_class_names: tuple[str, ...]
+    revived_class_names: tuple[str, ...] = ()
+    outcome: Outcome
+    work: tuple[WorkDone, ...] = ()
+    """Only the last update of a saved learner has it."""
+    num_images: int = 0
+    """Images that were trained on, exemplars not counted."""
+    num_backbones: tuple[int, int] = (0, 0)
+    """Before and after."""
+    num_parameters: tuple[int, int] = (0, 0)
+    """Before and after."""
+    num_bytes: int = 0
+    """Of the version it made: weights, method state, all images."""
+    num_exemplars: int = 0
+    accuracy: Accuracies = Accuracies()
+    max_drop: float | None = None
+    """Points of percent that old classes were allowed to lose."""
+    seconds: float = 0.0
+    date: Line = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether old classes kept what the gate demands."""
+        drop = self.accuracy.drop
+        # A hair's breadth, so that 80 % to 70 % is a drop of 10 points.
+        return self.max_drop is None or drop is None or drop <= self.max_drop + 1e-9
+
+
+@final
+class ObjectRef(_Strict):
+    """An object of the learner's store, by content."""
+
+    sha256: Sha256
+    bytes: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, ref: Ref) -> "ObjectRef":
+        """Note a stored object."""
+        return cls(sha256=ref.sha256, bytes=ref.num_bytes)
+
+    @property
+    def ref(self) -> Ref:
+        """The store's own name for it."""
+        return Ref(self.sha256, self.bytes)
+
+
+@final
+class Document(_Strict):
+    """One version of a learner."""
+
+    format: Literal[1] = 1
+    number: int = Field(ge=1)
+    parent: int | None = Field(None, ge=1)
+    status: Literal["accepted", "rejected"]
+    digest: Sha256 | None = None
+    """Of the images of its last update; none where it was not learnt in its home."""
+    created: Line
+    grace_version: Line
+    settings: ExperimentSettings
+    shape: Shape
+    mean: tuple[Mean, ...]
+    std: tuple[Spread, ...]
+    class_names: tuple[str, ...]
+    forgotten: tuple[int, ...] = ()
+    """Indices of forgotten classes, ascending."""
+    values: dict[str, Any]
+    """The method's own."""
+    parts: dict[str, ObjectRef]
+    """The method's tensors."""
+    original_counts: dict[int, Annotated[int, Field(ge=1)]] = {}
+    exemplars: dict[int, ObjectRef] = {}
+    validation: dict[int, ObjectRef] = {}
+    calibration: ObjectRef | None = None
+    """Scores of held-out images, from which what is unknown is told apart."""
+    history: tuple[Update, ...]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        num_classes = len(self.class_names)
+        if not self.history or num_classes < 2:
+            raise ValueError("nothing has been learnt in it")
+        refuse_other_channels(self.shape, self.mean, self.std)
+        for name in self.class_names:
+            class_name(name)
+        if len({spelling(name) for name in self.class_names}) < num_classes:
+            raise ValueError("two classes have one name")
+        learnt = [name for update in self.history for name in update.new_class_names]
+        if tuple(learnt) != self.class_names:
+            raise ValueError("the classes of its history are not its classes")
+        if not {n for u in self.history for n in u.revived_class_names} <= set(learnt):
+            raise ValueError("its history revives a class that was never learnt")
+        if [update.task for update in self.history] != list(range(1, len(self.history) + 1)):
+            raise ValueError("its history has gaps")
+        if list(self.forgotten) != sorted(set(self.forgotten)):
+            raise ValueError("its forgotten classes are not in order")
+        if len({ref.sha256 for ref in self.parts.values()}) < len(self.parts):
+            raise ValueError("two of its parts are one object")
+        if not set(self.parts).isdisjoint(self._others):
+            raise ValueError("a part has the name of something else")
+        groups = (self.original_counts, self.exemplars, self.validation)
+        indices = {index for group in groups for index in group} | set(self.forgotten)
+        if not indices <= set(range(num_classes)):
+            raise ValueError("it names a class index that is none")
+        if not set(self.forgotten).isdisjoint({*self.exemplars, *self.validation}):
+            raise ValueError("it keeps images of a forgotten class")
+        return self
+
+    @property
+    def objects(self) -> Mapping[str, ObjectRef]:
+        """All objects of this version by what they are."""
+        return {**self.parts, **self._others}
+
+    @property
+    def _others(self) -> Mapping[str, ObjectRef]:
+        """Its objects that are not the method's."""
+        return {
+            **{f"exemplars of class {index}": ref for index, ref in self.exemplars.items()},
+            **{f"held-out images of class {i}": ref for i, ref in self.validation.items()},
+            **({"calibration": self.calibration} if self.calibration else {}),
+        }
+
+    @property
+    def live_class_names(self) -> Sequence[str]:
+        """Names of the classes that were not forgotten, in the order of their indices."""
+        hidden = set(self.forgotten)
+        return [name for index, name in enumerate(self.class_names) if index not in hidden]
+
+    def without(self, name: str) -> "Document":
+        """Return this version with one class forgotten: masked, and none of its images kept.
+
+        The scores of held-out images are no longer what they were: they are left out, and taken
+        anew when the version is loaded.
+        """
+        index = self.class_names.index(name)
+        groups = ("original_counts", "exemplars", "validation")
+        kept = {
+            group: {i: value for i, value in getattr(self, group).items() if i != index}
+            for group in groups
+        }
+        forgotten = tuple(sorted({*self.forgotten, index}))
+        return self.model_copy(update={**kept, "forgotten": forgotten, "calibration": None})
+
+    def dump(self) -> bytes:
+        """Write it as JSON."""
+        return strict_json.dump(self.model_dump(mode="json"))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of this version on disk: the document and all its objects, each counted once."""
+        objects = {ref.sha256: ref.bytes for ref in self.objects.values()}
+        return len(self.dump()) + sum(objects.values())
+
+
+def refuse_other_channels(shape: Shape, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuse images that are neither grey nor colour, or other constants than theirs."""
+    if shape[0] == 2 or {len(mean), len(std)} != {shape[0]}:
+        raise ValueError("mean and std need one number for each of 1 or 3 channels")
+
+
+def parse_document(data: bytes, what: str) -> Document:
+    """Read a document.
+
+    Args:
+        data: the file's bytes.
+        what: names the file in errors.
+
+    Raises:
+        NewerFormatError: if it was written by a newer grace.
+        DamagedError: if it is damaged or contradicts itself.
+    """
+    raw = strict_json.parse(data, what)
+    if not isinstance(raw, dict):
+        raise DamagedError(f"{what} is damaged: it is no document of a learner")
+    check_format(raw.get("format"), FORMAT, what)
+    try:
+        return Document.model_validate(raw)
+    except ValidationError as error:
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """Say in one line what is wrong; of what the file holds only what a terminal just shows."""
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in detail["loc"])[:200]
+    text = f"{where}: " if where else ""
+    text += detail["msg"].removeprefix("Value error, ")
+    return printable(text)
+
+
+def check_format(found: object, known: int, what: str) -> None:
+    """Refuse a format that this grace does not know.
+
+    Raises:
+        NewerFormatError: if it was written by a newer grace.
+        DamagedError: if it names no format.
+    """
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise DamagedError(f"{what} is damaged: it names no format")
+    if found > known:
+        raise NewerFormatError(
+            f"{what} has format {found}, this grace reads up to {known}: upgrade grace"
+        )

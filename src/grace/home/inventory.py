@@ -1,0 +1,162 @@
+"""What a saved learner is and holds, from its documents alone. Torch-free."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from grace.configs.experiment import ExperimentSettings
+from grace.home.document import Document, ObjectRef, Update
+from grace.home.store import Home
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClassEntry:
+    """One class of a learner; a number of images is none where it cannot be told."""
+
+    index: int
+    name: str
+    is_forgotten: bool
+    num_exemplars: int | None
+    num_held_out: int | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SavedBytes:
+    """Bytes of one version by kind; what two kinds share is counted with the first."""
+
+    weights: int
+    """Weights and method state."""
+    exemplars: int
+    held_out: int
+    """Held-out images and their scores."""
+    document: int
+
+    @property
+    def total(self) -> int:
+        """Of all kinds: what the ceiling bounds."""
+        return self.weights + self.exemplars + self.held_out + self.document
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InUse:
+    """What the version in use knows and holds."""
+
+    document: Document
+    classes: Sequence[ClassEntry]
+    num_bytes: SavedBytes
+    assessed: Update | None
+    """The last update that measured a saturation."""
+
+    @property
+    def last(self) -> Update:
+        """The update that made it."""
+        return self.document.history[-1]
+
+    @property
+    def created(self) -> str:
+        """When the learner's first update was over."""
+        return self.document.history[0].date
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """A learner's home: its versions, and what the one in use holds."""
+
+    path: Path
+    settings: ExperimentSettings
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    versions: Sequence[int]
+    rejected: Sequence[int]
+    in_use: InUse | None
+    """None before the first update is over."""
+    is_interrupted: bool
+    """Whether an update was interrupted."""
+    num_bytes: int
+    """Of all versions together, what they share counted once."""
+
+
+def take_inventory(home: Home) -> Inventory:
+    """Read the documents of a home and sum up what they say.
+
+    Raises:
+        DamagedError: if a document cannot be trusted.
+    """
+    documents = {document.number: document for document in home.documents()}
+    number = home.current()
+    # A number without a document is refused where the document is read.
+    current = None if number is None else documents.get(number) or home.document(number)
+    source = home.creation if current is None else current
+    refs = [ref for document in documents.values() for ref in document.objects.values()]
+    return Inventory(
+        path=home.path,
+        settings=source.settings,
+        shape=source.shape,
+        mean=source.mean,
+        std=source.std,
+        versions=list(documents),
+        rejected=[number for number, own in documents.items() if own.status == "rejected"],
+        in_use=None if current is None else _in_use(current),
+        is_interrupted=home.pending(),
+        num_bytes=_count(refs, set()) + sum(len(own.dump()) for own in documents.values()),
+    )
+
+
+def num_images(num_bytes: int, shape: tuple[int, int, int]) -> int | None:
+    """Tell how many images a stored object holds from its size.
+
+    Args:
+        num_bytes: of the object: a header of 72 to 112 bytes, then the pixels.
+        shape: (C, H, W) of each image.
+
+    Returns:
+        The number; none for images of so few pixels that the header leaves it open.
+    """
+    image_bytes = math.prod(shape)
+    return (num_bytes - 72) // image_bytes if image_bytes > 40 else None
+
+
+def _in_use(document: Document) -> InUse:
+    def count(ref: ObjectRef | None) -> int | None:
+        return 0 if ref is None else num_images(ref.bytes, document.shape)
+
+    counted: set[str] = set()
+    calibration = [document.calibration] if document.calibration else []
+    return InUse(
+        document=document,
+        classes=[
+            ClassEntry(
+                index=index,
+                name=name,
+                is_forgotten=index in document.forgotten,
+                num_exemplars=count(document.exemplars.get(index)),
+                num_held_out=count(document.validation.get(index)),
+            )
+            for index, name in enumerate(document.class_names)
+        ],
+        num_bytes=SavedBytes(
+            weights=_count(document.parts.values(), counted),
+            exemplars=_count(document.exemplars.values(), counted),
+            held_out=_count([*document.validation.values(), *calibration], counted),
+            document=len(document.dump()),
+        ),
+        assessed=next(
+            (u for u in reversed(document.history) if u.outcome.saturation is not None), None
+        ),
+    )
+
+
+def _count(refs: Iterable[ObjectRef], counted: set[str]) -> int:
+    """Sum the bytes of objects that were not counted yet."""
+    total = 0
+    for ref in refs:
+        total += 0 if ref.sha256 in counted else ref.bytes
+        counted.add(ref.sha256)
+    return total

@@ -1,0 +1,268 @@
+"""The journal of an unfinished update: what a killed process finds done when it comes back.
+
+Entry *n* belongs to the n-th thing that ``learn`` yields. A sweep's entry holds its value, and for
+a gradient sweep the buffers that it moved; a phase's entry holds its last snapshot. ``learn`` is
+entered again and meets its own past: finished work is read, not repeated, and what was under way
+goes on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work
+counts as absent: doing the work again gives the same result.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from grace.engine.checkpoint import Known, Snapshot
+from grace.engine.parts import named_buffers
+from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
+from grace.engine.steps import PHASE_STATE
+from grace.engine.trainer import Trainer
+from grace.storage import atomic, strict_json, tensors
+from grace.storage.memory import memory_bytes
+from grace.storage.reading import read_small
+from grace.storage.values import put_together, take_apart
+from grace.text.refusals import DamagedError
+
+# What reading a forged entry may meet.
+_UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+_MOVED = "moved."
+"""Before the names of buffers in a gradient sweep's entry; those of its value are numbers."""
+
+
+@final
+class Journal:
+    """Carries out an update's work and keeps what is done in a folder.
+
+    Args:
+        folder: existing folder of the entries.
+        seconds_between: least time between two snapshots within one phase. Where writing is slow
+            it grows to ``seconds_per_second`` times what the last one took.
+        seconds_per_second: see there; 60 keeps snapshots below two percent of the time.
+    """
+
+    def __init__(
+        self, folder: Path, seconds_between: float = 20.0, seconds_per_second: float = 60.0
+    ) -> None:
+        self._folder = folder
+        self._between = seconds_between
+        self._share = seconds_per_second
+        self._next = time.monotonic() + seconds_between
+        self.was_read = False
+        """Whether some of its work was found and not done anew."""
+        self._common: Journal | None = None
+        """Where what other learners train alike is found and left, once it is finished."""
+
+    def share(self, folder: Path, trainer: Trainer) -> None:
+        """Find and leave there what learners train alike, if all that decides rounding is equal."""
+        rounding = f"{trainer.device.rounding}, {trainer.ranks.num_processes} processes"
+        place = folder / hashlib.sha256(rounding.encode()).hexdigest()[:16]
+        with suppress(OSError):  # Who cannot share trains alone.
+            place.mkdir(parents=True, exist_ok=True)
+            self._common = Journal(place)
+
+    def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+        """Carry out the ``number``-th item of an update, or find its result."""
+        if isinstance(item, Phase | Rounds):
+            own = _PhaseEntry(self, number, item)
+            if self._common is None or isinstance(item, Rounds) or not item.is_common:
+                return trainer.run(item, own)
+            common = _PhaseEntry(self._common, 0, item)
+            return trainer.run(item, _CommonPhase(own, common, item.recipe.epochs))
+        wanted = _sweep_key(item)
+        found = self._read(number, wanted)
+        if found is not None:
+            with suppress(*_UNFIT):
+                value = put_together(found[0]["value"], found[1])
+                known = Known(value, _seconds(found[0]["seconds"]), _moved(found[1]))
+                return trainer.recall(item, known)
+        result = trainer.run(item)
+        kept: dict[str, Tensor] = {}
+        entry = {
+            **wanted,
+            "value": take_apart(result, kept),
+            "seconds": trainer.work[-1].seconds.total,
+        }
+        if isinstance(item, GradientSweep):
+            kept |= {_MOVED + name: buffer for name, buffer in named_buffers(item.parts).items()}
+        self._write(number, entry, kept)
+        return result
+
+    def saved_phase(self, number: int, phase: Phase | Rounds) -> Snapshot | None:
+        """Find the last snapshot of a phase, or of phases in turn."""
+        found = self._read(number, _phase_key(phase))
+        if found is None:
+            return None
+        entry, kept = found
+        with suppress(*_UNFIT):
+            epochs = int(entry["snapshot"]["epochs"])
+            if not 0 < epochs <= phase.phases[0].recipe.epochs:
+                return None
+            return Snapshot(
+                epochs=epochs,
+                tensors=kept,
+                losses=_losses(entry["snapshot"]["losses"]),
+                seconds=_seconds(entry["snapshot"]["seconds"]),
+                scaler=dict(entry["snapshot"]["scaler"]),
+            )
+        return None
+
+    def offer_phase(
+        self, number: int, phase: Phase | Rounds, take: Callable[[], Snapshot], *, is_last: bool
+    ) -> None:
+        """Keep a phase's snapshot if it is the last one, or time for one."""
+        started = time.monotonic()
+        if not is_last and started < self._next:
+            return
+        snapshot = take()
+        facts = asdict(snapshot)
+        del facts["tensors"], facts["is_shared"]
+        self._write(number, {**_phase_key(phase), "snapshot": facts}, snapshot.tensors)
+        ended = time.monotonic()
+        self._next = ended + max(self._between, self._share * (ended - started))
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Blame the journal when what it said was done leads to what an update never meets.
+
+        Raises:
+            DamagedError: in place of an error of the program.
+        """
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, AttributeError, LookupError, TypeError, RuntimeError) as error:
+            if not (self.was_read or (self._common is not None and self._common.was_read)):
+                raise
+            raise DamagedError(
+                f"the unfinished update in '{self._folder}' does not go on: {error!r}: drop it "
+                "with --discard and learn again"
+            ) from error
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:04d}.safetensors"
+
+    def _read(
+        self, number: int, wanted: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], dict[str, Tensor]] | None:
+        path = self._path(number)
+        if not path.exists():
+            return None
+        with suppress(DamagedError):
+            data = read_small(path, f"'{path}'", (memory_bytes() or 1 << 36) // 4)
+            kept, metadata = tensors.decode(data, "journal")
+            text = metadata.get("entry", "null")
+            if metadata.get("sha256") != _digest(text, kept):
+                return None
+            entry = strict_json.parse(text.encode(), "journal")
+            if not isinstance(entry, dict) or not wanted.items() <= entry.items():
+                return None
+            # A phase's own tensors may start at infinity, weights must not get there.
+            weights = (tensor for name, tensor in kept.items() if PHASE_STATE not in name)
+            if all(bool(tensor.isfinite().all()) for tensor in weights):
+                self.was_read = True
+                return entry, kept
+        return None
+
+    def _write(self, number: int, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
+        text = strict_json.dump(entry).decode()
+        metadata = {"entry": text, "sha256": _digest(text, kept)}
+        atomic.write_bytes(self._path(number), tensors.encode(kept, metadata))
+
+
+@final
+class _PhaseEntry:
+    """The keeper of one phase: its entry of the journal."""
+
+    def __init__(self, journal: Journal, number: int, phase: Phase | Rounds) -> None:
+        self._journal = journal
+        self._number = number
+        self._phase = phase
+
+    def saved(self) -> Snapshot | None:
+        return self._journal.saved_phase(self._number, self._phase)
+
+    def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
+        self._journal.offer_phase(self._number, self._phase, take, is_last=is_last)
+
+
+@final
+class _CommonPhase:
+    """The keeper of a phase that others train alike: whoever finishes it first leaves it to all."""
+
+    def __init__(self, own: _PhaseEntry, common: _PhaseEntry, epochs: int) -> None:
+        self._own = own
+        self._common = common
+        self._epochs = epochs
+
+    def saved(self) -> Snapshot | None:
+        own = self._own.saved()
+        if own is not None and own.epochs == self._epochs:
+            return own
+        common = self._common.saved()
+        return own if common is None else replace(common, is_shared=True)
+
+    def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
+        self._own.offer(take, is_last=is_last)
+        if is_last:
+            with suppress(OSError):  # A full disk ends no run that has its own.
+                self._common.offer(take, is_last=True)
+
+
+def _seconds(value: object) -> float:
+    seconds = _finite(value)
+    if seconds < 0:
+        raise ValueError("no duration")
+    return seconds
+
+
+def _losses(values: Mapping[str, object]) -> dict[str, float]:
+    # Before the last slash stands the name of one of several phases.
+    if not all(name.rpartition("/")[2].isidentifier() for name in values):
+        raise ValueError("no names of losses")
+    return {name: _finite(value) for name, value in values.items()}
+
+
+def _finite(value: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("no number")
+    return float(value)
+
+
+def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
+    """Hash what an entry says and holds."""
+    digest = hashlib.sha256(text.encode())
+    digest.update(tensors.encode(kept))
+    return digest.hexdigest()
+
+
+def _phase_key(phase: Phase | Rounds) -> dict[str, Any]:
+    if isinstance(phase, Rounds):
+        turns = [_phase_key(turn) for turn in phase.phases]
+        return {"kind": "rounds", "name": phase.name, "phases": turns}
+    return {
+        "kind": "phase",
+        "name": phase.name,
+        "images": len(phase.data),
+        "recipe": phase.recipe.model_dump(mode="json"),
+    }
+
+
+def _sweep_key(sweep: Sweep | GradientSweep) -> dict[str, Any]:
+    key: dict[str, Any] = {"kind": "sweep", "name": sweep.name, "images": len(sweep.data)}
+    key["parts"] = list(sweep.parts)
+    if isinstance(sweep, GradientSweep):
+        key |= {"kind": "gradient sweep", "batch_size": sweep.batch_size}
+    return key
+
+
+def _moved(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    moved = {name: tensor for name, tensor in kept.items() if name.startswith(_MOVED)}
+    return {name.removeprefix(_MOVED): tensor for name, tensor in moved.items()}

@@ -1,0 +1,166 @@
+"""The capacity ledger: what every update decided, cost and brought. Torch-free."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from grace.capacity.threshold import Threshold, Verdict
+from grace.home.document import Document, Update
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One update of a learner with the version that it made."""
+
+    update: Update
+    version: int | None
+    """None where the update made no version, or one that was removed."""
+    parent: int | None
+    """The version it was learnt from; none for a first one."""
+    status: Literal["accepted", "rejected"]
+    is_current: bool
+    """Whether this is the version in use."""
+    num_classes: int
+    """Classes known after it, forgotten ones too."""
+    num_bytes: int | None
+    """Of the version: weights, method state and images, its document; none where not known."""
+    would: Verdict | None = None
+    """What another threshold would have decided; see ``what_if``."""
+
+
+def ledger(
+    documents: Sequence[Document], current: int | None, initial: Threshold | None = None
+) -> list[Entry]:
+    """List every update that the versions of a learner tell of, in the order of the versions.
+
+    Args:
+        documents: all versions, ascending.
+        current: number of the version in use.
+        initial: another threshold to judge the recorded saturations by.
+    """
+    entries: list[Entry] = []
+    told: set[Update] = set()
+    for document in documents:
+        history = [update.model_copy(update={"work": ()}) for update in document.history]
+        would = (
+            what_if(history, initial.initial, initial.decay) if initial else [None] * len(history)
+        )
+        num_classes = 0
+        for i, update in enumerate(history):
+            num_classes += len(update.new_class_names)
+            is_own = i == len(history) - 1
+            # Versions share the updates that they were both learnt from.
+            if not is_own and update in told:
+                continue
+            told.add(update)
+            entries.append(
+                Entry(
+                    update=update,
+                    version=document.number if is_own else None,
+                    parent=document.parent if is_own else None,
+                    status=document.status if is_own else "accepted",
+                    is_current=is_own and document.number == current,
+                    num_classes=num_classes,
+                    num_bytes=update.num_bytes or (document.num_bytes if is_own else None),
+                    would=would[i],
+                )
+            )
+    return entries
+
+
+def other_threshold(
+    documents: Sequence[Document], initial: float | None, decay: float | None
+) -> Threshold | None:
+    """Complete another threshold by the learner's own; none where nothing is asked for.
+
+    Raises:
+        ValueError: if no saturation was recorded that it could judge, or the learner's method has
+            no threshold of its own that could complete it.
+    """
+    if initial is None and decay is None:
+        return None
+    updates = [update for document in documents for update in document.history]
+    if all(update.outcome.saturation is None for update in updates):
+        raise ValueError(
+            "no update of this learner measured a saturation: there is nothing that another "
+            "threshold could judge"
+        )
+    method = documents[-1].settings.method
+    own = method.threshold_rule
+    if own is not None:
+        initial = own.initial if initial is None else initial
+        decay = own.decay if decay is None else decay
+    if initial is None or decay is None:
+        raise ValueError(
+            f"{method.name} has no threshold of its own: give both the threshold and its decay"
+        )
+    return Threshold(initial=initial, decay=decay)
+
+
+def what_if(updates: Sequence[Update], initial: float, decay: float) -> list[Verdict | None]:
+    """Tell what another threshold would have decided, given the saturations that were recorded.
+
+    It decays after each of its own compressions and starts again after each growth. What really
+    decided, a ceiling or a list of tasks as well, is not looked at: another network would have had
+    other saturations, so that only the verdicts up to the first other one are certain.
+
+    Args:
+        updates: of one learner, from its first.
+        initial: τ₁ in [0, 1].
+        decay: ρ in (0, 1].
+
+    Returns:
+        A verdict for each update, none where no saturation was recorded.
+
+    Raises:
+        ValueError: if a number is out of its range.
+    """
+    if not 0 <= initial <= 1:
+        raise ValueError(f"threshold {initial:g} must lie between 0 and 1")
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay {decay:g} must lie above 0 and not above 1")
+    threshold = Threshold(initial=initial, decay=decay)
+    verdicts: list[Verdict | None] = []
+    for update in updates:
+        saturation = update.outcome.saturation
+        if saturation is None:
+            verdicts.append(None)
+            continue
+        verdicts.append(threshold.verdict(saturation))
+        threshold = threshold.after(threshold.verdict(saturation))
+    return verdicts
+
+
+def as_row(entry: Entry) -> dict[str, Any]:
+    """Return an entry as flat, plain values: accuracies as shares, costs in points of percent."""
+    update, accuracy = entry.update, entry.update.accuracy
+    outcome = update.outcome
+    return {
+        "version": entry.version,
+        "parent": entry.parent,
+        "status": entry.status,
+        "in_use": entry.is_current,
+        "num_new_classes": len(update.new_class_names),
+        "num_classes": entry.num_classes,
+        "verdict": outcome.verdict,
+        "saturation": outcome.saturation,
+        "threshold": outcome.threshold,
+        "merge_weight": outcome.merge_weight,
+        "backbones_before": update.num_backbones[0],
+        "backbones_after": update.num_backbones[1],
+        "parameters_before": update.num_parameters[0],
+        "parameters_after": update.num_parameters[1],
+        "compression_cost_points": accuracy.compression_cost,
+        "old_accuracy_before": accuracy.old_before,
+        "old_accuracy_after": accuracy.old_after,
+        "new_accuracy": accuracy.new_after,
+        "num_held_out_old": accuracy.num_old,
+        "num_held_out_new": accuracy.num_new,
+        "max_drop_points": update.max_drop,
+        "num_images": update.num_images,
+        "num_exemplars": update.num_exemplars,
+        "num_bytes": entry.num_bytes,
+        "seconds": update.seconds,
+        "date": update.date,
+    }

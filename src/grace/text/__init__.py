@@ -1,0 +1,1 @@
+"""Words for people: units, escaping, near misses, refusals."""

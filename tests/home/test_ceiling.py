@@ -1,0 +1,298 @@
+"""A ceiling holds: no version takes more bytes on disk, whatever comes, and refusals name a way."""
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import (
+    BaseMethodSettings,
+    DERSettings,
+    EWCSettings,
+    FinetuneSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    JointSettings,
+    MemoSettings,
+    ReplaySettings,
+    WASettings,
+)
+from grace.home.ceiling import Ceiling, in_mb
+from grace.home.document import Update
+from grace.home.store import Home
+from grace.learner.learner import Learner
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+ONE = recipe()
+IMAGE_BYTES = 3 * SIZE * SIZE
+# ResNet-8 with its buffers as float32, by hand as in test_learner: about 0.3 MB.
+BACKBONE = 4 * (74_160 + 480 + 480) + 7 * 8
+
+
+def grows(**choices: Any) -> GraceSettings:
+    """GRACE that wants to grow at every update."""
+    return GraceSettings(base=ONE, grow=ONE, compress=ONE, **{"threshold": 0.0} | choices)
+
+
+def create(method: BaseMethodSettings, home: Path | None = None, **memory: Any) -> Learner:
+    chosen = settings(method, memory=MemorySettings(**{"size": None} | memory))
+    return Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+
+
+def teach(made: Learner, counts: Mapping[int, int], seed: int = 0) -> Update:
+    data = labelled(counts, seed=seed)
+    return made.update(data.images, class_names(data))
+
+
+def bytes_on_disk(home: Path, number: int) -> int:
+    """Of one version: its document, and each of its objects once."""
+    names = {ref.sha256 for ref in Home.open(home).document(number).objects.values()}
+    files = [home / "objects" / f"{name}.safetensors" for name in names]
+    return sum(path.stat().st_size for path in [home / "versions" / f"{number:04d}.json", *files])
+
+
+def named_budget(refusal: str) -> float:
+    found = re.search(r"raise memory.max_mb \(--max-mb\) to (\d+\.\d{3}),", refusal)
+    assert found is not None, refusal
+    return float(found[1])
+
+
+@final
+@dataclass(frozen=True)
+class Stream:
+    """What is learnt in turn, with which settings."""
+
+    method: BaseMethodSettings
+    size: int | None
+    validation: int
+    updates: Sequence[Mapping[int, int]]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    num_images = st.integers(1, 20)
+    updates: list[Mapping[int, int]] = []
+    known = 0
+    for _ in range(draw(st.integers(2, 3))):
+        new = draw(st.integers(1 if known else 2, 3))
+        counts = {index: draw(num_images) for index in range(known, known + new)}
+        if known and draw(st.booleans()):
+            counts[draw(st.integers(0, known - 1))] = draw(num_images)
+        updates.append(counts)
+        known += new
+    threshold = st.sampled_from([0.0, 0.0, 0.3, 1.0])
+    grace = st.builds(lambda value: grows(threshold=value), threshold)
+    others = st.sampled_from(
+        [
+            DERSettings(base=ONE, grow=ONE),
+            ReplaySettings(base=ONE, update=ONE),
+            FinetuneSettings(base=ONE, update=ONE),
+            EWCSettings(base=ONE, update=ONE),
+            FosterSettings(base=ONE, boost=ONE, compress=ONE),
+            ICaRLSettings(base=ONE, update=ONE),
+            MemoSettings(base=ONE, grow=ONE),
+            WASettings(base=ONE, update=ONE),
+        ]
+    )
+    method = draw(grace | others)
+    # iCaRL classifies by its exemplars and refuses to have none.
+    none = st.nothing() if method.name == "icarl" else st.just(0)
+    return Stream(
+        method=method,
+        size=draw(st.none() | none | st.integers(known, 60)),
+        validation=draw(st.integers(0, 3)),
+        updates=updates,
+    )
+
+
+# From less than a backbone, over little more than one, two and three, to more than all of it.
+budgets = st.floats(0.2, 0.4) | st.floats(0.2, 1.5) | st.just(9.0)
+
+
+class TestAnyStream:
+    def carry_out(
+        self, stream: Stream, max_mb: float, home: Path, upto: int
+    ) -> tuple[int, str, Learner]:
+        """Learn the first updates; returns how many were, the refusal, and the learner."""
+        made = create(
+            stream.method, home, size=stream.size, validation=stream.validation, max_mb=max_mb
+        )
+        for step, counts in enumerate(stream.updates[:upto]):
+            wants_images = stream.method.traits.memory == "exemplars" and stream.size != 0
+            try:
+                update = teach(made, counts, seed=step)
+            except ValueError as refusal:
+                assert not Home.open(home).pending()
+                return step, str(refusal), made
+            for number in Home.open(home).numbers():
+                assert bytes_on_disk(home, number) <= max_mb * 1e6
+            assert update.num_bytes <= max_mb * 1e6
+            if wants_images:
+                live = range(len(made.class_names))
+                assert all(len(made.method.memory.of_class(index)) >= 1 for index in live)
+        return upto, "", made
+
+    @hypothesis_settings(
+        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    @given(stream=streams(), max_mb=budgets)
+    def test_no_version_is_larger(self, stream: Stream, max_mb: float) -> None:
+        total = len(stream.updates)
+        with tempfile.TemporaryDirectory() as folder:
+            done, refusal, made = self.carry_out(stream, max_mb, Path(folder) / "home", total)
+            if done == total:
+                return
+            assert len(made.history) == done
+            enough = named_budget(refusal)
+            assert enough * 1e6 > max_mb * 1e6
+            # Never much more than one backbone more than there are, or as much as EWC has to say of
+            # its only one, and little beside it.
+            most = 2 if stream.method.name == "ewc" else made.size().num_backbones + 1
+            assert enough * 1e6 < most * (BACKBONE + 30_000) + 40_000
+            again = self.carry_out(stream, enough, Path(folder) / "again", done + 1)
+            assert again[:2] == (done + 1, "")
+
+
+class TestGrowth:
+    def test_without_room_it_compresses_and_the_threshold_decays(self, tmp_path: Path) -> None:
+        made = create(grows(threshold=0.1, threshold_decay=0.5), tmp_path / "home", max_mb=0.4)
+        outcomes = [teach(made, {0: 12, 1: 12}).outcome]
+        outcomes += [teach(made, {index: 12}).outcome for index in (2, 3)]
+        verdicts = [outcome.verdict for outcome in outcomes]
+        assert verdicts == ["base", "compress (budget)", "compress (budget)"]
+        assert all(o.saturation is not None and o.saturation > 0.1 for o in outcomes[1:])
+        assert [outcome.threshold for outcome in outcomes[1:]] == pytest.approx([0.1, 0.05])
+        assert made.size().num_backbones == 1
+        # Compression by budget is compression: what it cost is told.
+        again = Learner.load(tmp_path / "home")
+        assert teach(again, {4: 12}).outcome.threshold == pytest.approx(0.025)
+
+    def test_with_room_for_two_it_grows_once(self, tmp_path: Path) -> None:
+        made = create(grows(), tmp_path / "home", max_mb=0.7, validation=2)
+        updates = [teach(made, {0: 12, 1: 12}), *(teach(made, {i: 12}) for i in (2, 3))]
+        verdicts = [update.outcome.verdict for update in updates]
+        assert verdicts == ["base", "grow", "compress (budget)"]
+        assert [update.num_backbones for update in updates] == [(0, 1), (1, 2), (2, 2)]
+        cost = updates[2].accuracy
+        assert cost.teacher is not None
+        assert cost.student is not None
+
+    def test_forced_growth_yields_to_the_ceiling_too(self) -> None:
+        made = create(grows(threshold=1.0, expand_at=(2, 3)), max_mb=0.4)
+        teach(made, {0: 6, 1: 6})
+        assert teach(made, {2: 6}).outcome.verdict == "compress (budget)"
+
+    def test_der_is_refused_where_it_cannot_grow(self, tmp_path: Path) -> None:
+        made = create(DERSettings(base=ONE, grow=ONE), tmp_path / "home", max_mb=0.4)
+        teach(made, {0: 6, 1: 6})
+        with pytest.raises(ValueError, match=r"this update needs at least 0\.6") as refusal:
+            teach(made, {2: 6})
+        assert 2 * BACKBONE < named_budget(str(refusal.value)) * 1e6 < 2 * BACKBONE + 40_000
+        assert len(made.history) == 1
+        assert Home.open(tmp_path / "home").numbers() == [1]
+        # A refused update leaves nothing behind that would stand in another's way.
+        made.forget("class 0")
+
+    def test_joint_is_refused_at_once(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="joint keeps all images, which no ceiling can bound"):
+            create(JointSettings(base=ONE), tmp_path / "home", max_mb=50.0)
+        assert not (tmp_path / "home").exists()
+
+
+class TestExemplars:
+    def test_they_take_what_is_left(self, tmp_path: Path) -> None:
+        made = create(ReplaySettings(base=ONE, update=ONE), tmp_path / "home", max_mb=0.35)
+        update = teach(made, {0: 300, 1: 300})
+        left = 350_000 - bytes_on_disk(tmp_path / "home", 1)
+        assert update.num_exemplars == len(made.method.memory) < 600
+        # Set aside for the document and headers: about 8 kB and 0.25 kB a file, a document has 4.
+        assert 0 <= left < 8_000
+        per_class = update.num_exemplars // 2
+        assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == [per_class] * 2
+        # More classes share it, and each keeps the first of its herding.
+        first = pictures_of(made, 0)
+        teach(made, {2: 30})
+        assert 0 < len(made.method.memory.of_class(0)) < per_class
+        assert pictures_of(made, 0) == first[: len(pictures_of(made, 0))]
+
+    @pytest.mark.parametrize(
+        ("memory", "expected"),
+        [
+            ({"size": 7}, [3, 3]),
+            ({"size": 0, "per_class": 4}, [4, 4]),
+            ({"size": None, "per_class": 5}, [5, 5]),
+            ({"size": 0}, [0, 0]),
+        ],
+    )
+    def test_a_smaller_memory_stays_as_it_is_set(
+        self, memory: Mapping[str, int | None], expected: Sequence[int]
+    ) -> None:
+        made = create(ReplaySettings(base=ONE, update=ONE), **memory, max_mb=5.0)
+        teach(made, {0: 9, 1: 9})
+        assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == expected
+
+    def test_a_fixed_number_per_class_is_refused_where_not_one_fits(self) -> None:
+        replay = ReplaySettings(base=ONE, update=ONE)
+        tight = create(replay, size=0, per_class=4, max_mb=0.2)
+        with pytest.raises(ValueError, match="needs at least") as refusal:
+            teach(tight, {0: 9, 1: 9})
+        assert "2 exemplars" in str(refusal.value)
+        enough = create(replay, size=0, per_class=4, max_mb=named_budget(str(refusal.value)))
+        teach(enough, {0: 9, 1: 9})
+        assert all(len(enough.method.memory.of_class(index)) >= 1 for index in (0, 1))
+
+
+def pictures_of(made: Learner, index: int) -> list[bytes]:
+    data = made.method.memory.of_class(index)
+    return [image.tobytes() for image in data.gather(torch.arange(len(data))).numpy()]
+
+
+def test_long_names_have_room() -> None:
+    """Names of 255 bytes, full of what JSON escapes; those revived stand there once more."""
+    names = [chr(0x4E00 + i) + '"' * 252 for i in range(90)]
+    replay = ReplaySettings(base=recipe(batch_size=128), update=recipe(batch_size=128))
+    made = create(replay, validation=1, max_mb=0.68)
+    images, labels = pictures(0, 90 * 9), [name for name in names for _ in range(9)]
+    made.update(images, labels)
+    for name in names[:-1]:
+        made.forget(name)
+    update = made.update(pictures(1, 90 * 9), [*labels[:-9], *["new"] * 9])
+    assert len(update.revived_class_names) == 89
+    # The ceiling is reached: an exemplar more of each class might not fit.
+    assert 91 <= update.num_exemplars < 91 * 8
+    assert 680_000 - 91 * IMAGE_BYTES - 60_000 < update.num_bytes <= 680_000
+
+
+def test_megabytes_are_rounded_up() -> None:
+    assert [in_mb(n) for n in (0, 1, 1000, 1001, 1_234_567)] == [
+        "0.000",
+        "0.001",
+        "0.001",
+        "0.002",
+        "1.235",
+    ]
+
+
+def test_room_by_hand() -> None:
+    ceiling = Ceiling(1.0, image_bytes=100)
+    room = ceiling.room(held_out_bytes=200_000, aside=50_000)
+    # (1,000,000 - 250,000 - 300,000) // (9 · 100) = 500
+    assert room.quota(9, 300_000) == 500
+    assert room.quota(9, 749_101) == 0
+    assert room.quota(9, 749_100) == 1
+    assert room.quota(9, 2_000_000) == 0
+    ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, aside=50_000)
+    with pytest.raises(ValueError, match=r"needs at least 1.004 MB: 0.700 MB of weights"):
+        ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, aside=50_001)

@@ -1,0 +1,57 @@
+"""What a learner may be made as: what could be saved and brought back, and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.home.creation import Creation
+from grace.learner.learner import Learner
+from grace.learner.saving import carried_out_here
+
+SETTINGS = ExperimentSettings()
+SOUND: dict[str, Any] = {"shape": (3, 1024, 8), "mean": (0.5,) * 3, "std": [0.25] * 3}
+
+
+def test_a_sound_one() -> None:
+    made = Creation.of(SETTINGS, **SOUND)
+    assert (made.shape, made.mean, made.std) == ((3, 1024, 8), (0.5, 0.5, 0.5), (0.25,) * 3)
+    assert made.settings == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": (3, 1025, 8)}, "shape.1: Input should be less than or equal to 1024"),
+        ({"shape": (3, 0, 8)}, "shape.1: Input should be greater than or equal to 1"),
+        ({"shape": (2, 8, 8)}, "mean and std need one number for each of 1 or 3 channels"),
+        ({"mean": (0.5,)}, "mean and std need one number for each of 1 or 3 channels"),
+        ({"std": (0.25, 0.0, 0.25)}, "std.1: Input should be greater than 0.000001"),
+        ({"std": (0.25, 1e300, 0.25)}, "std.1: Input should be less than or equal to 1000000"),
+        ({"mean": (float("nan"), 0, 0)}, "mean.0: Input should be a finite number"),
+    ],
+)
+def test_what_could_not_be_brought_back(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"^no learner can be made: ") as refusal:
+        Creation.of(SETTINGS, **(SOUND | changes))
+    assert str(refusal.value) == f"no learner can be made: {message}"
+    # Before anything is learnt, not when it is to be saved.
+    with pytest.raises(ValueError, match=r"^no learner can be made: "):
+        Learner(SETTINGS, **(SOUND | changes))
+
+
+def test_settings_of_another_machine_are_brought_into_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    engine = EngineSettings(
+        device="cuda", precision="float16", threads=10**9, eval_batch_size=10**9
+    )
+    saved = SETTINGS.model_copy(update={"engine": engine})
+    here = carried_out_here(saved, None).engine
+    assert (here.device, here.precision, here.threads) == ("auto", "float32", 2)
+    assert here.eval_batch_size == 512
+    assert carried_out_here(saved, engine).engine == engine
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert carried_out_here(saved, None).engine.precision == "float16"

@@ -1,0 +1,190 @@
+"""Works for ``kills``: a whole run, and a learner that lives through all that can happen to one.
+
+Each can be called again and again in one folder, by processes that go on where others were killed.
+What is compared leaves out what the clock says, and nothing else.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # so that it is there before the first fork
+
+import grace.experiment
+import grace.methods.workshop
+import grace.record._write
+from grace.configs.experiment import MemorySettings, ScenarioSettings
+from grace.configs.methods import GraceSettings, JointSettings
+from grace.engine.checkpoint import Snapshot
+from grace.engine.phase import Phase
+from grace.experiment import run_experiment
+from grace.home.document import Document
+from grace.home.journal import Journal
+from grace.home.store import Home
+from grace.learner.learner import Learner
+from grace.record import RecordWriter
+from support import kills, tiny_streams
+from support.tiny_streams import class_names, labelled, recipe, settings
+
+CLOCK = {"seconds", "earlier", "date", "created", "started", "finished"}
+
+
+SHORT = recipe(2, batch_size=8)
+
+
+def run(folder: Path) -> None:
+    """A run of three tasks: base, grow, compress with two backbones."""
+    _run(folder, GraceSettings(base=SHORT, grow=SHORT, compress=SHORT, expand_at=(2,)))
+
+
+def joint_run(folder: Path) -> None:
+    """A run of the method that keeps every image, but none in its checkpoint."""
+    _run(folder, JointSettings(base=SHORT))
+
+
+def _run(folder: Path, method: Any) -> None:
+    _prepare()
+    images = tiny_streams.dataset(4, train=9, test=5)
+    chosen = settings(method, scenario=ScenarioSettings(base=2, increment=1))
+    directory = folder / "run"
+    finish = RecordWriter.finish
+
+    def finish_noting(record: RecordWriter) -> Any:
+        # The last thing before the learner goes.
+        kills.note(folder / "learner.json", _describe_home(directory / "checkpoint"))
+        return finish(record)
+
+    RecordWriter.finish = finish_noting  # type: ignore[method-assign]
+    run_experiment(chosen, directory, dataset=images, resume=True)
+    facts = {
+        "run": json.loads((directory / "run.json").read_text()),
+        "tasks": [json.loads(line) for line in (directory / "tasks.jsonl").open()],
+        "learner": json.loads((folder / "learner.json").read_text()),
+        "files": _files(directory),
+    }
+    kills.note(folder / "facts.json", timeless(facts))
+
+
+def forgetful_run(folder: Path) -> None:
+    """The first run, but whoever goes on within a phase forgets the optimiser's momenta."""
+    saved_phase = Journal.saved_phase
+
+    def without_momenta(journal: Journal, number: int, phase: Phase) -> Snapshot | None:
+        saved = saved_phase(journal, number, phase)
+        for name, tensor in saved.tensors.items() if saved else ():
+            if name.startswith("optimiser/"):
+                tensor.zero_()
+        return saved
+
+    Journal.saved_phase = without_momenta  # type: ignore[method-assign]
+    run(folder)
+
+
+def learner(folder: Path) -> None:
+    """A learner under a ceiling: made, taught, taught again, refused, made to forget, revived."""
+    _prepare()
+    home = folder / "learner"
+    if (home / "model.json").exists():
+        made = Learner.load(home)
+    else:
+        short = recipe(2, lr=0.1, batch_size=16)
+        method = GraceSettings(base=short, grow=short, compress=short, expand_at=(3,))
+        memory = MemorySettings(size=None, validation=2, max_mb=0.634)
+        made = Learner.create(settings(method, memory=memory), shape=(3, 8, 8), directory=home)
+    for number, step in enumerate(STEPS, start=1):
+        if number > kills.marked(folder):
+            step(made)
+            kills.mark(folder, number)
+    asked = labelled(dict.fromkeys(range(4), 4), seed=8).images
+    facts = {
+        **_describe_home(home),
+        "scores": {name: _digest(scores) for name, scores in made.scores(asked).items()},
+        "predictions": made.predict(asked),
+        "files": [name for name in _files(home) if not name.startswith("objects/")],
+    }
+    kills.note(folder / "facts.json", timeless(facts))
+
+
+def _first(learner: Learner) -> None:
+    data = labelled({0: 10, 1: 10})
+    learner.update(data.images, class_names(data))
+
+
+def _again(learner: Learner) -> None:
+    # To ask for it again when it is done would be to ask for one more.
+    if len(learner.history) < 2:
+        data = labelled({0: 10, 1: 10})
+        learner.update(data.images, class_names(data), again=True)
+
+
+def _grow(learner: Learner) -> None:
+    data, held_out = labelled({2: 10}), labelled({2: 3}, seed=5)
+    apart = (held_out.images, class_names(held_out))
+    learner.update(data.images, class_names(data), validation=apart)
+
+
+def _refused(learner: Learner) -> None:
+    """Images of all known classes under each other's names: accuracy on them falls."""
+    data = labelled({0: 16, 1: 16, 2: 16}, seed=3)
+    names = [f"class {(int(label) + 2) % 3}" for label in data.labels]
+    learner.update(data.images, names, max_drop=0)
+
+
+def _forget(learner: Learner) -> None:
+    if 1 not in learner.forgotten:
+        learner.forget("class 1")
+
+
+def _revive(learner: Learner) -> None:
+    data = labelled({1: 8, 3: 10})
+    learner.update(data.images, class_names(data), max_drop=100)
+
+
+STEPS: tuple[Callable[[Learner], None], ...] = (_first, _again, _grow, _refused, _forget, _revive)
+
+
+def _prepare() -> None:
+    """Make work quick and moments dense: a small network, a snapshot after every epoch."""
+    torch.set_num_threads(1)
+    grace.methods.workshop.build_backbone = tiny_streams._resnet8
+    Journal.__init__.__defaults__ = (0.0, 0.0)
+    grace.record._write.commit = lambda: None  # no processes of git's
+
+
+def _describe_home(path: Path) -> dict[str, Any]:
+    """All that a learner's directory holds, and what it should not."""
+    home = Home.open(path)
+    documents = home.documents()
+    refs = {name: ref for document in documents for name, ref in _objects(document).items()}
+    for name, ref in refs.items():
+        home.read(ref, name)  # It is there, and what its name says.
+    used = {f"{ref.sha256}.safetensors" for ref in refs.values()}
+    objects = {file.name for file in (path / "objects").iterdir()}
+    return {
+        "documents": [document.model_dump(mode="json") for document in documents],
+        "current": home.current(),
+        "unused objects": sorted(objects - used),
+        "pending": home.pending(),
+    }
+
+
+def _objects(document: Document) -> Mapping[str, Any]:
+    return {f"{document.number}: {name}": ref for name, ref in document.objects.items()}
+
+
+def timeless(facts: Any) -> Any:
+    """Leave out what the clock says."""
+    if isinstance(facts, Mapping):
+        return {key: timeless(value) for key, value in facts.items() if key not in CLOCK}
+    return [timeless(item) for item in facts] if isinstance(facts, list | tuple) else facts
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()

@@ -1,0 +1,176 @@
+"""Synthetic records of runs that never happened."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.configs.load import load_experiment
+from grace.record import (
+    DatasetRecord,
+    RecordWriter,
+    RunInfo,
+    RunRecord,
+    fingerprints,
+    metrics,
+    run_directory,
+)
+
+MakeRecord = Callable[..., RunRecord]
+ONE_BACKBONE = 269_000
+
+
+def synthetic_line(
+    task: int,
+    sizes: Sequence[int],
+    method: str,
+    draw: random.Random,
+    verdict: str | None,
+    backbones: int,
+    confusion: list[list[int]] | None,
+    *,
+    task_aware: bool,
+) -> dict[str, Any]:
+    """One plausible line of tasks.jsonl."""
+    seen, new = sum(sizes[:task]), sizes[task - 1]
+    accuracies: dict[str, Any] = {}
+    if confusion is not None:
+        old_accuracy, new_accuracy = metrics.old_new_accuracy(confusion, seen - new)
+        accuracies["linear"] = {
+            "all": metrics.overall_accuracy(confusion),
+            "old": old_accuracy,
+            "new": new_accuracy,
+            "per_task": metrics.per_task_accuracy(confusion, sizes[:task]),
+        }
+        if task_aware:
+            told = told_the_task(confusion, sizes[:task])
+            accuracies["linear"]["task_aware"] = {
+                "all": metrics.overall_accuracy(told),
+                "per_task": metrics.per_task_accuracy(told, sizes[:task]),
+            }
+        if method != "finetune":
+            accuracies["nearest_mean"] = accuracies["linear"] | {"all": 50.0}
+    grace = method == "grace"
+    heads = seen * (64 * backbones + 1)
+    return {
+        "task": task,
+        "num_new": new,
+        "num_seen": seen,
+        "class_names_new": [f"class {index}" for index in range(seen - new, seen)],
+        "classifiers": accuracies,
+        "primary": "linear" if accuracies else None,
+        "confusion": confusion,
+        "saturation": draw.uniform(0.4, 0.7) if grace else None,
+        "threshold": 0.6 * 0.96**task if grace else None,
+        "verdict": verdict,
+        "merge_weight": 0.6414 if verdict == "compress" else None,
+        "backbones": backbones,
+        "parameters": {
+            "backbones": backbones * ONE_BACKBONE,
+            "heads": heads,
+            "total": backbones * ONE_BACKBONE + heads,
+        },
+        "bytes": {"weights": 4 * (backbones * ONE_BACKBONE + heads), "exemplars": 6400},
+        "num_exemplars": 100,
+        "phases": [
+            {"name": "base", "epochs": 2, "images": 300, "seconds": 1.5, "losses": {"ce": 0.1}}
+        ],
+        "seconds": {"learn": 1.5, "evaluate": 0.25, "total": 1.75},
+    }
+
+
+def synthetic_confusion(
+    sizes: Sequence[int], task: int, skill: float, draw: random.Random
+) -> list[list[int]]:
+    """Counts of 20 test images per class, the older classes forgotten more."""
+    seen = sum(sizes[:task])
+    counts = [[0] * seen for _ in range(seen)]
+    for true in range(seen):
+        keeps = skill - 0.25 * (1 - true / seen)
+        for _ in range(20):
+            counts[true][true if draw.random() < keeps else draw.randrange(seen)] += 1
+    return counts
+
+
+def told_the_task(confusion: list[list[int]], sizes: Sequence[int]) -> list[list[int]]:
+    """The same counts, as if every image that was taken for another task's were named rightly."""
+    told = [[0] * len(confusion) for _ in confusion]
+    for task, size in enumerate(sizes):
+        own = range(sum(sizes[:task]), sum(sizes[:task]) + size)
+        for true in own:
+            for called, count in enumerate(confusion[true]):
+                told[true][called if called in own else true] += count
+    return told
+
+
+@pytest.fixture
+def make_record(tmp_path: Path) -> MakeRecord:
+    """Return a factory of run directories under ``tmp_path / "runs"``.
+
+    Keywords: ``method``, ``seed``, ``experiment``, ``task_sizes``, ``class_names``, ``overrides``,
+    ``done`` (tasks written), ``status``, ``error``, ``evaluated`` (tasks with accuracies),
+    ``verdicts`` (of all tasks; none draws them), ``task_aware`` (whether it was measured).
+    """
+
+    def make(
+        method: str = "grace",
+        seed: int = 1,
+        *,
+        experiment: str = "digits",
+        task_sizes: Sequence[int] = (2, 2, 2, 2, 2),
+        class_names: Sequence[str] | None = None,
+        overrides: Sequence[str] = (),
+        done: int | None = None,
+        status: str = "finished",
+        error: str | None = None,
+        evaluated: Sequence[int] | None = None,
+        verdicts: Sequence[str] | None = None,
+        task_aware: bool = True,
+    ) -> RunRecord:
+        settings = load_experiment(experiment, [f"method={method}", f"seed={seed}", *overrides])
+        names = class_names or [f"class {index}" for index in range(sum(task_sizes))]
+        versions = {"grace": "0.1.0", "python": "3.11", "torch": "2.15"}
+        info = RunInfo(
+            experiment=settings.name,
+            description=settings.description,
+            config=settings.model_dump(mode="json"),
+            versions=versions,
+            hardware={"cpu": "imaginary", "cores": 2, "device": "cpu", "gpu": None},
+            fingerprints=fingerprints(settings, "c0ffee", versions),
+            started="2026-01-02T03:04:05+00:00",
+            class_names=tuple(names),
+            task_sizes=tuple(task_sizes),
+            dataset=DatasetRecord(name="digits", num_train=1437, num_test=360, shape=(1, 8, 8)),
+        )
+        draw = random.Random(f"{method}{seed}{overrides}")  # noqa: S311 - made-up numbers
+        writer = RecordWriter(run_directory(tmp_path / "runs", info), info)
+        skills = {"finetune": 0.4, "replay": 0.75, "der": 0.95, "grace": 0.94, "joint": 1.1}
+        skill = skills.get(method, 0.8)
+        backbones = 1
+        for task in range(1, (len(task_sizes) if done is None else done) + 1):
+            verdict: str | None = None
+            if method == "grace":
+                verdict = "base" if task == 1 else draw.choice(["grow", "compress"])
+            verdict = verdicts[task - 1] if verdicts else verdict
+            grows = verdict == "grow" or (method == "der" and task > 1)
+            backbones += grows
+            shown = evaluated is None or task in evaluated
+            confusion = synthetic_confusion(task_sizes, task, skill, draw) if shown else None
+            line = synthetic_line(
+                task,
+                task_sizes,
+                method,
+                draw,
+                verdict,
+                backbones,
+                confusion,
+                task_aware=task_aware,
+            )
+            writer.append_task(line)
+        if status == "failed":
+            return writer.fail(error or "out of luck")
+        return writer.finish() if status == "finished" else writer.record
+
+    return make
