@@ -29,6 +29,7 @@ from grace.record import (
 )
 from grace.storage.atomic import remove, remove_leftovers
 from grace.storage.lock import exclusive
+from grace.text.refusals import GraceError
 
 # torch is imported where the work starts, so that what only plans or reads records is quick.
 if TYPE_CHECKING:
@@ -223,13 +224,13 @@ def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
         other = [name for name in now if then.get(name) != now[name]]
         if other:
             made = ", ".join(f"{name} {then.get(name)} (here {now[name]})" for name in other)
-            raise ValueError(
-                f"{directory} holds a run made with other versions, {made}: install those to go "
-                "on with it, or choose another directory"
+            raise GraceError(
+                f"{directory} holds a run made with other versions, {made}",
+                "install those to go on with it, or choose another directory",
             )
-        raise ValueError(
-            f"{directory} holds a run with other settings or data: choose another directory, or "
-            "give the settings it began with"
+        raise GraceError(
+            f"{directory} holds a run with other settings or data",
+            "choose another directory, or give the settings it began with",
         )
     return record
 

@@ -36,7 +36,7 @@ EXAMPLES: Mapping[str, str] = {
     "cli/compare.py": "those of its preset: methods.der.grow.epochs=10.",
     "cli/learn.py": "Method, such as grace or der.",
     "cli/run.py": "then settings such as method=der, seed=2",
-    "studies/cells.py": "a method's name is empty: name methods as grace,der",
+    "studies/cells.py": "name methods as grace,der",
 }
 
 

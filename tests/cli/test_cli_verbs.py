@@ -16,6 +16,7 @@ from grace.cli.app import app
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
+from grace.text.refusals import GraceError
 from support.synthetic_records import MakeRecord
 
 
@@ -204,7 +205,7 @@ def test_run_without_report_and_into_an_existing_directory(
     [
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (
-            ValueError("the loss of phase grow\nis not finite"),
+            GraceError("the loss of phase grow\nis not finite"),
             2,
             "error: the loss of phase grow is",
         ),

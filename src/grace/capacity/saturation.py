@@ -8,6 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from grace.text.refusals import GraceError
+
 
 def effective_rank(singular_values: Tensor, *, drop_below: float = 1e-5) -> float:
     """Exponential of the entropy of the normalised singular values.
@@ -74,7 +76,7 @@ class FeatureMoments:
             ValueError: when no sample was seen.
         """
         if self._sum is None or self._gram is None:
-            raise ValueError("saturation needs at least one sample: the data of the sweep is empty")
+            raise GraceError("saturation needs at least one sample: the data of the sweep is empty")
         centred = self._gram - torch.outer(self._sum, self._sum) / self._num_samples
         eigenvalues: Tensor = torch.linalg.eigvalsh(centred.cpu())
         return eigenvalues.clamp_min(0).sqrt().flip(0)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.cli._errors import one_line_warnings
+from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
     from grace.configs.experiment import ExperimentSettings
@@ -31,7 +32,7 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     # The path of a file may hold a "=" too.
     words = [text for text in arguments if "=" not in text or _is_file(text)]
     if len(words) > 1:
-        raise ValueError(
+        raise GraceError(
             f"'{words[1]}' is no setting: after the experiment '{words[0]}' write KEY=VALUE"
         )
     return words[0] if words else "digits", [text for text in arguments if text not in words]

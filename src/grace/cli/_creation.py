@@ -16,6 +16,7 @@ from grace.configs.flat import flatten
 from grace.configs.load import load_experiment
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe, completed
+from grace.text.refusals import GraceError
 
 OPTIONS = {
     "--method": "method",
@@ -62,7 +63,9 @@ class Wish:
             for path in flatten(parse_overrides([text])[0]):
                 # seed=N gives way to one of the four seeds beside it.
                 if found.get(path, "").startswith("--") and not text.startswith("seeds."):
-                    raise ValueError(f"'{found[path]}' and '{text}' set the same: give one of them")
+                    raise GraceError(
+                        f"'{found[path]}' and '{text}' set the same", "give one of them"
+                    )
                 found[path] = text
         return found
 
@@ -140,9 +143,10 @@ class Wish:
             if path in self.given and _is_recipe(path) and not begun:
                 continue
             if mine.get(path) != theirs.get(path):
-                raise ValueError(
+                raise GraceError(
                     f"'{model}' was made with {path} {_shown(theirs.get(path))}, but '{text}' asks "
-                    f"for {_shown(mine.get(path))}: leave it out, or {other}"
+                    f"for {_shown(mine.get(path))}",
+                    f"leave it out, or {other}",
                 )
         return wanted
 

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import typer
 
 from grace.engine.launch import Launch
+from grace.text.refusals import GraceError
 
 _tracebacks: ContextVar[bool] = ContextVar("tracebacks", default=False)
 
@@ -31,7 +32,7 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise
-    except (ValueError, OSError) as error:
+    except (GraceError, OSError) as error:
         if _tracebacks.get():
             traceback.print_exc()
         typer.echo(f"error{_place()}: {_text(error)}", err=True)

@@ -15,6 +15,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.home.document import Document
 from grace.home.store import Home
 from grace.storage import atomic
+from grace.text.refusals import GraceError
 
 # torch is imported where images are, so that what is wrong with settings is told at once.
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _refuse_taken(model: Path) -> None:
         not model.is_dir()
         or any(path.name != "versions" and not atomic.is_leftover(path) for path in model.iterdir())
     ):
-        raise ValueError(f"'{model}' exists already and is no learner: choose another --model")
+        raise GraceError(f"'{model}' exists already and is no learner", "choose another --model")
 
 
 def _refuse_inside(model: Path, images: Path) -> None:
@@ -104,9 +105,9 @@ def _refuse_inside(model: Path, images: Path) -> None:
     parts = update_parts(images)
     for part in (parts.train, parts.test):
         if part is not None and model.resolve().is_relative_to(part.resolve()):
-            raise ValueError(
-                f"'{model}' lies in '{part}', where it would be taken for a class: choose another "
-                "--model"
+            raise GraceError(
+                f"'{model}' lies in '{part}', where it would be taken for a class",
+                "choose another --model",
             )
 
 
@@ -138,10 +139,10 @@ def _read(home: Home | None, settings: ExperimentSettings, teaching: Teaching) -
             skip_unreadable=teaching.skip_unreadable or settings.data.skip_unreadable,
             skip_duplicates=teaching.skip_duplicates or settings.data.skip_duplicates,
         )
-    except ValueError as error:
+    except GraceError as error:
         ending = r"set (skip_unreadable|skip_duplicates|image_size)(?=$| to bring all to one size$)"
         worded = re.sub(ending, lambda m: "use --" + m[1].replace("_", "-"), str(error))
-        raise ValueError(worded) from None
+        raise GraceError(worded) from None
 
 
 def _unused(
@@ -179,7 +180,7 @@ def _made(
     shape = folder.images.shape
     take_in(**_given(folder), shape=shape, max_drop=teaching.max_drop)
     if len(set(folder.labels)) < 2:
-        raise ValueError(
+        raise GraceError(
             f"'{teaching.images}' has images of one class, '{folder.labels[0]}': the first update "
             "of a learner needs at least two"
         )

@@ -20,6 +20,7 @@ from grace.cli.rollback import rollback
 from grace.cli.run import run
 from grace.cli.show import show
 from grace.engine.launch import Launch
+from grace.text.refusals import GraceError
 
 app = typer.Typer(
     name="grace",
@@ -51,8 +52,9 @@ def _print_version(wanted: bool) -> None:
 
 def _refuse_several_processes(verb: str | None) -> None:
     if verb not in ("run", None) and Launch.from_environment().num_processes > 1:
-        raise ValueError(
-            f"grace {verb} works in one process: start it without torchrun, which is for grace run"
+        raise GraceError(
+            f"grace {verb} works in one process",
+            "start it without torchrun, which is for grace run",
         )
 
 

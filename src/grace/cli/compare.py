@@ -15,6 +15,7 @@ import typer
 
 from grace.cli._arguments import split
 from grace.cli._errors import one_line_errors, one_line_warnings
+from grace.text.refusals import GraceError
 
 
 def compare(
@@ -91,11 +92,11 @@ def _numbers(text: str) -> list[int]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
         if found is None:
-            raise ValueError(f"--seeds {text!r}: write seeds as 1,2,3 or 1-3")
+            raise GraceError(f"--seeds {text!r}", "write seeds as 1,2,3 or 1-3")
         first = int(found[1])
         last = int(found[2]) if found[2] else first
         if not first <= last < first + 1000:
-            raise ValueError(f"--seeds {text!r}: {part.strip()} is no range of at most 1000 seeds")
+            raise GraceError(f"--seeds {text!r}: {part.strip()} is no range of at most 1000 seeds")
         numbers += range(first, last + 1)
     return numbers
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from grace.cli._errors import one_line_errors
+from grace.text.refusals import GraceError
 
 
 class ExportForm(StrEnum):
@@ -32,7 +33,7 @@ def export(
     with one_line_errors():
         path = out or _beside(model, to)
         if path.exists() and not force:
-            raise ValueError(f"'{path}' exists already: choose another --out, or use --force")
+            raise GraceError(f"'{path}' exists already", "choose another --out, or use --force")
         import torch
 
         from grace.learner.export import latency, load_onnx

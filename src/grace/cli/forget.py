@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli._errors import one_line_errors
+from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
     from grace.home.store import Home
@@ -51,21 +52,26 @@ def _versions_with(home: "Home", name: str) -> list[int]:
     documents, current = home.documents(), home.current()
     known = {name for document in documents for name in document.class_names}
     if name not in known:
-        raise ValueError(f"'{home.path}' has no class '{name}'{did_you_mean(name, sorted(known))}")
+        raise GraceError(f"'{home.path}' has no class '{name}'{did_you_mean(name, sorted(known))}")
     if home.pending():
-        raise ValueError(
-            f"an update of '{home.path}' was interrupted and may still use the images: finish it, "
-            f"or drop it by 'grace learn --model {shlex.quote(str(home.path))} --discard'"
+        raise GraceError(
+            f"an update of '{home.path}' was interrupted and may still use the images",
+            f"finish it, or drop it by 'grace learn --model {shlex.quote(str(home.path))} "
+            "--discard'",
         )
     for document in documents:
         if document.number == current and list(document.live_class_names) == [name]:
-            raise ValueError(f"'{name}' is the last class of '{home.path}': teach it another first")
+            raise GraceError(
+                f"'{name}' is the last class of '{home.path}'", "teach it another first"
+            )
     return [document.number for document in documents if name in document.live_class_names]
 
 
 def _ask(model: str, name: str, which: str) -> None:
     if not sys.stdin.isatty():
-        raise ValueError(f"'{name}' would be gone for good: add --yes to forget it without asking")
+        raise GraceError(
+            f"'{name}' would be gone for good", "add --yes to forget it without asking"
+        )
     typer.echo(f"The images of '{name}' in {which} of {model} are removed for good.")
     typer.echo("No version predicts it any more; its index stays, for new images to revive it.")
     typer.echo("The weights are not unlearnt: what they know of it is hidden, not gone.")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from grace.cli._errors import one_line_errors
+from grace.text.refusals import GraceError
 
 
 def history(
@@ -32,7 +33,7 @@ def history(
     """Show the capacity ledger: one row per version, accepted or rejected."""
     with one_line_errors():
         if json and csv:
-            raise ValueError("--json and --csv are two forms: give one of them")
+            raise GraceError("--json and --csv are two forms", "give one of them")
         from grace.cli._ledger_table import as_csv, as_json, as_lines, note_on
         from grace.home.ledger import ledger, other_threshold
         from grace.home.store import Home

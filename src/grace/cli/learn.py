@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from grace.cli._errors import one_line_errors, one_line_warnings
+from grace.text.refusals import GraceError
 
 
 def learn(
@@ -147,7 +148,7 @@ def learn(
 def _discard(model: Path, *, wanted: bool) -> None:
     """Drop an interrupted update without learning anything."""
     if not wanted:
-        raise ValueError("nothing to learn: give the folder of the new images")
+        raise GraceError("nothing to learn", "give the folder of the new images")
     from grace.cli._homes import find
     from grace.home.store import Home
 

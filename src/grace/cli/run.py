@@ -10,6 +10,7 @@ from grace.cli._arguments import settings_from
 from grace.cli._errors import one_line_errors
 from grace.cli._parent import end_with_input
 from grace.engine.launch import Launch
+from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
     from grace.configs.experiment import ExperimentSettings
@@ -64,7 +65,7 @@ def run(
             _follow(settings, out, resume=resume)
             return
         if out is not None and out.exists() and not resume:
-            raise ValueError(f"{out} exists already: choose another --out or remove it")
+            raise GraceError(f"{out} exists already", "choose another --out or remove it")
         from grace.cli.progress import RichProgress, print_summary
         from grace.experiment import run_experiment
 

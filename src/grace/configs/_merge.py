@@ -5,6 +5,7 @@ from typing import Any
 
 from grace.configs import _yaml
 from grace.configs.recipe import scaled
+from grace.text.refusals import GraceError
 
 Layer = dict[str, Any]
 
@@ -102,7 +103,7 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
     for key, text in pairs:
         try:
             value = _yaml.parse(text, f"{key}={text}")
-        except ValueError as error:
+        except GraceError as error:
             problems.append(str(error))
             continue
         if key == "seed":

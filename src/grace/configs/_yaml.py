@@ -11,6 +11,8 @@ from typing import Any, final
 
 import yaml
 
+from grace.text.refusals import GraceError
+
 
 @final
 class _Loader(yaml.SafeLoader):
@@ -23,7 +25,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in seen:
                 mark = key.start_mark
-                raise ValueError(
+                raise GraceError(
                     f"line {mark.line + 1}, column {mark.column + 1}: "
                     f"the key '{key.value}' stands there twice; keep one"
                 )
@@ -75,9 +77,9 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{where}: {place}{error.problem or 'is no YAML'}") from error
+        raise GraceError(f"{where}: {place}{error.problem or 'is no YAML'}") from error
     except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{where}: {' '.join(str(error).split())}") from error
+        raise GraceError(f"{where}: {' '.join(str(error).split())}") from error
 
 
 def dump(value: Any) -> str:  # noqa: ANN401 - YAML holds anything

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, final, get_args
 from pydantic import BeforeValidator
 
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 AugmentationName = Literal["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
 """Augmentations with a name of their own."""
@@ -56,25 +57,25 @@ def split_operation(text: str) -> tuple[str, float | None]:
     name, colon, written = (part.strip() for part in text.partition(":"))
     if name not in OPERATIONS:
         if name in get_args(AugmentationName):
-            raise ValueError(f"'{name}' names a whole list, so it cannot stand in one")
+            raise GraceError(f"'{name}' names a whole list, so it cannot stand in one")
         known = ", ".join(OPERATIONS)
         hint = did_you_mean(name, OPERATIONS)
-        raise ValueError(f"there is no operation '{name}'{hint} (known: {known})")
+        raise GraceError(f"there is no operation '{name}'{hint} (known: {known})")
     if not colon:
         return name, None
     parameter = OPERATIONS[name]
     if parameter is None:
-        raise ValueError(f"'{text}': {name} takes no number")
+        raise GraceError(f"'{text}': {name} takes no number")
     kind = "a whole number" if parameter.is_whole else "a number"
     above = "from" if parameter.is_whole else "above"
     wanted = f"{kind} {above} {parameter.low:g} to {parameter.high:g} ({parameter.meaning})"
     try:
         value = float(written)
     except ValueError:
-        raise ValueError(f"'{text}': {name} takes {wanted}") from None
+        raise GraceError(f"'{text}': {name} takes {wanted}") from None
     fits = parameter.low <= value <= parameter.high and (parameter.is_whole or value > 0)
     if not fits or (parameter.is_whole and not value.is_integer()):
-        raise ValueError(f"'{text}': {name} takes {wanted}")
+        raise GraceError(f"'{text}': {name} takes {wanted}")
     return name, value
 
 
@@ -83,23 +84,23 @@ def _checked(value: object) -> str | tuple[str, ...]:
     names = get_args(AugmentationName)
     if isinstance(value, str):
         if value in OPERATIONS and value not in names:
-            raise ValueError(f"'{value}' is one operation: write it as a list, [{value}]")
+            raise GraceError(f"'{value}' is one operation", f"write it as a list, [{value}]")
         if value not in names:
             hint = did_you_mean(value, names)
-            raise ValueError(
+            raise GraceError(
                 f"'{value}' is no augmentation{hint} (known: {', '.join(names)}; "
                 f"or a list of {', '.join(OPERATIONS)})"
             )
         return value
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(
+        raise GraceError(
             f"{value!r} should be a name or a list of operations, such as [crop, flip]"
         )
     if len(value) > 100:
-        raise ValueError(f"{len(value)} operations are too many: 100 at most")
+        raise GraceError(f"{len(value)} operations are too many: 100 at most")
     operations = tuple(_written(entry) for entry in value)
     if "resized_crop" in operations[1:]:
-        raise ValueError("resized_crop must be the first operation of the list, and the only one")
+        raise GraceError("resized_crop must be the first operation of the list, and the only one")
     return operations
 
 
@@ -109,10 +110,10 @@ def _written(entry: object) -> str:
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((name, number),) = entry.items()
         if isinstance(number, bool):
-            raise ValueError(f"{entry!r} should be an operation, such as flip or cutout:8")
+            raise GraceError(f"{entry!r} should be an operation, such as flip or cutout:8")
         entry = f"{name}:{number}"
     if not isinstance(entry, str):
-        raise ValueError(f"{entry!r} should be an operation, such as flip or cutout:8")
+        raise GraceError(f"{entry!r} should be an operation, such as flip or cutout:8")
     name, value = split_operation(entry)
     if value is None:
         return name

@@ -9,6 +9,7 @@ from grace.configs._base import Settings
 from grace.configs.augmentation import AugmentationSetting
 from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
+from grace.text.refusals import GraceError
 
 
 class DataSettings(Settings):
@@ -74,7 +75,7 @@ class ScenarioSettings(Settings):
     @model_validator(mode="after")
     def _first_task_has_two(self) -> Self:
         if (self.base or self.increment) < 2:
-            raise ValueError("the first task needs at least two classes: raise base or increment")
+            raise GraceError("the first task needs at least two classes", "raise base or increment")
         return self
 
 
@@ -103,7 +104,7 @@ class MemorySettings(Settings):
     @model_validator(mode="after")
     def _something_limits(self) -> Self:
         if self.size is None and self.per_class is None and self.max_mb is None:
-            raise ValueError("without size a memory needs max_mb or per_class: set one of them")
+            raise GraceError("without size a memory needs max_mb or per_class", "set one of them")
         return self
 
 
@@ -134,18 +135,18 @@ class BackboneSettings(Settings):
         if self.weights == "timm":
             model = self.name.removeprefix("timm/")
             if model == self.name:
-                raise ValueError(
-                    f"weights 'timm' are for timm/<model>.<tag>, not for name '{self.name}': "
-                    "choose such a name, or weights=<path>.safetensors"
+                raise GraceError(
+                    f"weights 'timm' are for timm/<model>.<tag>, not for name '{self.name}'",
+                    "choose such a name, or weights=<path>.safetensors",
                 )
             if "." not in model:
-                raise ValueError(
+                raise GraceError(
                     f"weights 'timm' need a tag behind name '{self.name}', because the tag that "
-                    "timm takes without it changes with timm's version: see "
-                    f"timm.list_pretrained('{model}.*')"
+                    "timm takes without it changes with timm's version",
+                    f"see timm.list_pretrained('{model}.*')",
                 )
         elif self.weights != "none" and not self.weights.endswith(".safetensors"):
-            raise ValueError(
+            raise GraceError(
                 f"weights '{self.weights}' should be none, timm, or a path ending in .safetensors"
             )
         return self
@@ -199,5 +200,5 @@ class ExperimentSettings(Settings):
         """Say clearly that a saved learner's or a record's method is not installed here."""
         name = value.get("name") if isinstance(value, Mapping) else None
         if isinstance(name, str) and name not in METHOD_SETTINGS:
-            raise ValueError(why_unknown(name))
+            raise GraceError(why_unknown(name))
         return value

@@ -33,10 +33,11 @@ from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.flat import flatten
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 
 @final
-class ConfigError(ValueError):
+class ConfigError(GraceError):
     """Everything that is wrong with an experiment's settings, in one line."""
 
     def __init__(self, problems: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from grace.configs._base import Settings
+from grace.text.refusals import GraceError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -88,13 +89,15 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _optimiser_fits(self) -> Self:
         if self.min_lr > self.lr:
-            raise ValueError(f"min_lr {self.min_lr:g} exceeds lr {self.lr:g}: lower it")
+            raise GraceError(f"min_lr {self.min_lr:g} exceeds lr {self.lr:g}", "lower it")
         if self.min_lr and self.schedule != "cosine":
-            raise ValueError("min_lr has no effect without schedule 'cosine': remove it")
+            raise GraceError("min_lr has no effect without schedule 'cosine'", "remove it")
         if self.warmup_lr and not self.warmup_epochs:
-            raise ValueError("warmup_lr has no effect without warmup_epochs: set them or remove it")
+            raise GraceError(
+                "warmup_lr has no effect without warmup_epochs", "set them or remove it"
+            )
         if self.warmup_epochs >= self.epochs and self.warmup_epochs:
-            raise ValueError(
+            raise GraceError(
                 f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}"
             )
         return self
@@ -102,14 +105,15 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _milestones_fit(self) -> Self:
         if self.schedule != "multistep" and self.milestones:
-            raise ValueError(
+            raise GraceError(
                 f"milestones {list(self.milestones)} have no effect with schedule "
-                f"'{self.schedule}': remove them or choose 'multistep'"
+                f"'{self.schedule}'",
+                "remove them or choose 'multistep'",
             )
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"milestones {list(self.milestones)} must increase")
+            raise GraceError(f"milestones {list(self.milestones)} must increase")
         if self.milestones and not 0 < self.milestones[0] <= self.milestones[-1] < self.epochs:
-            raise ValueError(
+            raise GraceError(
                 f"milestones {list(self.milestones)} must lie between 1 and epochs - 1 "
                 f"({self.epochs - 1})"
             )

@@ -15,6 +15,7 @@ from grace.configs import methods
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.outside import installed, load_outside
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 Kind = Literal["method", "dataset"]
 
@@ -107,9 +108,9 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
     """
     known = entries(kind)
     if kind == "method" and name not in known:
-        raise ValueError(why_unknown(name))
+        raise GraceError(why_unknown(name))
     if name not in known:
-        raise ValueError(
+        raise GraceError(
             f"unknown {kind} '{name}'{did_you_mean(name, known)} (known: {', '.join(known)})"
         )
     target = known[name].target
@@ -118,4 +119,4 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{kind} '{name}' cannot be used: '{target}' fails: {error}") from error
+        raise GraceError(f"{kind} '{name}' cannot be used: '{target}' fails: {error}") from error

@@ -16,6 +16,7 @@ from grace.configs.experiment import DataSettings
 from grace.data.arrays import RawDataset, finish
 from grace.data.images import Dataset
 from grace.data.object_stream import read_object_stream
+from grace.text.refusals import GraceError
 
 
 def load_cifar10(settings: DataSettings) -> Dataset:
@@ -56,7 +57,7 @@ def load_cifar(settings: DataSettings, num_classes: int) -> Dataset:
     names_file = files.folder / files.meta
     names = read_object_stream(names_file).get(source.meta["key"])
     if not isinstance(names, list) or len(names) != num_classes:
-        raise ValueError(f"'{names_file}' does not name {num_classes} classes: fetch it anew")
+        raise GraceError(f"'{names_file}' does not name {num_classes} classes", "fetch it anew")
     raw = RawDataset(
         name=f"cifar{num_classes}",
         train=files.read(files.train, num_classes),
@@ -98,11 +99,11 @@ def _read_batch(path: Path, num_classes: int) -> tuple[Tensor, Tensor]:
     pixels: Any = content.get("data")
     labels: Any = content.get(key)
     if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != (3 * 32 * 32,):
-        raise ValueError(f"'{path}' holds no images of 3×32×32 under 'data': fetch it anew")
+        raise GraceError(f"'{path}' holds no images of 3×32×32 under 'data'", "fetch it anew")
     if not isinstance(labels, list) or len(labels) != len(pixels):
-        raise ValueError(f"'{path}' lacks a label for each image under '{key}': fetch it anew")
+        raise GraceError(f"'{path}' lacks a label for each image under '{key}'", "fetch it anew")
     if not all(isinstance(label, int) and 0 <= label < num_classes for label in labels):
-        raise ValueError(f"'{path}' has labels outside 0..{num_classes - 1}: fetch it anew")
+        raise GraceError(f"'{path}' has labels outside 0..{num_classes - 1}", "fetch it anew")
     images = torch.tensor(pixels).view(-1, 3, 32, 32)
     return images, torch.tensor(labels, dtype=torch.int64)
 
@@ -114,7 +115,7 @@ def _fetch(root: Path, url: str, filename: str, md5: str, files: _Files) -> None
     archive = root / filename
     if archive.is_file():
         if not check_integrity(archive, md5):
-            raise ValueError(f"'{archive}' is damaged: remove it, it will be fetched anew")
+            raise GraceError(f"'{archive}' is damaged", "remove it, it will be fetched anew")
         _extract(archive, files)
         return
     root.mkdir(parents=True, exist_ok=True)
@@ -123,9 +124,9 @@ def _fetch(root: Path, url: str, filename: str, md5: str, files: _Files) -> None
         try:
             download_url(url, scratch, filename, md5)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise ValueError(
-                f"no '{files.folder}' and fetching {url} failed ({error}): put {filename} from "
-                f"there into '{root}', or set data.root to where it is"
+            raise GraceError(
+                f"no '{files.folder}' and fetching {url} failed ({error})",
+                f"put {filename} from there into '{root}', or set data.root to where it is",
             ) from None
         _extract(Path(scratch) / filename, files)
 
@@ -140,7 +141,7 @@ def _extract(archive: Path, files: _Files) -> None:
             except KeyError:
                 member = None
             if member is None:
-                raise ValueError(f"'{archive}' lacks {files.folder.name}/{name}: remove it")
+                raise GraceError(f"'{archive}' lacks {files.folder.name}/{name}", "remove it")
             handle, scratch = tempfile.mkstemp(dir=files.folder)
             with os.fdopen(handle, "wb") as out:
                 out.write(member.read())

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from grace.text.escaping import printable
+from grace.text.refusals import GraceError
 
 
 def class_name(text: str) -> str:
@@ -27,7 +28,7 @@ def class_name(text: str) -> str:
         reason = f"has {len(name.encode())} bytes, more than 255"
     else:
         return name
-    raise ValueError(f"the class name '{printable(name)}' {reason}: rename its folder")
+    raise GraceError(f"the class name '{printable(name)}' {reason}", "rename its folder")
 
 
 def spelling(name: str) -> str:

@@ -13,6 +13,8 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
+from grace.text.refusals import GraceError
+
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """The decoders that files of any name may reach."""
 
@@ -59,15 +61,15 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ValueError(
-            f"image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels: make it smaller"
+        raise GraceError(
+            f"image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels", "make it smaller"
         ) from None
     except Exception as error:  # Decoders of damaged files raise whatever they run into.
         is_empty = path.is_file() and path.stat().st_size == 0
         reason = "the file is empty" if is_empty else str(error).partition("\n")[0]
-        raise ValueError(
-            f"cannot read image '{path}' ({reason}): replace or remove it, or set "
-            "data.skip_unreadable=true"
+        raise GraceError(
+            f"cannot read image '{path}' ({reason})",
+            "replace or remove it, or set data.skip_unreadable=true",
         ) from None
 
 
@@ -116,7 +118,7 @@ def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
     if min(width, height) != shorter:
         longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
         if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
-            raise ValueError(f"{width}×{height} pixels are too long and thin to be resized")
+            raise GraceError(f"{width}×{height} pixels are too long and thin to be resized")
         width, height = (shorter, longer) if width <= height else (longer, shorter)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)
@@ -156,10 +158,10 @@ def read_all(
             than the first; the file is named.
     """
 
-    def read(path: Path) -> Pixels | ValueError:
+    def read(path: Path) -> Pixels | GraceError:
         try:
             return read_pixels(path, channels, image_size)
-        except ValueError as error:
+        except GraceError as error:
             return error
 
     pixels: Tensor | None = None
@@ -167,7 +169,7 @@ def read_all(
     problems: list[str] = []
     with ThreadPoolExecutor(num_threads) as pool:
         for position, image in enumerate(pool.map(read, paths)):
-            if isinstance(image, ValueError):
+            if isinstance(image, GraceError):
                 if not skip_unreadable:
                     pool.shutdown(cancel_futures=True)
                     raise image
@@ -182,7 +184,7 @@ def read_all(
             pixels[len(kept)] = torch.from_numpy(image)
             kept.append(position)
     if pixels is None:
-        raise ValueError(f"none of {len(paths)} images can be read; the first: {problems[0]}")
+        raise GraceError(f"none of {len(paths)} images can be read; the first: {problems[0]}")
     return Decoded(pixels[: len(kept)].permute(0, 3, 1, 2).contiguous(), kept, problems)
 
 
@@ -193,9 +195,10 @@ def path_and_size(path: Path, image: Pixels) -> tuple[Path, int, int]:
 
 def other_size(found: tuple[Path, int, int], first: tuple[Path, int, int]) -> ValueError:
     """Make the error for an image whose size differs from the first one's."""
-    return ValueError(
+    return GraceError(
         f"image '{found[0]}' has {found[1]}×{found[2]} pixels, but '{first[0]}' has "
-        f"{first[1]}×{first[2]}: set data.image_size to bring all to one size"
+        f"{first[1]}×{first[2]}",
+        "set data.image_size to bring all to one size",
     )
 
 
@@ -205,7 +208,7 @@ def _flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
         levels = np.asarray(image).astype(np.float64).clip(0, 65535) / 257
         image = Image.fromarray(levels.round().astype(np.uint8))
     elif image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers, which have no known range")
+        raise GraceError("its pixels are floating-point numbers, which have no known range")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from grace.data.class_names import twins
+from grace.text.refusals import GraceError
 
 
 @final
@@ -40,7 +41,7 @@ def scan(root: Path) -> FolderTree:
             different classes.
     """
     if not root.is_dir():
-        raise ValueError(f"'{root}' is not a folder: set data.root to the folder of the images")
+        raise GraceError(f"'{root}' is not a folder", "set data.root to the folder of the images")
     train_root, test_root = splits(root)
     names = class_folders(train_root)
     train, ignored = _files(train_root, names)
@@ -63,11 +64,11 @@ def class_folders(root: Path) -> list[str]:
     if not names:
         loose = len(loose_images(root))
         what = f", only {loose} images: put them" if loose else ": put images"
-        raise ValueError(f"'{root}' holds no class folders{what} into '{root}/<class>/'")
+        raise GraceError(f"'{root}' holds no class folders{what} into '{root}/<class>/'")
     for first, second in twins(names):
-        raise ValueError(
-            f"'{root}' has two folders for one class, '{first}' and '{second}': merge or rename "
-            "them"
+        raise GraceError(
+            f"'{root}' has two folders for one class, '{first}' and '{second}'",
+            "merge or rename them",
         )
     return names
 
@@ -145,16 +146,16 @@ def _files(root: Path, names: Sequence[str]) -> tuple[list[tuple[Path, int]], in
 def check_has_images(folder: Path, found: FoundFiles) -> None:
     """Refuse a class folder without images."""
     if not found.images:
-        raise ValueError(f"class folder '{folder}' has no images: add some or remove it")
+        raise GraceError(f"class folder '{folder}' has no images", "add some or remove it")
 
 
 def _check_same_classes(names: Sequence[str], train: Path, test: Path) -> None:
     tested = class_folders(test)
     for name in sorted(set(names) ^ set(tested)):
         there, lacking = (train, test) if name in names else (test, train)
-        raise ValueError(
-            f"class '{name}' is in '{there}' but not in '{lacking}': give both its images, or "
-            "remove it"
+        raise GraceError(
+            f"class '{name}' is in '{there}' but not in '{lacking}'",
+            "give both its images, or remove it",
         )
 
 
@@ -167,8 +168,8 @@ def _entries(root: Path) -> list[Path]:
     try:
         return sorted(entry for entry in root.iterdir() if not _is_hidden(entry.name))
     except OSError as error:
-        raise ValueError(
-            f"cannot list folder '{root}' ({error.strerror}): allow it to be read"
+        raise GraceError(
+            f"cannot list folder '{root}' ({error.strerror})", "allow it to be read"
         ) from None
 
 

@@ -28,6 +28,7 @@ from grace.data.selection import (
     held_out,
     pixel_keys,
 )
+from grace.text.refusals import GraceError
 
 Labelled = Sequence[tuple[Path, int]]
 
@@ -52,9 +53,9 @@ def load_imagenet100(settings: DataSettings) -> Dataset:
     """
     tree = scan(_root(settings))
     if tree.test is None:
-        raise ValueError(
-            f"'{tree.root}' needs both train/<synset>/ and val/<synset>/: sort the validation "
-            "images into one folder per synset"
+        raise GraceError(
+            f"'{tree.root}' needs both train/<synset>/ and val/<synset>/",
+            "sort the validation images into one folder per synset",
         )
     names = imagenet100_classes(tree.class_names, settings.class_list)
     dataset = _load(tree, settings, "imagenet100", names, refuse_duplicates=False)
@@ -86,9 +87,9 @@ def imagenet100_classes(
     if len(synsets) == 100:
         return list(synsets)
     if len(synsets) != 1000:
-        raise ValueError(
-            f"an ImageNet folder has 1000 classes (or the 100 chosen ones), not {len(synsets)}: "
-            "set data.root to the folder that holds train/ and val/"
+        raise GraceError(
+            f"an ImageNet folder has 1000 classes (or the 100 chosen ones), not {len(synsets)}",
+            "set data.root to the folder that holds train/ and val/",
         )
     if class_list == "sorted":
         return list(synsets[:100])
@@ -97,7 +98,7 @@ def imagenet100_classes(
 
 def _root(settings: DataSettings) -> Path:
     if settings.root is None:
-        raise ValueError(
+        raise GraceError(
             f"data.root is not set: the source '{settings.source}' needs the folder of its images"
         )
     return Path(settings.root).expanduser()
@@ -120,10 +121,10 @@ def _load(
     pairs = duplicates(*_keys(train, test))
     if pairs and refuse_duplicates and not settings.skip_duplicates:
         first, second = pairs[0]
-        raise ValueError(
-            f"test image '{test.paths[second]}' is also the training image "
-            f"'{train.paths[first]}' ({len(pairs)} such pairs): remove one of each, or set "
-            "data.skip_duplicates=true"
+        raise GraceError(
+            f"test image '{test.paths[second]}' is also the training image '{train.paths[first]}' "
+            f"({len(pairs)} such pairs)",
+            "remove one of each, or set data.skip_duplicates=true",
         )
     if pairs:
         notes.append(duplicates_note(pairs, settings.skip_duplicates))
@@ -211,7 +212,7 @@ class _Split:
         counts = torch.bincount(self.labels, minlength=len(names))
         if not bool(counts.all()):
             lacking = names[int((counts == 0).nonzero()[0])]
-            raise ValueError(f"class '{lacking}' has no usable {split} images left: add some")
+            raise GraceError(f"class '{lacking}' has no usable {split} images left", "add some")
         return LabelledImages(self.images, self.labels)
 
 
@@ -252,14 +253,14 @@ def _readable(paths: Sequence[Path], skip_unreadable: bool) -> tuple[list[int], 
     def problem(path: Path) -> str | None:
         try:
             open_image(path, 3)
-        except ValueError as error:
+        except GraceError as error:
             return str(error)
         return None
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(problem, paths))
     if None not in found:
-        raise ValueError(f"none of {len(paths)} images can be read; the first: {found[0]}")
+        raise GraceError(f"none of {len(paths)} images can be read; the first: {found[0]}")
     problems = [line for line in found if line is not None]
     return [place for place, line in enumerate(found) if line is None], problems
 

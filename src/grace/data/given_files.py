@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import final
 
 from grace.data.folder_tree import files_below
+from grace.text.refusals import GraceError
 
 
 @final
@@ -32,11 +33,11 @@ def given_files(names: Sequence[Path]) -> GivenFiles:
             paths.append(name)
             continue
         if not name.is_dir():
-            raise ValueError(f"there is no image or folder '{name}'")
+            raise GraceError(f"there is no image or folder '{name}'")
         found = files_below(name)
         notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
         notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
         if not found.images:
-            raise ValueError(f"'{name}' holds no images (jpg, jpeg, png, webp, bmp)")
+            raise GraceError(f"'{name}' holds no images (jpg, jpeg, png, webp, bmp)")
         paths += found.images
     return GivenFiles(paths, notes)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from grace.text.refusals import GraceError
+
 
 class Images(ABC):
     """An ordered collection of images that can be gathered by index."""
@@ -69,7 +71,7 @@ class TensorImages(Images):
 
     def __init__(self, pixels: Tensor) -> None:
         if pixels.dtype != torch.uint8 or pixels.ndim != 4:
-            raise ValueError(
+            raise GraceError(
                 f"images must be a uint8 tensor (N, C, H, W), "
                 f"got {pixels.dtype} with shape {tuple(pixels.shape)}"
             )

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from grace.configs.experiment import MemorySettings
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.joined import concatenate, join
+from grace.text.refusals import GraceError
 
 
 def normalise_features(features: Tensor) -> Tensor:
@@ -112,9 +113,9 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
     if per_class is not None:
         return per_class
     if 0 < memory_size < num_classes:
-        raise ValueError(
-            f"memory.size {memory_size} is smaller than the {num_classes} classes: set it to at "
-            f"least {num_classes}, or to 0 for no memory"
+        raise GraceError(
+            f"memory.size {memory_size} is smaller than the {num_classes} classes",
+            f"set it to at least {num_classes}, or to 0 for no memory",
         )
     return memory_size // num_classes
 

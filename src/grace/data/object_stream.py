@@ -15,6 +15,8 @@ from typing import Any, final
 
 import numpy as np
 
+from grace.text.refusals import GraceError
+
 
 @final
 @dataclass
@@ -63,12 +65,12 @@ def read_object_stream(path: Path) -> dict[str, Any]:
     try:
         content = _Reader().read(path.read_bytes())
     except _RefusedError as error:
-        raise ValueError(f"'{path}' is refused: {error}; fetch it anew") from None
+        raise GraceError(f"'{path}' is refused: {error}; fetch it anew") from None
     except Exception as error:
         # Whatever a damaged stream makes the interpreter below stumble over is one thing to people.
-        raise ValueError(f"'{path}' is damaged ({error}): fetch it anew") from None
+        raise GraceError(f"'{path}' is damaged ({error})", "fetch it anew") from None
     if not isinstance(content, dict):
-        raise ValueError(f"'{path}' holds no dictionary: it is no file of CIFAR's")
+        raise GraceError(f"'{path}' holds no dictionary: it is no file of CIFAR's")
     return {_text(key): _finished(value) for key, value in content.items()}
 
 
@@ -125,7 +127,7 @@ class _Reader:
     def _pop(self, count: int) -> list[Any]:
         taken = self._stack[-count:]
         if len(taken) < count:
-            raise ValueError("an instruction lacks its operands")
+            raise GraceError("an instruction lacks its operands")
         del self._stack[-count:]
         return taken
 
@@ -173,7 +175,7 @@ class _Reader:
         if dtype != _Name("uint8"):
             raise _RefusedError("it holds an array that is not uint8")
         if len(data) != prod(shape):
-            raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
+            raise GraceError(f"{len(data)} bytes for an array of shape {shape}")
         raw = data if isinstance(data, bytes) else data.encode("latin1")
         flat = np.frombuffer(raw, dtype=np.uint8)
         target.value = flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)

@@ -12,6 +12,7 @@ import torch
 
 from grace.configs.experiment import ScenarioSettings
 from grace.data.images import Dataset, LabelledImages
+from grace.text.refusals import GraceError
 
 
 def class_order(num_classes: int, seed: int) -> list[int]:
@@ -54,9 +55,9 @@ def task_sizes(num_classes: int, base: int, increment: int) -> list[int]:
     first = base or increment
     if first > num_classes:
         setting = "base" if base else "increment"
-        raise ValueError(
-            f"scenario.{setting} {first} exceeds the {num_classes} classes of the dataset: "
-            f"set it to at most {num_classes}"
+        raise GraceError(
+            f"scenario.{setting} {first} exceeds the {num_classes} classes of the dataset",
+            f"set it to at most {num_classes}",
         )
     later, remainder = divmod(num_classes - first, increment)
     return [first] + [increment] * later + ([remainder] if remainder else [])
@@ -140,13 +141,13 @@ class Scenario:
         _check_permutation(self.order, num_classes)
         self.task_sizes: Sequence[int] = task_sizes(num_classes, settings.base, settings.increment)
         if self.task_sizes[0] < 2:
-            raise ValueError("the first task needs at least two classes: raise scenario.base")
+            raise GraceError("the first task needs at least two classes", "raise scenario.base")
         self.class_names: Sequence[str] = [dataset.class_names[label] for label in self.order]
         self._dataset = dataset
         counts = torch.bincount(dataset.train.labels, minlength=num_classes)
         if not bool(counts.all()):
             name = dataset.class_names[int((counts == 0).nonzero()[0])]
-            raise ValueError(f"class '{name}' has no training images: add some or leave it out")
+            raise GraceError(f"class '{name}' has no training images", "add some or leave it out")
 
     def __len__(self) -> int:
         """Return the number of tasks T."""
@@ -187,7 +188,7 @@ def _check_permutation(order: Sequence[int], num_classes: int) -> None:
     if sorted(order) == list(range(num_classes)):
         return
     missing = sorted(set(range(num_classes)) - set(order))
-    raise ValueError(
+    raise GraceError(
         f"scenario.class_order has {len(order)} entries and is no permutation of the labels "
         f"0 to {num_classes - 1}"
         + (f" (label {missing[0]} is missing)" if missing else "")

@@ -10,6 +10,7 @@ from torch import Tensor
 from grace.configs.experiment import DataSettings
 from grace.randomness import generator
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 
 def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[int]:
@@ -26,23 +27,24 @@ def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[i
     if settings.classes is not None:
         for name in settings.classes:
             if name not in class_names:
-                raise ValueError(
+                raise GraceError(
                     f"data.classes names the unknown class '{name}'"
                     f"{did_you_mean(name, class_names)}"
                 )
         wanted = set(settings.classes)
         if len(wanted) < len(settings.classes):
-            raise ValueError("data.classes names a class twice: list each once")
+            raise GraceError("data.classes names a class twice", "list each once")
         chosen = [label for label in chosen if class_names[label] in wanted]
     if settings.max_classes is not None:
         if settings.max_classes > len(chosen):
-            raise ValueError(
+            raise GraceError(
                 f"data.max_classes {settings.max_classes} exceeds the {len(chosen)} classes of "
-                "the source: lower it"
+                "the source",
+                "lower it",
             )
         chosen = chosen[: settings.max_classes]
     if len(chosen) < 2:
-        raise ValueError(f"only {len(chosen)} class to learn: give images of at least two")
+        raise GraceError(f"only {len(chosen)} class to learn", "give images of at least two")
     return chosen
 
 
@@ -84,9 +86,9 @@ def held_out(
     for label, own in places.items():
         name = class_names[label]
         if len(own) < 2:
-            raise ValueError(
-                f"class '{name}' has one image, none can be held out for testing: add images or "
-                "give a test folder"
+            raise GraceError(
+                f"class '{name}' has one image, none can be held out for testing",
+                "add images or give a test folder",
             )
         count = min(max(round(len(own) * fraction), 1), len(own) - 1)
         order = torch.randperm(len(own), generator=generator(seed, "split", name))

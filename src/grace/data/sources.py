@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 from grace.configs.experiment import DataSettings
 from grace.configs.registry import DATASETS
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
     from grace.data.images import Dataset
@@ -33,7 +34,7 @@ def load_dataset(settings: DataSettings) -> "Dataset":
     }
     assert loaders.keys() == DATASETS.keys()
     if settings.source not in loaders:
-        raise ValueError(
+        raise GraceError(
             f"unknown data.source '{settings.source}'{did_you_mean(settings.source, loaders)} "
             f"(known: {', '.join(loaders)})"
         )

@@ -12,6 +12,7 @@ from grace.data.selection import duplicates
 from grace.data.update_folder import copies
 from grace.data.update_parts import UpdateParts, update_parts
 from grace.text.escaping import printable
+from grace.text.refusals import GraceError
 
 
 @final
@@ -85,13 +86,15 @@ def survey_update(root: Path, channels: Literal[1, 3], image_size: int | None) -
         ValueError: if ``root`` is no folder; nothing inside it is too bad to be told.
     """
     if not root.is_dir():
-        raise ValueError(f"'{printable(str(root))}' is not a folder: give the folder of the images")
+        raise GraceError(
+            f"'{printable(str(root))}' is not a folder", "give the folder of the images"
+        )
     refusals: list[str] = []
     folders: list[ClassFolder] = []
     parts: UpdateParts | None = None
     try:
         parts = update_parts(root)
-    except ValueError as error:
+    except GraceError as error:
         refusals.append(printable(str(error)))
     both = [] if parts is None else [(parts.train, False), (parts.test, True)]
     for part, is_test in both:
@@ -100,7 +103,7 @@ def survey_update(root: Path, channels: Literal[1, 3], image_size: int | None) -
         try:
             # The second one raises, and says what is missing.
             names = folders_in(part) or class_folders(part)
-        except ValueError as error:
+        except GraceError as error:
             refusals.append(printable(str(error)))
             continue
         own = [_class_folder(part / name, is_test) for name in names]
@@ -121,7 +124,7 @@ def _class_folder(path: Path, is_test: bool) -> ClassFolder:
     problem = None
     try:
         name = class_name(path.name)
-    except ValueError as error:
+    except GraceError as error:
         name = printable(path.name)
         problem = str(error).rpartition(": ")[0].removeprefix("the class name ")
     return ClassFolder(

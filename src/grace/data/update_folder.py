@@ -16,6 +16,7 @@ from grace.data.selection import duplicates, duplicates_note, pixel_keys
 from grace.data.update_parts import update_parts
 from grace.text.escaping import printable
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 Named = Sequence[tuple[Path, str]]
 
@@ -70,7 +71,9 @@ def load_update(
         ValueError: for anything wrong with the folder, a class name or an image; it is named.
     """
     if max_images_per_class is not None and max_images_per_class < 1:
-        raise ValueError(f"max_images_per_class {max_images_per_class} leaves none: use 1 or more")
+        raise GraceError(
+            f"max_images_per_class {max_images_per_class} leaves none", "use 1 or more"
+        )
     try:
         parts = update_parts(root)
         notes = parts.notes()
@@ -82,8 +85,8 @@ def load_update(
         folder = _finished(read, notes, skip_duplicates)
         _check_all_classes(files[0], folder)
         return folder
-    except ValueError as error:
-        raise ValueError(_worded(error)) from None
+    except GraceError as error:
+        raise GraceError(_worded(error)) from None
 
 
 def _files(part: Path, limit: int | None, notes: list[str]) -> Named:
@@ -94,7 +97,7 @@ def _files(part: Path, limit: int | None, notes: list[str]) -> Named:
     for name, folder in sorted(folders.items()):
         found = files_below(folder)
         for closed in found.closed:
-            raise ValueError(f"cannot list folder '{closed}': allow it to be read")
+            raise GraceError(f"cannot list folder '{closed}'", "allow it to be read")
         check_has_images(folder, found)
         files.extend((path, name) for path in sorted(found.images)[:limit])
         num_others += len(found.others)
@@ -110,16 +113,16 @@ def _check_test_classes(train: Named, test: Named, train_root: Path, test_root: 
     known = sorted({name for _, name in train})
     for _, name in test:
         if name not in known:
-            raise ValueError(
-                f"class '{name}' is in '{test_root}' but not in '{train_root}': give it training "
-                f"images, or remove it{did_you_mean(name, known)}"
+            raise GraceError(
+                f"class '{name}' is in '{test_root}' but not in '{train_root}'",
+                f"give it training images, or remove it{did_you_mean(name, known)}",
             )
 
 
 def _check_all_classes(train: Named, folder: UpdateFolder) -> None:
     lacking = sorted({name for _, name in train} - set(folder.labels))
     if lacking:
-        raise ValueError(f"class '{lacking[0]}' has no usable training images left: add some")
+        raise GraceError(f"class '{lacking[0]}' has no usable training images left", "add some")
 
 
 @final
@@ -227,10 +230,10 @@ def _without_copies(part: _Part, skip_duplicates: bool, notes: list[str]) -> _Pa
     repeated, shared = copies(keys, part.labels)
     if shared and not skip_duplicates:
         (first, first_name), (second, second_name) = (part.files[place] for place in shared[0])
-        raise ValueError(
-            f"'{first}' of class '{first_name}' and '{second}' of class '{second_name}' are the "
-            f"same image ({len(shared)} such pairs): remove the wrong one of each, or set "
-            "skip_duplicates"
+        raise GraceError(
+            f"'{first}' of class '{first_name}' and '{second}' of class '{second_name}' are "
+            f"the same image ({len(shared)} such pairs)",
+            "remove the wrong one of each, or set skip_duplicates",
         )
     if repeated:
         notes.append(f"{len(repeated)} further copies of images of the same class were left out")
@@ -248,10 +251,10 @@ def _without_tested(train: _Part, test: _Part, skip_duplicates: bool, notes: lis
         return train
     if not skip_duplicates:
         first, second = pairs[0]
-        raise ValueError(
-            f"test image '{test.paths[second]}' is also the training image "
-            f"'{train.paths[first]}' ({len(pairs)} such pairs): remove one of each, or set "
-            "skip_duplicates"
+        raise GraceError(
+            f"test image '{test.paths[second]}' is also the training image '{train.paths[first]}' "
+            f"({len(pairs)} such pairs)",
+            "remove one of each, or set skip_duplicates",
         )
     notes.append(duplicates_note(pairs, dropped=True))
     return train.without({first for first, _ in pairs})

@@ -7,6 +7,7 @@ from typing import final
 
 from grace.data.folder_tree import folders_in, loose_images, splits
 from grace.text.escaping import printable
+from grace.text.refusals import GraceError
 
 
 @final
@@ -40,7 +41,7 @@ def update_parts(root: Path) -> UpdateParts:
             well as a class.
     """
     if not root.is_dir():
-        raise ValueError(f"'{root}' is not a folder: give the folder of the new images")
+        raise GraceError(f"'{root}' is not a folder", "give the folder of the new images")
     train, test = splits(root)
     names = folders_in(root)
     if train != root:
@@ -58,8 +59,9 @@ def _check_not_parts(root: Path, names: Sequence[str]) -> None:
         if name.casefold() not in ("train", "test", "val", "validation"):
             continue
         if folders_in(root / name):
-            raise ValueError(
-                f"folder '{root / name}' could be a class or a part of the images: for parts, put "
-                f"class folders and no images into '{root / 'train'}' and '{root / 'test'}'; for "
-                "a class, put its images directly into its folder"
+            raise GraceError(
+                f"folder '{root / name}' could be a class or a part of the images",
+                f"for parts, put class folders and no images into '{root / 'train'}' and "
+                f"'{root / 'test'}'; "
+                "for a class, put its images directly into its folder",
             )

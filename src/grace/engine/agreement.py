@@ -12,6 +12,7 @@ from grace.configs.flat import flatten
 from grace.data.images import Dataset
 from grace.engine.device import device_name
 from grace.engine.ranks import Ranks
+from grace.text.refusals import GraceError
 
 _LONGEST = 60
 """Characters of a value in a message."""
@@ -83,7 +84,7 @@ def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> No
             f"{name} is {_short(mine.get(name))} in process {ranks.rank} on {platform.node()}, but "
             f"{_short(theirs.get(name))} in process 0 on {first['host']}: {remedy}"
         )
-    raise ValueError(ranks.tell(text, source=int(speaker)))
+    raise GraceError(ranks.tell(text, source=int(speaker)))
 
 
 def _short(value: str | None) -> str:

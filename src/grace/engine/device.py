@@ -12,6 +12,7 @@ from torch import nn
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
 from grace.storage.processor import processor_name
+from grace.text.refusals import GraceError
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -35,7 +36,7 @@ class Device:
         """
         name = device_name(settings)
         if name == "cpu" and settings.precision == "float16":
-            raise ValueError(
+            raise GraceError(
                 "engine.precision: float16 needs a CUDA device; use float32 or bfloat16 on the CPU"
             )
         if settings.threads is not None:
@@ -90,7 +91,7 @@ def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:
     if settings.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("engine.device: no CUDA device is visible to torch; use engine.device=cpu")
+        raise GraceError("engine.device: no CUDA device is visible to torch; use engine.device=cpu")
     return settings.device
 
 

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Self, final
 
+from grace.text.refusals import GraceError
+
 
 @final
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class Launch:
             rank, num_processes, local_rank = (int(os.environ[name]) for name in names)
         except (KeyError, ValueError):
             missing = [name for name in names if not os.environ.get(name, "").isdecimal()]
-            raise ValueError(
-                f"WORLD_SIZE is '{os.environ['WORLD_SIZE']}', but {', '.join(missing)} "
-                "is no number: start several processes with torchrun, or unset WORLD_SIZE"
+            raise GraceError(
+                f"WORLD_SIZE is '{os.environ['WORLD_SIZE']}', but {', '.join(missing)} is no "
+                "number",
+                "start several processes with torchrun, or unset WORLD_SIZE",
             ) from None
         return cls(rank, num_processes, local_rank)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from grace.configs.recipe import Group, Recipe
 from grace.engine.phase import Parts
+from grace.text.refusals import GraceError
 
 _NONE = "none"
 """In place of the key of a parameter that no loss has reached, or whose optimiser keeps nothing."""
@@ -26,7 +27,7 @@ def build_optimiser(recipe: Recipe, parts: Parts) -> torch.optim.Optimizer:
     """
     missing = recipe.groups.keys() - {part.group for part in parts.values()}
     if missing:
-        raise ValueError(
+        raise GraceError(
             f"recipe.groups: no part of this phase is in group '{min(missing)}': known are "
             f"{', '.join(sorted({part.group for part in parts.values()}))}"
         )

@@ -20,6 +20,7 @@ from grace.configs.experiment import EngineSettings
 from grace.engine.device import device_name
 from grace.engine.launch import Launch
 from grace.storage import values
+from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -289,8 +290,8 @@ class _Gathered(torch.autograd.Function):
 def _take_gpu(local_rank: int) -> None:
     num_gpus = torch.cuda.device_count()
     if local_rank >= num_gpus:
-        raise ValueError(
-            f"process {local_rank} of this machine has no GPU of its own, torch sees {num_gpus}: "
-            f"start torchrun with --nproc-per-node {num_gpus}, or set engine.device=cpu"
+        raise GraceError(
+            f"process {local_rank} of this machine has no GPU of its own, torch sees {num_gpus}",
+            f"start torchrun with --nproc-per-node {num_gpus}, or set engine.device=cpu",
         )
     torch.cuda.set_device(local_rank)

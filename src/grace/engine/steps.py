@@ -131,7 +131,8 @@ class Steps:
         if not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
             raise NonFiniteLossError(
                 f"weights are not finite after phase '{self.phase.name}', epoch "
-                f"{self.phase.recipe.epochs}: lower the learning rate of this phase's recipe"
+                f"{self.phase.recipe.epochs}",
+                "lower the learning rate of this phase's recipe",
             )
 
     def _state(self) -> dict[str, Tensor]:

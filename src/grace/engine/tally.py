@@ -9,9 +9,10 @@ from torch import Tensor
 
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
+from grace.text.refusals import GraceError
 
 
-class NonFiniteLossError(ValueError):
+class NonFiniteLossError(GraceError):
     """A loss became infinite or not a number; the learner keeps its state from before the task."""
 
 
@@ -61,7 +62,7 @@ class Tally:
         name = min(first_bad, key=first_bad.__getitem__)
         if first_bad[name] < math.inf:
             raise NonFiniteLossError(
-                f"loss '{name}' is not finite in {place}, batch {int(first_bad[name])}: "
-                f"lower the learning rate of {culprit}'s recipe"
+                f"loss '{name}' is not finite in {place}, batch {int(first_bad[name])}",
+                f"lower the learning rate of {culprit}'s recipe",
             )
         return {name: float(value) / self._num_images for name, value in self._sums.items()}

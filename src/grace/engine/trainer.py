@@ -31,6 +31,7 @@ from grace.engine.tally import Tally
 from grace.engine.work import Seconds, WorkDone
 from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
+from grace.text.refusals import GraceError
 
 Told = TypeVar("Told", Known, Snapshot)
 
@@ -224,7 +225,7 @@ class Trainer:
         own = graph.named_buffers(sweep.parts)
         forms = [{n: (t.shape, t.dtype) for n, t in of.items()} for of in (own, buffers)]
         if forms[0] != forms[1]:
-            raise ValueError(f"sweep '{sweep.name}' moves other buffers")
+            raise GraceError(f"sweep '{sweep.name}' moves other buffers")
         self._folded = {}
         for name, buffer in own.items():
             buffer.copy_(buffers[name])

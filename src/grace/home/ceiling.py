@@ -3,6 +3,7 @@
 from typing import final
 
 from grace.data.memory import Room
+from grace.text.refusals import GraceError
 
 
 @final
@@ -41,11 +42,12 @@ class Ceiling:
         if needed > self.num_bytes:
             # Times and sizes in the document may be longer when it is learnt again.
             enough = in_mb(needed + 1_000 + 4 * num_exemplars)
-            raise ValueError(
-                f"this update needs at least {enough} MB: {in_mb(weights)} MB of weights and state "
-                f"of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
-                f"{in_mb(self.num_bytes)} MB: raise memory.max_mb (--max-mb) to {enough}, hold out "
-                "fewer images, or choose a smaller backbone"
+            raise GraceError(
+                f"this update needs at least {enough} MB: {in_mb(weights)} MB of weights and "
+                f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
+                f"{in_mb(self.num_bytes)} MB",
+                f"raise memory.max_mb (--max-mb) to {enough}, hold out fewer images, or choose a "
+                "smaller backbone",
             )
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grace.configs.experiment import ExperimentSettings
 from grace.home.document import Mean, Shape, Spread, first_problem, refuse_other_channels
+from grace.text.refusals import GraceError
 
 
 @final
@@ -44,4 +45,4 @@ class Creation(BaseModel):
         try:
             return cls.model_validate({"settings": settings, **given})
         except ValidationError as error:
-            raise ValueError(f"no learner can be made: {first_problem(error)}") from None
+            raise GraceError(f"no learner can be made: {first_problem(error)}") from None

@@ -15,7 +15,7 @@ from grace.methods.outcome import Outcome
 from grace.storage import strict_json
 from grace.storage.objects import Ref
 from grace.text.escaping import printable
-from grace.text.refusals import DamagedError, NewerFormatError
+from grace.text.refusals import DamagedError, GraceError, NewerFormatError
 
 FORMAT = 1
 """The format of documents that this grace writes."""
@@ -155,31 +155,31 @@ class Document(_Strict):
     def _agrees_with_itself(self) -> Self:
         num_classes = len(self.class_names)
         if not self.history or num_classes < 2:
-            raise ValueError("nothing has been learnt in it")
+            raise GraceError("nothing has been learnt in it")
         refuse_other_channels(self.shape, self.mean, self.std)
         for name in self.class_names:
             class_name(name)
         if len({spelling(name) for name in self.class_names}) < num_classes:
-            raise ValueError("two classes have one name")
+            raise GraceError("two classes have one name")
         learnt = [name for update in self.history for name in update.new_class_names]
         if tuple(learnt) != self.class_names:
-            raise ValueError("the classes of its history are not its classes")
+            raise GraceError("the classes of its history are not its classes")
         if not {n for u in self.history for n in u.revived_class_names} <= set(learnt):
-            raise ValueError("its history revives a class that was never learnt")
+            raise GraceError("its history revives a class that was never learnt")
         if [update.task for update in self.history] != list(range(1, len(self.history) + 1)):
-            raise ValueError("its history has gaps")
+            raise GraceError("its history has gaps")
         if list(self.forgotten) != sorted(set(self.forgotten)):
-            raise ValueError("its forgotten classes are not in order")
+            raise GraceError("its forgotten classes are not in order")
         if len({ref.sha256 for ref in self.parts.values()}) < len(self.parts):
-            raise ValueError("two of its parts are one object")
+            raise GraceError("two of its parts are one object")
         if not set(self.parts).isdisjoint(self._others):
-            raise ValueError("a part has the name of something else")
+            raise GraceError("a part has the name of something else")
         groups = (self.original_counts, self.exemplars, self.validation)
         indices = {index for group in groups for index in group} | set(self.forgotten)
         if not indices <= set(range(num_classes)):
-            raise ValueError("it names a class index that is none")
+            raise GraceError("it names a class index that is none")
         if not set(self.forgotten).isdisjoint({*self.exemplars, *self.validation}):
-            raise ValueError("it keeps images of a forgotten class")
+            raise GraceError("it keeps images of a forgotten class")
         return self
 
     @property
@@ -231,7 +231,7 @@ class Document(_Strict):
 def refuse_other_channels(shape: Shape, mean: Sequence[float], std: Sequence[float]) -> None:
     """Refuse images that are neither grey nor colour, or other constants than theirs."""
     if shape[0] == 2 or {len(mean), len(std)} != {shape[0]}:
-        raise ValueError("mean and std need one number for each of 1 or 3 channels")
+        raise GraceError("mean and std need one number for each of 1 or 3 channels")
 
 
 def parse_document(data: bytes, what: str) -> Document:
@@ -275,5 +275,5 @@ def check_format(found: object, known: int, what: str) -> None:
         raise DamagedError(f"{what} is damaged: it names no format")
     if found > known:
         raise NewerFormatError(
-            f"{what} has format {found}, this grace reads up to {known}: upgrade grace"
+            f"{what} has format {found}, this grace reads up to {known}", "upgrade grace"
         )

@@ -28,7 +28,7 @@ from grace.storage import atomic, strict_json, tensors
 from grace.storage.memory import memory_bytes
 from grace.storage.reading import read_small
 from grace.storage.values import put_together, take_apart
-from grace.text.refusals import DamagedError
+from grace.text.refusals import DamagedError, GraceError
 
 # What reading a forged entry may meet.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -142,8 +142,8 @@ class Journal:
             if not (self.was_read or (self._common is not None and self._common.was_read)):
                 raise
             raise DamagedError(
-                f"the unfinished update in '{self._folder}' does not go on: {error!r}: drop it "
-                "with --discard and learn again"
+                f"the unfinished update in '{self._folder}' does not go on: {error!r}",
+                "drop it with --discard and learn again",
             ) from error
 
     def _path(self, number: int) -> Path:
@@ -219,20 +219,20 @@ class _CommonPhase:
 def _seconds(value: object) -> float:
     seconds = _finite(value)
     if seconds < 0:
-        raise ValueError("no duration")
+        raise GraceError("no duration")
     return seconds
 
 
 def _losses(values: Mapping[str, object]) -> dict[str, float]:
     # Before the last slash stands the name of one of several phases.
     if not all(name.rpartition("/")[2].isidentifier() for name in values):
-        raise ValueError("no names of losses")
+        raise GraceError("no names of losses")
     return {name: _finite(value) for name, value in values.items()}
 
 
 def _finite(value: object) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("no number")
+        raise GraceError("no number")
     return float(value)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, final
 
 from grace.capacity.threshold import Threshold, Verdict
 from grace.home.document import Document, Update
+from grace.text.refusals import GraceError
 
 
 @final
@@ -82,7 +83,7 @@ def other_threshold(
         return None
     updates = [update for document in documents for update in document.history]
     if all(update.outcome.saturation is None for update in updates):
-        raise ValueError(
+        raise GraceError(
             "no update of this learner measured a saturation: there is nothing that another "
             "threshold could judge"
         )
@@ -92,8 +93,8 @@ def other_threshold(
         initial = own.initial if initial is None else initial
         decay = own.decay if decay is None else decay
     if initial is None or decay is None:
-        raise ValueError(
-            f"{method.name} has no threshold of its own: give both the threshold and its decay"
+        raise GraceError(
+            f"{method.name} has no threshold of its own", "give both the threshold and its decay"
         )
     return Threshold(initial=initial, decay=decay)
 
@@ -117,9 +118,9 @@ def what_if(updates: Sequence[Update], initial: float, decay: float) -> list[Ver
         ValueError: if a number is out of its range.
     """
     if not 0 <= initial <= 1:
-        raise ValueError(f"threshold {initial:g} must lie between 0 and 1")
+        raise GraceError(f"threshold {initial:g} must lie between 0 and 1")
     if not 0 < decay <= 1:
-        raise ValueError(f"decay {decay:g} must lie above 0 and not above 1")
+        raise GraceError(f"decay {decay:g} must lie above 0 and not above 1")
     threshold = Threshold(initial=initial, decay=decay)
     verdicts: list[Verdict | None] = []
     for update in updates:

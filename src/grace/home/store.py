@@ -39,7 +39,7 @@ from grace.storage import atomic, strict_json
 from grace.storage.lock import exclusive
 from grace.storage.objects import ObjectStore
 from grace.storage.reading import read_small
-from grace.text.refusals import DamagedError
+from grace.text.refusals import DamagedError, GraceError
 
 # torch is imported where tensors are, so that what only reads documents is quick.
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Home:
             or any(p.name != "versions" and not atomic.is_leftover(p) for p in path.iterdir())
         ):
             what = "is another learner" if (path / "model.json").exists() else "is no learner"
-            raise ValueError(f"'{path}' exists already and {what}: choose another name")
+            raise GraceError(f"'{path}' exists already and {what}", "choose another name")
         (path / "versions").mkdir(parents=True, exist_ok=True)
         text = creation.model_dump(mode="json")
         atomic.write_bytes(path / "model.json", strict_json.dump(text))
@@ -112,9 +112,9 @@ class Home:
             DamagedError: if its first file is damaged.
         """
         if not (path / "model.json").exists():
-            raise ValueError(
-                f"'{path}' is no learner (it has no model.json): give the directory that "
-                "'grace learn' made"
+            raise GraceError(
+                f"'{path}' is no learner (it has no model.json)",
+                "give the directory that 'grace learn' made",
             )
         for name in ("versions", "objects", "pending"):
             if (path / name).is_symlink():
@@ -161,7 +161,7 @@ class Home:
             numbers = self.numbers()
             known = ", ".join(map(str, numbers[-20:])) or "none"
             more = "…, " if len(numbers) > 20 else ""
-            raise ValueError(f"'{self.path}' has no version {number} (it has {more}{known})")
+            raise GraceError(f"'{self.path}' has no version {number} (it has {more}{known})")
         document = parse_document(read_small(path, f"'{path}'", MAX_BYTES), f"'{path}'")
         if document.number != number:
             raise DamagedError(f"'{path}' is damaged: it says that it is version {document.number}")
@@ -200,9 +200,10 @@ class Home:
         """
         data = document.dump()
         if len(data) > MAX_BYTES:
-            raise ValueError(
+            raise GraceError(
                 f"version {document.number} of '{self.path}' would describe itself in {len(data)} "
-                f"bytes, more than the {MAX_BYTES} that are read: learn fewer classes"
+                f"bytes, more than the {MAX_BYTES} that are read",
+                "learn fewer classes",
             )
         atomic.write_bytes(self._document_path(document.number), data)
 
@@ -254,9 +255,9 @@ class Home:
             ValueError: if an update was interrupted, which may still use the images.
         """
         if self.pending():
-            raise ValueError(
-                f"an update of '{self.path}' was interrupted: run it again to finish it, or drop "
-                "it with --discard, then forget the class"
+            raise GraceError(
+                f"an update of '{self.path}' was interrupted",
+                "run it again to finish it, or drop it with --discard, then forget the class",
             )
         self.discard()
         atomic.write_bytes(self.path / "purge.json", strict_json.dump({"class": name}))
@@ -320,9 +321,9 @@ class Home:
         wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
         if self.pending():
             if self._pending_update() != wanted:
-                raise ValueError(
-                    f"an update of '{self.path}' with other images or settings was interrupted: "
-                    "run that one again to finish it, or drop it with --discard"
+                raise GraceError(
+                    f"an update of '{self.path}' with other images or settings was interrupted",
+                    "run that one again to finish it, or drop it with --discard",
                 )
         else:
             self.discard()
@@ -336,7 +337,7 @@ class Home:
         """Drop the unfinished update, if there is one."""
         folder = self.path / "pending"
         if folder.is_symlink():
-            raise DamagedError(f"'{folder}' is a link: remove it")
+            raise DamagedError(f"'{folder}' is a link", "remove it")
         if folder.is_dir():
             # Without this file what is left is no update, whenever the removal stops.
             atomic.remove(folder / "update.json")

@@ -39,6 +39,7 @@ from grace.learner.unknown import cutoff, familiarity
 from grace.methods.base import Classifier, Method, Outcome
 from grace.methods.workshop import Workshop
 from grace.storage import strict_json
+from grace.text.refusals import GraceError
 
 
 @final
@@ -93,9 +94,10 @@ class BaseLearner(ABC):
         self.familiarities = torch.empty(0)
         """Of the held-out images (n,), ascending: what is unknown is told by them."""
         if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
-            raise ValueError(
-                f"data.augmentation={settings.data.augmentation} crops squares, but the images are "
-                f"{shape[2]}×{shape[1]} pixels: set data.image_size"
+            raise GraceError(
+                f"data.augmentation={settings.data.augmentation} crops squares, but the images "
+                f"are {shape[2]}×{shape[1]} pixels",
+                "set data.image_size",
             )
         augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])
         self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress, ranks)
@@ -111,9 +113,9 @@ class BaseLearner(ABC):
             channels, height, width = shape
             self._ceiling = Ceiling(settings.memory.max_mb, channels * height * width)
             if memory.keep_all:
-                raise ValueError(
-                    f"{settings.method.name} keeps all images, which no ceiling can bound: remove "
-                    "memory.max_mb (--max-mb) or choose another method"
+                raise GraceError(
+                    f"{settings.method.name} keeps all images, which no ceiling can bound",
+                    "remove memory.max_mb (--max-mb) or choose another method",
                 )
 
     @property
@@ -137,7 +139,7 @@ class BaseLearner(ABC):
         found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
         if not all(bool(own.isfinite().all()) for own in found.values()):
             where = f"of '{self.place}' " if self.place else ""
-            raise ValueError(f"the scores {where}are not finite: its weights are damaged")
+            raise GraceError(f"the scores {where}are not finite: its weights are damaged")
         return found
 
     def decision_function(self, images: AnyImages) -> Tensor:
@@ -180,7 +182,7 @@ class BaseLearner(ABC):
         """Share of the images that are given their label, in [0, 1]."""
         predictions = self.predict(images)
         if len(predictions) != len(labels):
-            raise ValueError(f"{len(predictions)} images but {len(labels)} labels: give one each")
+            raise GraceError(f"{len(predictions)} images but {len(labels)} labels", "give one each")
         right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
         return right / len(labels)
 
@@ -196,7 +198,7 @@ class BaseLearner(ABC):
         """
         self._refuse_ignorance()
         if Path(path).exists() and not replace:
-            raise ValueError(f"'{path}' exists already: choose another name or remove it")
+            raise GraceError(f"'{path}' exists already", "choose another name or remove it")
         return export_checked(
             self.method,
             self.trainer,
@@ -232,7 +234,7 @@ class BaseLearner(ABC):
         number, num_old = len(self.history) + 1, len(self.class_names)
         index = class_indices(self.class_names, intake.labels)
         if number == 1 and len(index) < 2:
-            raise ValueError("the first update needs images of at least two classes")
+            raise GraceError("the first update needs images of at least two classes")
         seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
         memory = self.method.memory
         data, held_out = divide(intake, index, self.held_out, memory, wanted, seed, number)
@@ -317,9 +319,10 @@ class BaseLearner(ABC):
         memory, traits = self.method.memory, self.settings.method.traits
         wants = traits.memory != "none"
         if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
-            raise ValueError(
+            raise GraceError(
                 f"a saved {self.settings.method.name} learner does not have the images it learnt "
-                "from and cannot go on: create a new one with all images"
+                "from and cannot go on",
+                "create a new one with all images",
             )
         if self._ceiling is not None:
             document_bytes = len(saving.describe(self._contents()).dump()) if self.history else 0
@@ -410,4 +413,4 @@ class BaseLearner(ABC):
     def _refuse_ignorance(self) -> None:
         if not self.method.classifiers():
             where = f" in '{self.place}'" if self.place else ""
-            raise ValueError(f"nothing has been learnt yet{where}: call update first")
+            raise GraceError(f"nothing has been learnt yet{where}", "call update first")

@@ -22,6 +22,7 @@ from grace.networks.expandable import copy_of
 from grace.networks.folding import folded
 from grace.networks.heads import MASKED
 from grace.storage.atomic import write_bytes
+from grace.text.refusals import GraceError
 
 
 @final
@@ -204,11 +205,11 @@ def check_onnx(path: Path, images: Tensor, logits: Tensor) -> OnnxCheck:
         same_argmax=int((found.argmax(dim=1) == logits.argmax(dim=1)).sum()),
     )
     if not is_close or check.same_argmax < len(images):
-        raise ValueError(
-            f"the exported file '{path}' does not predict what its learner predicts: its logits "
-            f"differ by up to {check.max_difference:.2g} (0.0001 is rounding), and "
-            f"{len(images) - check.same_argmax} of {len(images)} images get another class: "
-            "do not use it, and please report this"
+        raise GraceError(
+            f"the exported file '{path}' does not predict what its learner predicts: its "
+            f"logits differ by up to {check.max_difference:.2g} (0.0001 is rounding), and "
+            f"{len(images) - check.same_argmax} of {len(images)} images get another class",
+            "do not use it, and please report this",
         )
     return check
 
@@ -241,16 +242,16 @@ def _check_libraries() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ValueError(
-            "exporting needs onnx, onnxscript and onnxruntime: pip install 'grace-cil[onnx]'"
+        raise GraceError(
+            "exporting needs onnx, onnxscript and onnxruntime", "pip install 'grace-cil[onnx]'"
         ) from error
 
 
 def _check_place(path: Path) -> None:
     if path.exists():
-        raise ValueError(f"'{path}' exists already: choose another name or remove it")
+        raise GraceError(f"'{path}' exists already", "choose another name or remove it")
     if not path.parent.is_dir():
-        raise ValueError(f"there is no folder '{path.parent}' to export into: create it")
+        raise GraceError(f"there is no folder '{path.parent}' to export into", "create it")
 
 
 def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx.ModelProto
@@ -260,9 +261,9 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
     num_bytes = sum(tensor.nbytes for tensor in graph.state_dict().values())
     # The graph beside the weights takes well below 16 MiB.
     if num_bytes > 2**31 - 2**24:
-        raise ValueError(
-            f"one ONNX file holds 2 GiB, these weights take {num_bytes / 2**30:.1f} GiB: "
-            "compress the model or use a smaller backbone"
+        raise GraceError(
+            f"one ONNX file holds 2 GiB, these weights take {num_bytes / 2**30:.1f} GiB",
+            "compress the model or use a smaller backbone",
         )
     try:
         with torch.no_grad():
@@ -279,8 +280,8 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
             )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().split("\n")[0]
-        raise ValueError(
-            f"this model cannot be exported to ONNX ({reason}): use one of grace's own backbones"
+        raise GraceError(
+            f"this model cannot be exported to ONNX ({reason})", "use one of grace's own backbones"
         ) from error
     assert program is not None
     proto = program.model_proto

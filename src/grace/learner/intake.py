@@ -17,6 +17,7 @@ from grace.data.class_names import class_name, spelling
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.memory import ExemplarMemory
 from grace.learner.held_out import HeldOut, first_wanted, hold_out, image_keys
+from grace.text.refusals import GraceError
 
 AnyImages = Images | Tensor | np.ndarray[Any, Any]
 """uint8, (N, C, H, W)."""
@@ -58,11 +59,11 @@ def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
         images = torch.from_numpy(images)
     data = images if isinstance(images, Images) else TensorImages(images)
     if len(data) == 0:
-        raise ValueError("no images were given")
+        raise GraceError("no images were given")
     if data.shape != shape:
-        raise ValueError(
-            f"images have shape {data.shape}, this learner takes {shape} "
-            "(channels, height, width): resize or convert them"
+        raise GraceError(
+            f"images have shape {data.shape}, this learner takes {shape} (channels, height, width)",
+            "resize or convert them",
         )
     return data
 
@@ -83,14 +84,14 @@ def take_in(
         ValueError: for images of another shape, labels that do not match, or unfit class names.
     """
     if max_drop is not None and not 0 <= max_drop <= 100:
-        raise ValueError(f"max_drop {max_drop} must lie between 0 and 100 points of percent")
+        raise GraceError(f"max_drop {max_drop} must lie between 0 and 100 points of percent")
     data, names = _labelled(images, labels, shape)
     held = None
     if validation is not None and len(validation[1]):
         held = _labelled(*validation, shape)
         unknown = sorted(set(held[1]) - set(names))
         if unknown:
-            raise ValueError(f"class '{unknown[0]}' has held-out images but none to learn from")
+            raise GraceError(f"class '{unknown[0]}' has held-out images but none to learn from")
     return Intake(data, names, held, max_drop, is_last, identity)
 
 
@@ -107,8 +108,8 @@ def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]
             continue
         twin = spelled.setdefault(spelling(name), name)
         if twin != name:
-            raise ValueError(
-                f"class '{name}' differs from class '{twin}' only in case: use one of the names"
+            raise GraceError(
+                f"class '{name}' differs from class '{twin}' only in case", "use one of the names"
             )
         index[name] = len(index)
     return index
@@ -167,8 +168,8 @@ def divide(
     hidden = held.keys()
     places = [i for i, key in enumerate(keys) if key not in hidden]
     for name in sorted(set(intake.labels) - {intake.labels[i] for i in places}):
-        raise ValueError(
-            f"all images of class '{name}' are held out already: give others or leave it out"
+        raise GraceError(
+            f"all images of class '{name}' are held out already", "give others or leave it out"
         )
     data = LabelledImages(intake.images, labels)
     return data if len(places) == len(data) else data.subset(torch.tensor(places)), held
@@ -188,6 +189,6 @@ def _labelled(
     images: AnyImages, labels: Sequence[str], shape: tuple[int, int, int]
 ) -> tuple[Images, list[str]]:
     if len(images) != len(labels):
-        raise ValueError(f"{len(images)} images but {len(labels)} labels: give one label each")
+        raise GraceError(f"{len(images)} images but {len(labels)} labels", "give one label each")
     data = as_images(images, shape)
     return data, [class_name(str(name)) for name in labels]

@@ -17,6 +17,7 @@ from grace.home.store import Home
 from grace.learner import saving
 from grace.learner.base import BaseLearner
 from grace.learner.intake import AnyImages, Intake, take_in
+from grace.text.refusals import GraceError
 
 
 @final
@@ -147,8 +148,8 @@ class Learner(BaseLearner):
         if self.home is not None and self.version is not None:
             if self.home.path.resolve() == path.resolve():
                 return self.version
-            raise ValueError(
-                f"this learner lives in '{self.home.path}': copy that directory to have it twice"
+            raise GraceError(
+                f"this learner lives in '{self.home.path}'", "copy that directory to have it twice"
             )
         home = Home.create(path, self._created_as)
         with home.changing():
@@ -272,7 +273,7 @@ class Learner(BaseLearner):
                     journal.share(self._first_task, self.trainer)
                 try:
                     done = self._learn(intake, journal)
-                except ValueError:
+                except GraceError:
                     self.home.discard()  # The same would happen again.
                     raise
             self.home.discard()
@@ -293,9 +294,9 @@ class Learner(BaseLearner):
         live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
         elsewhere = self.home.live_class_names() if self.home else set()
         if name not in {*live, *elsewhere}:
-            raise ValueError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
+            raise GraceError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
         if live == [name]:
-            raise ValueError(f"'{name}' is the last class left: a learner without classes is none")
+            raise GraceError(f"'{name}' is the last class left: a learner without classes is none")
         if self.home is not None:
             with self.home.changing():
                 self.home.purge(name)
@@ -337,8 +338,8 @@ class Learner(BaseLearner):
         number = home.current()
         forgotten = set() if number is None else set(home.document(number).forgotten)
         if (number, forgotten) != (self.version, self.forgotten):
-            raise ValueError(
-                f"'{home.path}' has changed since this learner was loaded: load it again"
+            raise GraceError(
+                f"'{home.path}' has changed since this learner was loaded", "load it again"
             )
 
     def _done_already(self, intake: Intake, home: Home) -> Update | None:
@@ -375,12 +376,12 @@ class Learner(BaseLearner):
     def _become(self, document: Document, home: Home) -> None:
         """Take over everything that a version holds; on failure this learner is as it was."""
         if not document.live_class_names:
-            raise ValueError(
-                f"all classes of version {document.number} of '{home.path}' were forgotten: choose "
-                "another version"
+            raise GraceError(
+                f"all classes of version {document.number} of '{home.path}' were forgotten",
+                "choose another version",
             )
         if document.shape != self.shape:
-            raise ValueError(
+            raise GraceError(
                 f"version {document.number} of '{home.path}' takes images of shape "
                 f"{document.shape}, this learner those of {self.shape}"
             )
@@ -409,5 +410,5 @@ class Learner(BaseLearner):
 
     def _home(self) -> Home:
         if self.home is None:
-            raise ValueError("this learner has no home: save it into a directory first")
+            raise GraceError("this learner has no home", "save it into a directory first")
         return self.home

@@ -16,6 +16,7 @@ import torch
 from grace.data.decoding import Pixels, read_pixels
 from grace.learner.learner import Learner
 from grace.learner.unknown import cutoff, familiarity
+from grace.text.refusals import GraceError
 
 
 @final
@@ -70,9 +71,9 @@ class FilePredictor:
         num_threads: int = 4,
     ) -> None:
         if not learner.class_names:
-            raise ValueError("nothing has been learnt yet: teach this learner with 'grace learn'")
+            raise GraceError("nothing has been learnt yet", "teach this learner with 'grace learn'")
         if top < 1:
-            raise ValueError(f"top {top} names no class: ask for 1 or more")
+            raise GraceError(f"top {top} names no class", "ask for 1 or more")
         self._learner = learner
         self._live = [i for i in range(len(learner.class_names)) if i not in learner.forgotten]
         self.top = min(top, len(self._live))
@@ -152,7 +153,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> Pixels | str:
     channels: Literal[1, 3] = 1 if depth == 1 else 3
     try:
         image = read_pixels(path, channels, height if height == width else None)
-    except ValueError as error:
+    except GraceError as error:
         # That a setting could leave it out is of no use here.
         return str(error).removesuffix(", or set data.skip_unreadable=true")
     if image.shape[:2] != (height, width):

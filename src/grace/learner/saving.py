@@ -25,7 +25,7 @@ from grace.methods.kept import MethodState
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
-from grace.text.refusals import DamagedError
+from grace.text.refusals import DamagedError, GraceError
 
 
 @final
@@ -198,12 +198,12 @@ def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
     """
     try:
         yield
-    except ValueError as error:
+    except GraceError as error:
         which = f"version {saved.number} of " if isinstance(saved, Document) else ""
         text = f"{which}'{home.path}' cannot be brought back: {error}"
         if isinstance(error, DamagedError):
             raise DamagedError(text) from error
-        raise ValueError(one_line(text)) from error
+        raise GraceError(one_line(text)) from error
 
 
 def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> ExperimentSettings:
@@ -215,7 +215,7 @@ def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> Exp
     saved, given = dict(settings.method), dict(method)
     for name in sorted(saved.keys() | given.keys()):
         if saved.get(name) != given.get(name) and not isinstance(saved.get(name), Recipe):
-            raise ValueError(
+            raise GraceError(
                 f"method.{name} of a saved learner is {saved.get(name)!r} and cannot become "
                 f"{given.get(name)!r}: only recipes can change"
             )

@@ -7,6 +7,8 @@ import math
 
 from torch import Tensor
 
+from grace.text.refusals import GraceError
+
 
 def familiarity(scores: Tensor) -> Tensor:
     """Score how much images look like something learnt: ``log Σ_k exp s_k``, (N, K) → (N,).
@@ -32,13 +34,14 @@ def cutoff(held_out: Tensor, false_alarms: float) -> float:
         ValueError: if there are too few held-out images to promise so small a share.
     """
     if not 0 < false_alarms < 1:
-        raise ValueError(f"false alarm rate {false_alarms} must lie between 0 and 1")
+        raise GraceError(f"false alarm rate {false_alarms} must lie between 0 and 1")
     # A hair's breadth, so that 0.05 · 20 is 1 and a third of 3 too.
     rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
     if rank == 0:
         enough = math.ceil((1 - 1e-9) / max(false_alarms, 1e-12)) - 1
-        raise ValueError(
-            f"a false-alarm rate of {false_alarms:g} needs at least {enough} held-out images, this "
-            f"learner has {len(held_out)}: allow more false alarms or hold out more images"
+        raise GraceError(
+            f"a false-alarm rate of {false_alarms:g} needs at least {enough} held-out images, "
+            f"this learner has {len(held_out)}",
+            "allow more false alarms or hold out more images",
         )
     return float(held_out.sort().values[rank - 1])

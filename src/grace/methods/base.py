@@ -31,6 +31,7 @@ from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, Head, LinearHead
 from grace.objectives.classification import cross_entropy
+from grace.text.refusals import GraceError
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound=AnyMethodSettings)
@@ -81,7 +82,7 @@ class Method(ABC, Generic[SettingsT]):
         """
         network = self.kept.network.value
         if network is None:
-            raise ValueError("nothing has been learnt yet: learn a first task")
+            raise GraceError("nothing has been learnt yet", "learn a first task")
         return network
 
     @network.setter
@@ -268,9 +269,9 @@ def _refuse_or_warn(settings: AnyMethodSettings, task: Task) -> None:
     """Refuse a later task that the method has no rule for; warn of one that it cannot learn."""
     if task.num_new_classes == 0 and not settings.traits.learns_known_classes:
         able = [n for n, own in METHOD_SETTINGS.items() if own.traits.learns_known_classes]
-        raise ValueError(
-            f"task {task.number} has no new class and {settings.name} has no rule for that: add "
-            f"images of a new class, or use one of {', '.join(able)}"
+        raise GraceError(
+            f"task {task.number} has no new class and {settings.name} has no rule for that",
+            f"add images of a new class, or use one of {', '.join(able)}",
         )
     if settings.traits.leaves_lone_class(task.number, task.num_new_classes):
         warnings.warn(

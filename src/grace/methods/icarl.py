@@ -21,6 +21,7 @@ from grace.data.scenario import Task
 from grace.methods.base import Classifier, Method, Outcome, Steps
 from grace.methods.distilling import distil_old_self
 from grace.methods.workshop import Workshop
+from grace.text.refusals import GraceError
 
 
 @final
@@ -30,9 +31,9 @@ class ICaRL(Method[ICaRLSettings]):
     def __init__(self, settings: ICaRLSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
         super().__init__(settings, workshop, memory)
         if memory.settings.size == 0 and memory.settings.per_class is None:
-            raise ValueError(
-                "icarl classifies by its exemplars and memory.size is 0: set it to at least the "
-                "number of classes, or choose another method"
+            raise GraceError(
+                "icarl classifies by its exemplars and memory.size is 0",
+                "set it to at least the number of classes, or choose another method",
             )
 
     @override

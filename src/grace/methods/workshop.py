@@ -16,6 +16,7 @@ from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, LinearHead
 from grace.randomness import generator
 from grace.storage.memory import refuse_too_large
+from grace.text.refusals import GraceError
 
 HeadT = TypeVar("HeadT", bound=Head)
 MakeHead = Callable[[int, int, torch.Generator | None], Head]
@@ -157,9 +158,10 @@ class Workshop:
                 probe(torch.zeros(1, *shape, device=self.device.torch_device))
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().split("\n")[0]
-            raise ValueError(
+            raise GraceError(
                 f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
-                f"({reason}): set data.image_size or choose another backbone.name"
+                f"({reason})",
+                "set data.image_size or choose another backbone.name",
             ) from error
 
     def head(self, in_features: int, num_classes: int, *purpose: str | int) -> Head:

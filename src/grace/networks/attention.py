@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.text.refusals import GraceError
+
 
 @final
 class Pick(nn.Module):
@@ -66,9 +68,9 @@ class MergeAttention(nn.Module):
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         if width % num_heads:
-            raise ValueError(
-                f"{num_heads} attention heads cannot share maps of {width} channels evenly: "
-                "set method.attention_heads to a divisor"
+            raise GraceError(
+                f"{num_heads} attention heads cannot share maps of {width} channels evenly",
+                "set method.attention_heads to a divisor",
             )
         self._num_heads = num_heads
         self.agnostic_norm = nn.LayerNorm(width)

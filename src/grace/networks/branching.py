@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.networks.backbone import Backbone, JoinedStage
+from grace.text.refusals import GraceError
 
 
 @final
@@ -85,9 +86,9 @@ def split(backbone: Backbone, at: int = -1) -> tuple[nn.Module, Branch]:
     if not 0 < first < len(stages):
         where = "its last stage" if at == -1 else f"stage {at}"
         number = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
-        raise ValueError(
-            f"backbone '{backbone.name}' cannot be cut before {where}, because it has {number}: "
-            "choose a ResNet for this method"
+        raise GraceError(
+            f"backbone '{backbone.name}' cannot be cut before {where}, because it has {number}",
+            "choose a ResNet for this method",
         )
     layers: list[nn.Module] = []
     for stage in stages[:first]:

@@ -12,6 +12,7 @@ from grace.networks.timm_backbone import TimmBackbone
 from grace.networks.torchvision_resnet import TorchvisionResNet
 from grace.networks.weights import load_weights, weights_digest
 from grace.randomness import generator
+from grace.text.refusals import GraceError
 
 
 def build_backbone(
@@ -74,7 +75,7 @@ def _freshly_drawn(
         return TimmBackbone(name.removeprefix("timm/"), num_channels, seed, *purpose)
     known = [*cifar_depths, *from_torchvision]
     near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-    raise ValueError(
+    raise GraceError(
         f"no backbone is named '{name}': did you mean '{near}'? "
         f"Known are {', '.join(known)} and timm/<model>"
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.networks.backbone import Backbone
+from grace.text.refusals import GraceError
 
 
 def _conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
@@ -85,8 +86,8 @@ class CifarResNet(Backbone):
     def __init__(self, depth: int, num_channels: int, generator: torch.Generator) -> None:
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
-            raise ValueError(
-                f"a CIFAR ResNet has 6n + 2 layers, got depth {depth}: choose 20, 32, 44 or 56"
+            raise GraceError(
+                f"a CIFAR ResNet has 6n + 2 layers, got depth {depth}", "choose 20, 32, 44 or 56"
             )
         blocks = (depth - 2) // 6
         self.name = f"resnet{depth}"

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.text.refusals import GraceError
+
 MASKED = -1e4
 """Logit of a forgotten class: its softmax is exactly 0 in every precision."""
 
@@ -154,8 +156,9 @@ def align_weights(head: Head, num_new: int) -> float:
         return 1.0
     old, new = float(lengths[live].mean()), float(lengths[num_old:].mean())
     if new == 0.0:
-        raise ValueError(
-            f"weight alignment: all {num_new} new rows of the head are zero: lower the weight decay"
+        raise GraceError(
+            f"weight alignment: all {num_new} new rows of the head are zero",
+            "lower the weight decay",
         )
     gamma = old / new
     head.weight[num_old:] *= gamma

@@ -6,6 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import copy_of
+from grace.text.refusals import GraceError
 
 
 @torch.no_grad()
@@ -44,8 +45,8 @@ def _refuse_unlike(mergeable: nn.Module, provisional: nn.Module) -> None:
     second = {name: tuple(value.shape) for name, value in provisional.named_parameters()}
     for name in [*first, *second]:
         if first.get(name) != second.get(name):
-            raise ValueError(
-                f"backbones cannot be merged: parameter '{name}' is "
-                f"{first.get(name, 'absent')} in one and {second.get(name, 'absent')} in the "
-                "other: use the same backbone in all tasks"
+            raise GraceError(
+                f"backbones cannot be merged: parameter '{name}' is {first.get(name, 'absent')} "
+                f"in one and {second.get(name, 'absent')} in the other",
+                "use the same backbone in all tasks",
             )

@@ -10,6 +10,7 @@ from typing_extensions import override
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
 from grace.text.escaping import one_line
+from grace.text.refusals import GraceError
 
 Form = Literal["resnet", "map", "channels_last", "tokens", "vector"]
 """How a model gives its maps: five stages; or one that gives (B, c, h, w), (B, h, w, c), (B, T, d)
@@ -129,8 +130,8 @@ def _pool_of(body: Any, form: Form) -> nn.Module:  # noqa: ANN401 - see _create
 def _features_of(body: Any, name: str, image: Tensor) -> Tensor:  # noqa: ANN401 - see _create
     features = body(image)
     if not isinstance(features, Tensor) or features.ndim != 2:
-        raise ValueError(
-            f"backbone '{name}' gives no feature vector per image: choose another model"
+        raise GraceError(
+            f"backbone '{name}' gives no feature vector per image", "choose another model"
         )
     return features
 
@@ -173,9 +174,9 @@ def pretrained_state(name: str) -> dict[str, Tensor]:
     except Exception as error:
         # Whatever lies between here and the hub has errors of its own.
         reason = one_line(" ".join(str(error).split()) or type(error).__name__, 200)
-        raise ValueError(
-            f"timm's weights of 'timm/{name}' cannot be fetched ({reason}): put them into a file "
-            "and set backbone.weights=<path>.safetensors"
+        raise GraceError(
+            f"timm's weights of 'timm/{name}' cannot be fetched ({reason})",
+            "put them into a file and set backbone.weights=<path>.safetensors",
         ) from error
     state: dict[str, Tensor] = model.state_dict()
     return state
@@ -188,9 +189,9 @@ def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's model
     except RuntimeError as error:
         if "tag" not in str(error):
             raise
-        raise ValueError(
-            f"timm has no weights of the name '{name}': see timm.list_pretrained("
-            f"'{name.partition('.')[0]}.*')"
+        raise GraceError(
+            f"timm has no weights of the name '{name}'",
+            f"see timm.list_pretrained('{name.partition('.')[0]}.*')",
         ) from error
 
 
@@ -199,11 +200,11 @@ def _timm_with(name: str) -> Any:  # noqa: ANN401 - a module
         # Late, because importing timm takes seconds, and it may be missing.
         import timm
     except ImportError as error:
-        raise ValueError(
-            f"backbone 'timm/{name}' needs timm: pip install 'grace-cil[timm]'"
+        raise GraceError(
+            f"backbone 'timm/{name}' needs timm", "pip install 'grace-cil[timm]'"
         ) from error
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=1)
         hint = f": did you mean 'timm/{near[0]}'?" if near else ": see timm.list_models()"
-        raise ValueError(f"timm has no model '{name}'{hint}")
+        raise GraceError(f"timm has no model '{name}'{hint}")
     return timm

@@ -20,6 +20,7 @@ from grace.storage.reading import read_exactly
 from grace.storage.tensors import decode, encode
 from grace.text.escaping import one_line
 from grace.text.nearest import nearest
+from grace.text.refusals import GraceError
 
 _COUNTER = "num_batches_tracked"
 """The last part of the name of batch norm's step counter, which no output depends on."""
@@ -91,11 +92,11 @@ def named_weights(backbone: Backbone, settings: BackboneSettings) -> dict[str, T
         if name not in found and not name.endswith(_COUNTER):
             near = nearest(name, unknown)
             hint = f" (nearest there: '{one_line(near, 80)}')" if near else ""
-            raise ValueError(f"{what} lack tensor '{name}'{hint}: {_another(backbone)}")
+            raise GraceError(f"{what} lack tensor '{name}'{hint}: {_another(backbone)}")
     for name in unknown:
         near = nearest(name, own)
         hint = f" (nearest in the backbone: '{near}')" if near else ""
-        raise ValueError(
+        raise GraceError(
             f"{what} have an unknown tensor '{one_line(name, 80)}'{hint}: {_another(backbone)}"
         )
     return found
@@ -122,12 +123,12 @@ def _fitted(given: Tensor, own: Tensor, name: str, backbone: Backbone) -> Tensor
         given = given.sum(dim=1, keepdim=True)
     if given.shape != own.shape:
         fault = f"tensor '{name}' of the weights is {tuple(given.shape)}, not {tuple(own.shape)}"
-        raise ValueError(f"{fault}: {_remedy(given, own, backbone, is_first=is_first)}")
+        raise GraceError(f"{fault}: {_remedy(given, own, backbone, is_first=is_first)}")
     if given.is_floating_point() != own.is_floating_point():
         fault = f"tensor '{name}' of the weights is {given.dtype}, not {own.dtype}"
-        raise ValueError(f"{fault}: {_another(backbone)}")
+        raise GraceError(f"{fault}: {_another(backbone)}")
     if given.is_floating_point() and not bool(given.to(own.dtype).isfinite().all()):
-        raise ValueError(f"tensor '{name}' of the weights holds numbers not finite")
+        raise GraceError(f"tensor '{name}' of the weights holds numbers not finite")
     return given
 
 
@@ -160,11 +161,11 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
         status = path.stat()
         return _read_file(path, what, status.st_size, status.st_mtime_ns)
     except FileNotFoundError:
-        raise ValueError(one_line(f"{what} is missing: set backbone.weights")) from None
+        raise GraceError(one_line(f"{what} is missing: set backbone.weights")) from None
     except OSError as error:
-        raise ValueError(one_line(f"{what} cannot be read: {error.strerror}")) from error
+        raise GraceError(one_line(f"{what} cannot be read: {error.strerror}")) from error
     except RuntimeError as error:  # Nobody of that name has a home.
-        raise ValueError(one_line(f"{what} cannot be found: {error}")) from error
+        raise GraceError(one_line(f"{what} cannot be found: {error}")) from error
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from grace.record._model import RunInfo, RunRecord, TaskRecord
+from grace.text.refusals import GraceError
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -37,7 +38,7 @@ def find_runs(path: str | Path) -> list[Path]:
     found = sorted(file.parent for file in root.rglob("run.json")) if root.is_dir() else []
     if not found:
         what = "holds no run (no run.json)" if root.is_dir() else "is no directory"
-        raise ValueError(f"{root} {what}: give a run directory or a folder of them")
+        raise GraceError(f"{root} {what}", "give a run directory or a folder of them")
     return found
 
 
@@ -72,12 +73,12 @@ def read_records(paths: Sequence[str | Path]) -> tuple[list[RunRecord], list[str
                 continue
             try:
                 records[directory.resolve()] = read_record(directory)
-            except ValueError as error:
+            except GraceError as error:
                 if directory == Path(path):
                     raise
                 left_out.append(str(error))
     if not records:
-        raise ValueError(left_out[0] if left_out else "no run given")
+        raise GraceError(left_out[0] if left_out else "no run given")
     return list(records.values()), left_out
 
 
@@ -86,22 +87,22 @@ def _read_info(directory: Path) -> RunInfo:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ValueError(
-            f"{directory} is no run (no run.json): give the directory that 'grace run' wrote"
+        raise GraceError(
+            f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
         ) from error
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}; run it again") from error
+        raise GraceError(f"{path} is damaged: {error}; run it again") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
-        raise ValueError(f"{path} is damaged: it names no format; run it again")
+        raise GraceError(f"{path} is damaged: it names no format; run it again")
     known = RunInfo.model_fields["format"].default
     if raw["format"] > known:
-        raise ValueError(
-            f"{path} has format {raw['format']}, this grace reads up to {known}: upgrade grace"
+        raise GraceError(
+            f"{path} has format {raw['format']}, this grace reads up to {known}", "upgrade grace"
         )
     try:
         return RunInfo.model_validate(raw)
     except ValidationError as error:
-        raise ValueError(f"{path} is damaged: {_first(error)}; run it again") from error
+        raise GraceError(f"{path} is damaged: {_first(error)}; run it again") from error
 
 
 def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
@@ -117,7 +118,7 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
         except ValueError as error:
             if number == len(lines) and not ended:
                 return tuple(tasks), True
-            raise ValueError(f"{path} is damaged at line {number}: {error}") from error
+            raise GraceError(f"{path} is damaged at line {number}: {error}") from error
     return tuple(tasks), False
 
 
@@ -126,9 +127,9 @@ def _parse(line: bytes, number: int) -> TaskRecord:
     try:
         task = TaskRecord.model_validate(raw)
     except ValidationError as error:
-        raise ValueError(_first(error)) from error
+        raise GraceError(_first(error)) from error
     if task.task != number:
-        raise ValueError(f"it is task {task.task} where task {number} should be")
+        raise GraceError(f"it is task {task.task} where task {number} should be")
     return task
 
 

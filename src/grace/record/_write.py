@@ -10,6 +10,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.record._model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.storage.atomic import is_leftover, write_text
+from grace.text.refusals import GraceError
 
 
 def describe_run(
@@ -66,7 +67,7 @@ def refuse_occupied(directory: Path) -> None:
         not directory.is_dir()
         or any(path.name != "lock" and not is_leftover(path) for path in directory.iterdir())
     ):
-        raise ValueError(f"{directory} exists already: choose another directory or remove it")
+        raise GraceError(f"{directory} exists already", "choose another directory or remove it")
 
 
 def run_directory(root: Path, info: RunInfo) -> Path:

@@ -8,6 +8,8 @@ needed for, and that is missing (joint training may skip all tasks but the last)
 from collections.abc import Sequence
 from statistics import fmean
 
+from grace.text.refusals import GraceError
+
 Matrix = list[list[float | None]]
 
 
@@ -28,7 +30,7 @@ def accuracy_matrix(rows: Sequence[Sequence[float | None] | None]) -> Matrix:
     matrix: Matrix = []
     for number, row in enumerate(rows, start=1):
         if row is not None and len(row) != number:
-            raise ValueError(
+            raise GraceError(
                 f"after task {number} there are {len(row)} per-task accuracies instead of {number}"
             )
         known = list(row) if row is not None else []
@@ -103,7 +105,7 @@ def per_task_accuracy(
         ValueError: the sizes do not sum to K.
     """
     if sum(task_sizes) != len(confusion):
-        raise ValueError(
+        raise GraceError(
             f"the tasks hold {sum(task_sizes)} classes, the confusion matrix {len(confusion)}"
         )
     starts = [sum(task_sizes[:task]) for task in range(len(task_sizes))]
@@ -155,10 +157,11 @@ def memory_aligned_size(
         ValueError: the model is larger than the reference, or an image has no bytes.
     """
     if image_bytes < 1:
-        raise ValueError(f"image_bytes is {image_bytes}: an image has at least one byte")
+        raise GraceError(f"image_bytes is {image_bytes}: an image has at least one byte")
     if parameters > reference_parameters:
-        raise ValueError(
+        raise GraceError(
             f"the model has {parameters} parameters, more than the reference's "
-            f"{reference_parameters}: take the larger one as reference"
+            f"{reference_parameters}",
+            "take the larger one as reference",
         )
     return base_memory + (reference_parameters - parameters) * 4 // image_bytes

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from grace.text.refusals import GraceError
+
 
 def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[int]) -> Tensor:
     """Name each image's best class among the classes of its own task.
@@ -29,7 +31,7 @@ def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[
         van de Ven & Tolias 2019, arXiv:1904.07734, "task-incremental"; docs/glossary.md.
     """
     if sum(task_sizes) != scores.shape[1]:
-        raise ValueError(
+        raise GraceError(
             f"the tasks hold {sum(task_sizes)} classes, but {scores.shape[1]} are scored"
         )
     numbers = torch.arange(len(task_sizes))

@@ -62,8 +62,8 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
             _take(handle)
         except (BlockingIOError, PermissionError):
             raise BusyError(
-                f"{what} is being changed by another process (pid {_holder(handle)}): "
-                "wait for it to end"
+                f"{what} is being changed by another process (pid {_holder(handle)})",
+                "wait for it to end",
             ) from None
         try:
             _note_pid(handle)

@@ -4,6 +4,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from grace.text.refusals import GraceError
+
 
 def memory_bytes() -> int | None:
     """Return the machine's memory in bytes, or what its container may use; none if unknown."""
@@ -31,7 +33,7 @@ def refuse_too_large(num_bytes: int, what: str) -> None:
     """
     memory = memory_bytes()
     if memory is not None and num_bytes > memory // 2:
-        raise ValueError(
-            f"{what} takes {num_bytes} bytes, more than half of this machine's memory of {memory}: "
-            "choose a smaller one or a larger machine"
+        raise GraceError(
+            f"{what} takes {num_bytes} bytes, more than half of this machine's memory of {memory}",
+            "choose a smaller one or a larger machine",
         )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from grace.text.refusals import DamagedError
+from grace.text.refusals import DamagedError, GraceError
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -60,14 +60,14 @@ def dump(value: object) -> bytes:
 
 def _parse(data: bytes, max_bytes: int) -> object:
     if len(data) > max_bytes:
-        raise ValueError(f"it has {len(data)} bytes, where at most {max_bytes} are expected")
+        raise GraceError(f"it has {len(data)} bytes, where at most {max_bytes} are expected")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is no UTF-8") from None
+        raise GraceError(f"byte {error.start} is no UTF-8") from None
     # Commas in texts count too: it is a bound on time, which nobody's documents come near.
     if sum(data.count(token) for token in (b",", b"[", b"{")) > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES} values")
+        raise GraceError(f"it has more than {MAX_VALUES} values")
     _refuse_deep_nesting(data)
     value: object = json.loads(
         text,
@@ -89,39 +89,39 @@ def _refuse_deep_nesting(data: bytes) -> None:
     for token in _TOKEN.finditer(data):
         depth += _STEPS.get(data[token.start()], 0)
         if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+            raise GraceError(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {_shortened(twice)} stands twice in one object")
+        raise GraceError(f"the key {_shortened(twice)} stands twice in one object")
     return found
 
 
 def _integer(text: str) -> int:
     if len(text.removeprefix("-")) > MAX_DIGITS:
-        raise ValueError(f"the integer {_shortened(text)} has more than {MAX_DIGITS} digits")
+        raise GraceError(f"the integer {_shortened(text)} has more than {MAX_DIGITS} digits")
     return int(text)
 
 
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"the number {_shortened(text)} is too large")
+        raise GraceError(f"the number {_shortened(text)} is too large")
     return value
 
 
 def _constant(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise GraceError(f"{text} is no number")
 
 
 def _refuse_half_surrogates(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError("a text has half a surrogate pair") from None
+        raise GraceError("a text has half a surrogate pair") from None
 
 
 def _shortened(text: str) -> str:

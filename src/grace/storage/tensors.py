@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from grace.storage.strict_json import dump, parse
-from grace.text.refusals import DamagedError
+from grace.text.refusals import DamagedError, GraceError
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_DIMENSIONS = 8
@@ -117,7 +117,7 @@ def _header(
     for name in _order(shapes):
         shape, dtype = shapes[name]
         if name == _METADATA or dtype not in _NAMES or len(shape) > MAX_DIMENSIONS:
-            raise ValueError(f"tensor {name!r} of {dtype}, shape {shape}, fits no safetensors file")
+            raise GraceError(f"tensor {name!r} of {dtype}, shape {shape}, fits no safetensors file")
         end = place + math.prod(shape) * dtype.itemsize
         entries[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": (place, end)}
         place = end

@@ -9,6 +9,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS, REFUSED_METHODS, why_unknown
 from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError
 
 
 @final
@@ -52,19 +53,19 @@ def cells_of(
     chosen = list(methods) or list(METHODS)
     for name in chosen:
         if not name:
-            raise ValueError("a method's name is empty: name methods as grace,der")
+            raise GraceError("a method's name is empty", "name methods as grace,der")
         if name in REFUSED_METHODS:
-            raise ValueError(why_unknown(name))
+            raise GraceError(why_unknown(name))
         if name not in METHODS:
-            raise ValueError(
+            raise GraceError(
                 f"no method '{name}'{did_you_mean(name, METHODS)} (known: {', '.join(METHODS)})"
             )
     if not seeds:
-        raise ValueError("a comparison needs a seed at least")
+        raise GraceError("a comparison needs a seed at least")
     for what, given in {"method": chosen, "seed": [str(seed) for seed in seeds]}.items():
         twice = next((text for text in given if given.count(text) > 1), None)
         if twice is not None:
-            raise ValueError(f"{what} {twice} is given twice")
+            raise GraceError(f"{what} {twice} is given twice")
     for override in overrides:
         _refuse_single(override)
     pairs = [(name, seed) for seed in seeds for name in chosen]
@@ -101,10 +102,11 @@ def _refuse_single(override: str) -> None:
     """Refuse what would set every run's method or seed alike."""
     key = override.partition("=")[0].strip()
     if key == "method":
-        raise ValueError(f"'{override}': a comparison takes its methods by --methods")
+        raise GraceError(f"'{override}': a comparison takes its methods by --methods")
     if key == "seed" or key.partition(".")[0] == "seeds":
-        raise ValueError(f"'{override}': a comparison takes its seeds by --seeds")
+        raise GraceError(f"'{override}': a comparison takes its seeds by --seeds")
     if key.startswith("method."):
-        raise ValueError(
-            f"'{override}' would hold for all methods: write methods.NAME.{key[len('method.') :]}=…"
+        raise GraceError(
+            f"'{override}' would hold for all methods",
+            f"write methods.NAME.{key[len('method.') :]}=…",
         )

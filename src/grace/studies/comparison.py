@@ -25,6 +25,7 @@ from grace.studies.pool import Job, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
+from grace.text.refusals import GraceError
 
 
 @final
@@ -120,8 +121,8 @@ def _refuse_occupied(directory: Path) -> None:
     known = directory.is_dir() and (directory / "lock").exists() and (directory / "runs").is_dir()
     begun = directory.is_dir() and {path.name for path in directory.iterdir()} <= {"lock"}
     if not known and not begun:
-        raise ValueError(
-            f"{directory} holds something else than a comparison: choose another --out"
+        raise GraceError(
+            f"{directory} holds something else than a comparison", "choose another --out"
         )
 
 
@@ -144,9 +145,9 @@ def _refuse_others(
         own = {name: identity["protocol"] for name, identity in zip(methods, told, strict=True)}
     for place, record in others.items():
         if record.info.fingerprints.get("protocol") != own.get(record.method):
-            raise ValueError(
-                f"{place} holds a run with other data, backbone or memory: choose another --out "
-                "for this comparison"
+            raise GraceError(
+                f"{place} holds a run with other data, backbone or memory",
+                "choose another --out for this comparison",
             )
 
 
@@ -155,9 +156,9 @@ def _is_finished(place: Path, identity: Mapping[str, str]) -> bool:
         return False
     record = _read(place)
     if record.info.fingerprints.get("run") != identity["run"]:
-        raise ValueError(
-            f"{place} holds a run with other settings, data or versions: choose another --out for "
-            "this comparison, or remove that run"
+        raise GraceError(
+            f"{place} holds a run with other settings, data or versions",
+            "choose another --out for this comparison, or remove that run",
         )
     return record.complete
 
@@ -165,8 +166,8 @@ def _is_finished(place: Path, identity: Mapping[str, str]) -> bool:
 def _read(place: Path) -> RunRecord:
     try:
         return read_record(place)
-    except ValueError as error:
-        raise ValueError(f"{error}: remove {place} to do it anew") from error
+    except GraceError as error:
+        raise GraceError(f"{error}", f"remove {place} to do it anew") from error
 
 
 def _begun(directory: Path) -> list[Path]:
@@ -179,7 +180,7 @@ def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, str]]:
     for place in _begun(directory):
         try:
             record = read_record(place)
-        except ValueError as error:
+        except GraceError as error:
             unreadable[place] = str(error)
             continue
         if record.complete:

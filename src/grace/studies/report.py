@@ -29,6 +29,7 @@ from grace.studies.tables import (
     lone_class_note,
 )
 from grace.text.html import element, escape, join
+from grace.text.refusals import GraceError
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
@@ -50,7 +51,7 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
         OSError: the file cannot be written.
     """
     if not records:
-        raise ValueError("no run to report on")
+        raise GraceError("no run to report on")
     target = Path(path)
     _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,12 +80,12 @@ def _generator() -> str:
 
 def _check_replaceable(path: Path) -> None:
     if path.is_dir():
-        raise ValueError(f"{path} is a directory: name a file, such as {path / 'report.html'}")
+        raise GraceError(f"{path} is a directory", f"name a file, such as {path / 'report.html'}")
     if path.exists():
         with path.open("rb") as file:
             head = file.read(2000)
         if _generator().encode() not in head:
-            raise ValueError(f"{path} exists and is no report: nothing was written; name another")
+            raise GraceError(f"{path} exists and is no report: nothing was written; name another")
 
 
 def _page(body: str, drawn: dict[str, Figure]) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from grace.configs._base import Settings
 from grace.configs.recipe import Recipe, completed, first_task
 from grace.configs.traits import ThresholdRule, Traits
+from grace.text.refusals import GraceError
 
 
 class AnyMethodSettings(Settings):
@@ -60,7 +61,7 @@ class AnyMethodSettings(Settings):
                 continue
             unknown = recipe.groups.keys() - self.parameter_groups
             if unknown:
-                raise ValueError(
+                raise GraceError(
                     f"{name}.groups: this method has no parameter group '{min(unknown)}': known "
                     f"are {', '.join(sorted(self.parameter_groups))}"
                 )

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from grace.configs.methods.base import BaseMethodSettings
 from grace.configs.recipe import Recipe
 from grace.configs.traits import Traits
+from grace.text.refusals import GraceError
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """How strongly classes are weighed by their numbers of images: 0 not at all, near 1 inversely."""
@@ -54,5 +55,5 @@ class FosterSettings(BaseMethodSettings):
     @classmethod
     def _one_value_is_enough(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
         if value in ((), []):
-            raise ValueError("needs the value of task 2 at least")
+            raise GraceError("needs the value of task 2 at least")
         return (value,) if isinstance(value, int | float) else value

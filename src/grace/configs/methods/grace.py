@@ -9,6 +9,7 @@ from typing_extensions import override
 from grace.configs.methods.base import BaseMethodSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import ThresholdRule, Traits
+from grace.text.refusals import GraceError
 
 
 class GraceSettings(BaseMethodSettings):
@@ -63,7 +64,7 @@ class GraceSettings(BaseMethodSettings):
     def _expansions_are_later_tasks(self) -> Self:
         tasks = self.expand_at
         if tasks is not None and (list(tasks) != sorted(set(tasks)) or any(t < 2 for t in tasks)):
-            raise ValueError(f"expand_at {list(tasks)} must increase and start at task 2 or later")
+            raise GraceError(f"expand_at {list(tasks)} must increase and start at task 2 or later")
         return self
 
     @property
