@@ -25,7 +25,7 @@ from grace.configs.load import load_experiment
 from grace.engine.progress import Silence
 from grace.experiment import run_experiment
 from grace.home.journal import Journal
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.learner import Learner
 from grace.record import RunRecord, collect_hardware, collect_versions, commit
@@ -35,10 +35,10 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "results of sweeps": [(Journal, "_write"), (Journal, "_read")],
     "versions": [
         *((Learner, name) for name in ("_write", "_done_already", "_refuse_stale", "live_in")),
-        *((Home, name) for name in ("remove_unused", "prune")),
+        *((ModelStore, name) for name in ("remove_unused", "prune")),
         (saving, "describe"),
     ],
-    "begin and end of updates": [(Home, "begin"), (Home, "discard")],
+    "begin and end of updates": [(ModelStore, "begin"), (ModelStore, "discard")],
     "end of the run": [(grace.experiment, "_drop"), (grace.experiment, "remove_leftovers")],
 }
 """All functions of which a run without a checkpoint would call none."""

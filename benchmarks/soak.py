@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.experiment import ExperimentSettings
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.randomness import generator
 from grace.record import collect_hardware, collect_versions, commit
@@ -88,7 +88,7 @@ def carry_out(args: argparse.Namespace, home: Path) -> list[dict[str, Any]]:
                 "exemplars": update.num_exemplars,
                 "seconds": round(seconds, 3),
                 "resident_bytes": resident_bytes(),
-                "version_bytes": Home.open(home).document(number).num_bytes,
+                "version_bytes": ModelStore.open(home).document(number).num_bytes,
                 "home_bytes": sum(p.stat().st_size for p in home.rglob("*") if p.is_file()),
             }
         )

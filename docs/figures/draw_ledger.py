@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from draw_dynamics import BUDGET, Panel, bar_look
 
 from grace.home.document import Update
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.storage.atomic import write_text
 
 BLUE, GREEN, ORANGE, RED = "#0072B2", "#009E73", "#B98300", "#D55E00"
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="directory of the learner")
     parser.add_argument("--out", type=Path, default=Path("docs/figures/ledger.svg"))
     arguments = parser.parse_args()
-    home = Home.open(arguments.model)
+    home = ModelStore.open(arguments.model)
     current = home.current()
     if current is None:
         raise SystemExit(f"{arguments.model} has learnt nothing yet")

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from grace.configs.methods import ReplaySettings
 from grace.home.document import Document
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.saved_learners import call
 from support.saved_learners import copied as copied
@@ -127,7 +127,7 @@ def test_before_anything_was_learnt(tmp_path: Path) -> None:
 
 
 def test_a_growth_that_the_ceiling_forbade_is_explained(copied: Path) -> None:
-    home = Home.open(copied)
+    home = ModelStore.open(copied)
     raw = home.document(5).model_dump(mode="json")
     raw["history"][-1]["outcome"]["verdict"] = "compress (budget)"
     home.write(Document.model_validate(raw))

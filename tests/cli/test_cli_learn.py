@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grace.configs.methods import GraceSettings
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
 from support.learn_calls import first as first
@@ -48,7 +48,7 @@ class TestCreation:
         assert "update 1: base, 2 epochs over 20 images" in result.stderr
 
     def test_options_are_settings(self, made: tuple[Path, Path, Any]) -> None:
-        creation = Home.open(made[1]).creation
+        creation = ModelStore.open(made[1]).creation
         assert creation.shape == (3, 16, 16)
         settings = creation.settings
         assert (settings.name, settings.backbone.name) == ("folder", "resnet20")
@@ -63,7 +63,7 @@ class TestCreation:
         options += ["--validation", 1, "--image-size", 12, "--json"]
         model = tmp_path / "model"
         result = learn(images, "--model", model, *TINY, *options)
-        home = Home.open(model)
+        home = ModelStore.open(model)
         settings = home.creation.settings
         assert home.creation.shape == (1, 12, 12)
         assert settings.method.name == "replay"
@@ -76,14 +76,14 @@ class TestCreation:
         images = folder(tmp_path / "images", "ant", "bee")
         model = tmp_path / "model"
         told = json.loads(learn(images, "--model", model, *TINY, "--max-mb", 2, "--json").stdout)
-        assert Home.open(model).creation.settings.memory.size is None
+        assert ModelStore.open(model).creation.settings.memory.size is None
         assert told["max_mb"] == 2
         assert 300_000 < told["bytes"]["after"] < 2_000_000
         assert told["num_exemplars"] == 20
         # A model of two versions has all it says on disk, each object once.
         size = sum(len(content) for name, content in files(model).items() if "/" in name)
         # Had it been continued, "earlier": 0.0 of each piece of work would take 17 characters more.
-        (update,) = Home.open(model).documents()[-1].history
+        (update,) = ModelStore.open(model).documents()[-1].history
         assert told["bytes"]["after"] - 17 * len(update.work) == pytest.approx(size, abs=20)
 
     def test_test_images_are_held_out(self, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ class TestUpdates:
         assert (
             "images     10 learnt from; 6 of all classes are held out to judge updates"
         ) in lines
-        update = Home.open(model).document(2).history[-1]
+        update = ModelStore.open(model).document(2).history[-1]
         saturation, threshold = update.outcome.saturation, update.outcome.threshold
         assert saturation is not None
         assert threshold == 0.6
@@ -143,7 +143,7 @@ class TestUpdates:
         _, model = first
         more = folder(tmp_path / "more", "cat", "dog")
         told = json.loads(learn(more, "--model", model, "--json", "--max-drop", 100).stdout)
-        update = Home.open(model).document(2).history[-1]
+        update = ModelStore.open(model).document(2).history[-1]
         assert (told["version"], told["in_use"], told["status"]) == (2, 2, "accepted")
         assert told["learnt_now"] is True
         assert told["new_classes"] == ["cat", "dog"]
@@ -185,13 +185,13 @@ class TestUpdates:
         assert "as version 2: nothing to do" in again.stdout
         told = json.loads(learn(more, "--model", model, "--json").stdout)
         assert (told["learnt_now"], told["version"]) == (False, 2)
-        assert Home.open(model).numbers() == [1, 2]
+        assert ModelStore.open(model).numbers() == [1, 2]
 
     def test_again_learns_again(self, first: tuple[Path, Path]) -> None:
         images, model = first
         result = learn(images, "--model", model, "--again")
         assert result.stdout.startswith("Learnt fresh images of 2 known classes in ")
-        assert Home.open(model).numbers() == [1, 2]
+        assert ModelStore.open(model).numbers() == [1, 2]
 
     def test_an_update_that_was_rolled_back_is_put_in_use_again(
         self, first: tuple[Path, Path], tmp_path: Path
@@ -202,12 +202,12 @@ class TestUpdates:
         assert call("rollback", model, 1).exit_code == 0
         result = learn(more, "--model", model)
         assert "already: version 2 is in use again" in result.stdout
-        assert Home.open(model).current() == 2
+        assert ModelStore.open(model).current() == 2
 
     def test_engine_settings_may_change(self, first: tuple[Path, Path], tmp_path: Path) -> None:
         _, model = first
         learn(folder(tmp_path / "more", "cat"), "--model", model, "engine.eval_batch_size=5")
-        engine = Home.open(model).document(2).settings.engine
+        engine = ModelStore.open(model).document(2).settings.engine
         assert (engine.eval_batch_size, engine.threads) == (5, 1)
 
     @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_recipes_may_change_between_updates(made: tuple[Path, Path, Any], tmp_pa
     # What every call must agree on still counts.
     assert "--method der" in refused(images, "--model", model, "--method", "der")
     learn(images, "--model", model, "method.grow.epochs=2", "method.compress.lr=0.02")
-    settings = Home.open(model).document(2).settings
+    settings = ModelStore.open(model).document(2).settings
     assert isinstance(settings.method, GraceSettings)
     assert (settings.method.grow.epochs, settings.method.compress.lr) == (2, 0.02)
     assert (settings.method.compress.epochs, settings.method.base.batch_size) == (1, 8)
     # An update without them keeps to them.
     learn(folder(tmp_path / "third", "dog"), "--model", model)
-    assert Home.open(model).document(3).settings.method == settings.method
+    assert ModelStore.open(model).document(3).settings.method == settings.method

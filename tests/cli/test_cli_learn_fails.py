@@ -9,7 +9,7 @@ import pytest
 
 from grace.engine import steps
 from grace.engine.trainer import NonFiniteLossError
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
 from support.learn_calls import first as first
@@ -26,7 +26,7 @@ def work_is_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Home, "write", die)
+    monkeypatch.setattr(ModelStore, "write", die)
 
 
 def count_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -48,7 +48,7 @@ class TestGate:
         model = tmp_path / "model"
         options = [*FINETUNE, "method.base.epochs=8", "method.update.epochs=8"]
         learn(folder(tmp_path / "first", "ant", "bee", count=20), "--model", model, *options)
-        assert Home.open(model).document(1).history[0].accuracy.new_after == 1
+        assert ModelStore.open(model).document(1).history[0].accuracy.new_after == 1
         return folder(tmp_path / "more", "cat", "dog", count=20), model
 
     def test_a_rejected_update_is_kept_beside(self, forgetful: tuple[Path, Path]) -> None:
@@ -57,7 +57,7 @@ class TestGate:
         result = learn(more, "--model", model, "--max-drop", 0, code=3)
         lines = result.stdout.splitlines()
         assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds this update"
-        drop = Home.open(model).document(2).history[-1].accuracy.drop
+        drop = ModelStore.open(model).document(2).history[-1].accuracy.drop
         assert drop is not None
         assert drop > 0
         assert (
@@ -82,7 +82,7 @@ class TestGate:
         learn(more, "--model", model, "--max-drop", 0, code=3)
         result = learn(more, "--model", model, "--max-drop", 100)
         assert "gate       passed: the old classes lost " in result.stdout
-        assert Home.open(model).current() == 3
+        assert ModelStore.open(model).current() == 3
 
     def test_a_gate_without_images_to_judge_by(self, tmp_path: Path) -> None:
         images = folder(tmp_path / "images", "ant", "bee")
@@ -101,12 +101,12 @@ class TestInterruptions:
             work_is_done_before(patch)
             result = learn(images, "--model", model, *GRACE, code=130)
         assert "the same command will go on from here" in result.stderr
-        assert Home.open(model).numbers() == []
+        assert ModelStore.open(model).numbers() == []
         epochs = count_epochs(monkeypatch)
         learn(images, "--model", model, *GRACE)
         assert epochs == []
-        assert Home.open(model).current() == 1
-        assert not Home.open(model).pending()
+        assert ModelStore.open(model).current() == 1
+        assert not ModelStore.open(model).pending()
 
     def test_work_on_a_first_update_is_not_lost_by_other_options(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +124,7 @@ class TestInterruptions:
         assert "drop it with --discard" in refused(more, "--model", model)
         assert files(model) == before
         learn(*other, "--discard")
-        assert Home.open(model).document(1).settings.method.name == "replay"
+        assert ModelStore.open(model).document(1).settings.method.name == "replay"
 
     def test_without_any_work_it_is_made_anew(self, tmp_path: Path) -> None:
         images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
@@ -135,7 +135,7 @@ class TestInterruptions:
         assert learner.home is not None
         learner.home.begin(None, "0" * 64)
         learn(images, "--model", model, *TINY, "--method", "replay")
-        assert Home.open(model).document(1).settings.method.name == "replay"
+        assert ModelStore.open(model).document(1).settings.method.name == "replay"
 
     def test_ctrl_c_before_any_work_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,7 +161,7 @@ class TestInterruptions:
             f"dropped the interrupted update of '{model}'\n"
         )
         learn(other, "--model", model)
-        assert Home.open(model).document(2).class_names == ("ant", "bee", "dog")
+        assert ModelStore.open(model).document(2).class_names == ("ant", "bee", "dog")
         assert "there is no interrupted update" in learn("--model", model, "--discard").stdout
 
 
@@ -235,7 +235,7 @@ class TestRefusals:
     def test_one_process_at_a_time(self, first: tuple[Path, Path], tmp_path: Path) -> None:
         _, model = first
         more = folder(tmp_path / "more", "cat")
-        with Home.open(model).changing():
+        with ModelStore.open(model).changing():
             assert "is being changed by another process" in refused(more, "--model", model)
         learn(more, "--model", model)
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from grace.cli.app import app
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FinetuneSettings, ReplaySettings
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.learn_calls import files
 from support.tiny_streams import pictures, recipe, settings
@@ -94,13 +94,13 @@ class TestRollback:
         assert Learner.load(model).class_names == list(NAMES)
 
     def test_a_version_that_cannot_be_loaded_is_refused(self, model: Path) -> None:
-        for ref in Home.open(model).document(1).objects.values():
-            if ref not in Home.open(model).document(3).objects.values():
+        for ref in ModelStore.open(model).document(1).objects.values():
+            if ref not in ModelStore.open(model).document(3).objects.values():
                 (model / "objects" / f"{ref.sha256}.safetensors").write_bytes(b"damaged")
         result = call("rollback", model, 1, code=2)
         assert result.stderr.startswith("error: ")
         assert "damaged" in result.stderr
-        assert Home.open(model).current() == 3
+        assert ModelStore.open(model).current() == 3
 
     @pytest.mark.parametrize("name", ["current.json", "versions/0003.json"])
     def test_a_damaged_version_in_use_can_be_left(self, model: Path, name: str) -> None:
@@ -108,24 +108,24 @@ class TestRollback:
         result = call("rollback", model, 2)
         assert "is damaged" in result.stderr
         assert f"'{model}' is at version 2 now" in result.stdout
-        assert Home.open(model).current() == 2
+        assert ModelStore.open(model).current() == 2
 
     def test_wrong_input(self, model: Path, tmp_path: Path) -> None:
         assert "has no version 7 (it has 1, 2, 3)" in call("rollback", model, 7, code=2).stderr
         assert "is no learner" in call("rollback", tmp_path, 1, code=2).stderr
-        with Home.open(model).changing():
+        with ModelStore.open(model).changing():
             assert "another process" in call("rollback", model, 1, code=2).stderr
-        assert Home.open(model).current() == 3
+        assert ModelStore.open(model).current() == 3
 
     def test_an_interrupted_update_is_told_of(self, model: Path) -> None:
-        Home.open(model).begin(3, "0" * 64)
+        ModelStore.open(model).begin(3, "0" * 64)
         assert "an interrupted update only goes on from" in call("rollback", model, 1).stderr
 
 
 class TestForget:
     def test_the_images_go_and_the_class_is_never_predicted(self, model: Path) -> None:
-        gone = {document.exemplars[0].sha256 for document in Home.open(model).documents()} | {
-            document.validation[0].sha256 for document in Home.open(model).documents()
+        gone = {document.exemplars[0].sha256 for document in ModelStore.open(model).documents()} | {
+            document.validation[0].sha256 for document in ModelStore.open(model).documents()
         }
         result = call("forget", model, "ant", "--yes")
         assert result.stdout.splitlines() == [
@@ -146,7 +146,7 @@ class TestForget:
         call("rollback", model, 1)
         result = call("forget", model, "dog", "--yes")
         assert f"removed its images from version 3 of '{model}'" in result.stdout
-        assert Home.open(model).document(3).forgotten == (3,)
+        assert ModelStore.open(model).document(3).forgotten == (3,)
 
     def test_without_a_terminal_it_wants_to_be_sure(self, model: Path) -> None:
         before = files(model)
@@ -184,14 +184,14 @@ class TestForget:
         assert "The weights are not unlearnt" in told
         assert "Forget 'ant'? [y/N]" in told
         assert told.endswith(f"{last}\n")
-        assert (Home.open(model).document(3).forgotten == (0,)) == (answer == b"y\n")
+        assert (ModelStore.open(model).document(3).forgotten == (0,)) == (answer == b"y\n")
 
     def test_wrong_input(self, model: Path, tmp_path: Path) -> None:
         before = files(model)
         error = call("forget", model, "catt", "--yes", code=2).stderr
         assert error == f"error: '{model}' has no class 'catt'; did you mean 'cat'?\n"
         assert "is no learner" in call("forget", tmp_path, "ant", code=2).stderr
-        with Home.open(model).changing():
+        with ModelStore.open(model).changing():
             assert "another process" in call("forget", model, "ant", "--yes", code=2).stderr
         assert {**files(model), "lock": b""} == {**before, "lock": b""}
 
@@ -201,7 +201,7 @@ class TestForget:
         assert "'bee' is the last class" in call("forget", model, "bee", "--yes", code=2).stderr
 
     def test_an_interrupted_update_comes_first(self, model: Path) -> None:
-        Home.open(model).begin(3, "0" * 64)
+        ModelStore.open(model).begin(3, "0" * 64)
         error = call("forget", model, "ant", "--yes", code=2).stderr
         assert "was interrupted and may still use the images" in error
         call("learn", "--model", model, "--discard")

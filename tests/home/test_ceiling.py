@@ -29,7 +29,7 @@ from grace.configs.methods import (
 )
 from grace.home.ceiling import Ceiling, in_mb
 from grace.home.document import Update
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
@@ -58,7 +58,7 @@ def teach(made: Learner, counts: Mapping[int, int], seed: int = 0) -> Update:
 
 def bytes_on_disk(home: Path, number: int) -> int:
     """Of one version: its document, and each of its objects once."""
-    names = {ref.sha256 for ref in Home.open(home).document(number).objects.values()}
+    names = {ref.sha256 for ref in ModelStore.open(home).document(number).objects.values()}
     files = [home / "objects" / f"{name}.safetensors" for name in names]
     return sum(path.stat().st_size for path in [home / "versions" / f"{number:04d}.json", *files])
 
@@ -134,9 +134,9 @@ class TestAnyStream:
             try:
                 update = teach(made, counts, seed=step)
             except ValueError as refusal:
-                assert not Home.open(home).pending()
+                assert not ModelStore.open(home).pending()
                 return step, str(refusal), made
-            for number in Home.open(home).numbers():
+            for number in ModelStore.open(home).numbers():
                 assert bytes_on_disk(home, number) <= max_mb * 1e6
             assert update.num_bytes <= max_mb * 1e6
             if wants_images:
@@ -201,7 +201,7 @@ class TestGrowth:
             teach(made, {2: 6})
         assert 2 * BACKBONE < named_budget(str(refusal.value)) * 1e6 < 2 * BACKBONE + 40_000
         assert len(made.history) == 1
-        assert Home.open(tmp_path / "home").numbers() == [1]
+        assert ModelStore.open(tmp_path / "home").numbers() == [1]
         # A refused update leaves nothing behind that would stand in another's way.
         made.forget("class 0")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings
 from grace.home.document import Document, parse_document
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.storage import strict_json
 from grace.text.refusals import DamagedError, NewerFormatError
@@ -275,7 +275,7 @@ class TestContradictions:
 
 class TestForgetting:
     def test_a_class_goes_and_nothing_else(self, home: Path) -> None:
-        before = Home.open(home).document(2)
+        before = ModelStore.open(home).document(2)
         after = before.without("class 3")
         assert after.forgotten == (1, 3)
         assert after.live_class_names == ["class 0", "class 2", "class 4"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
 from grace.home.inventory import num_images, take_inventory
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.storage.tensors import encode
 from support.saved_learners import copied as copied
@@ -26,7 +26,7 @@ def size(path: Path) -> int:
 
 
 def test_sizes_are_those_of_the_files(saved: Path) -> None:
-    inventory = take_inventory(Home.open(saved))
+    inventory = take_inventory(ModelStore.open(saved))
     assert inventory.num_bytes == size(saved / "objects") + size(saved / "versions")
     assert inventory.in_use is not None
     document = json.loads((saved / "versions" / "0005.json").read_text())
@@ -45,7 +45,7 @@ def test_sizes_are_those_of_the_files(saved: Path) -> None:
 
 
 def test_classes_and_their_images_are_those_of_the_learner(saved: Path) -> None:
-    in_use = take_inventory(Home.open(saved)).in_use
+    in_use = take_inventory(ModelStore.open(saved)).in_use
     assert in_use is not None
     assert [entry.name for entry in in_use.classes] == ["apple", "Käse", "cat", "dog", "fox"]
     assert [entry.is_forgotten for entry in in_use.classes] == [False, False, True, False, False]
@@ -58,7 +58,7 @@ def test_classes_and_their_images_are_those_of_the_learner(saved: Path) -> None:
 
 
 def test_versions(saved: Path) -> None:
-    inventory = take_inventory(Home.open(saved))
+    inventory = take_inventory(ModelStore.open(saved))
     assert (inventory.versions, inventory.rejected) == ([1, 2, 3, 4, 5], [4])
     assert not inventory.is_interrupted
     assert inventory.in_use is not None
@@ -70,7 +70,7 @@ def test_versions(saved: Path) -> None:
 
 def test_after_a_rollback_the_earlier_version_is_told(copied: Path) -> None:
     Learner.load(copied).rollback(2)
-    inventory = take_inventory(Home.open(copied))
+    inventory = take_inventory(ModelStore.open(copied))
     assert inventory.in_use is not None
     assert inventory.in_use.document.number == 2
     assert [entry.name for entry in inventory.in_use.classes] == ["apple", "Käse", "cat"]
@@ -80,7 +80,7 @@ def test_after_a_rollback_the_earlier_version_is_told(copied: Path) -> None:
 def test_a_learner_that_has_learnt_nothing(tmp_path: Path) -> None:
     method = ReplaySettings(base=recipe(), update=recipe())
     Learner.create(settings(method), shape=(1, SIZE, SIZE), directory=tmp_path / "new")
-    inventory = take_inventory(Home.open(tmp_path / "new"))
+    inventory = take_inventory(ModelStore.open(tmp_path / "new"))
     assert (inventory.in_use, inventory.versions, inventory.num_bytes) == (None, [], 0)
     assert inventory.shape == (1, SIZE, SIZE)
     assert inventory.settings.method.name == "replay"
@@ -94,7 +94,7 @@ def test_what_two_classes_share_is_counted_once(tmp_path: Path) -> None:
     # Both classes keep all of their images, which are the same ones.
     images = labelled({0: 1}).images.gather(torch.tensor([0]))
     made.update(torch.cat([images, images]), ["cat", "dog"])
-    in_use = take_inventory(Home.open(path)).in_use
+    in_use = take_inventory(ModelStore.open(path)).in_use
     assert in_use is not None
     assert [entry.num_exemplars for entry in in_use.classes] == [1, 1]
     assert in_use.num_bytes.exemplars == len(encode({"images": images}))
@@ -108,7 +108,7 @@ def test_before_anything_was_assessed_and_forgotten(tmp_path: Path) -> None:
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=path)
     data = labelled({0: 6, 1: 6})
     made.update(data.images, class_names(data))
-    in_use = take_inventory(Home.open(path)).in_use
+    in_use = take_inventory(ModelStore.open(path)).in_use
     assert in_use is not None
     assert in_use.assessed is None
     assert [entry.num_held_out for entry in in_use.classes] == [1, 1]

@@ -10,7 +10,7 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings, ReplaySettings
 from grace.home.document import Accuracies, Update
 from grace.home.ledger import Entry, as_row, ledger, other_threshold, what_if
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.methods.outcome import Outcome
 from support.saved_learners import copied as copied
@@ -89,7 +89,7 @@ def test_with_its_own_threshold_a_learner_would_have_decided_as_it_did() -> None
 
 class TestLedger:
     def test_every_version_is_a_row(self, saved: Path) -> None:
-        home = Home.open(saved)
+        home = ModelStore.open(saved)
         rows = [as_row(entry) for entry in ledger(home.documents(), home.current())]
         assert [row["version"] for row in rows] == [1, 2, 3, 4, 5]
         assert [row["parent"] for row in rows] == [None, 1, 2, 3, 3]
@@ -138,7 +138,7 @@ class TestLedger:
     def test_updates_whose_versions_were_removed_are_told_once(self, copied: Path) -> None:
         made = Learner.load(copied)
         made.keep_versions(2)
-        home = Home.open(copied)
+        home = ModelStore.open(copied)
         assert home.numbers() == [4, 5]
         entries = ledger(home.documents(), home.current())
         assert [entry.version for entry in entries] == [None, None, None, 4, 5]
@@ -154,7 +154,7 @@ class TestLedger:
             data = labelled(counts)
             made.update(data.images, class_names(data))
         made.save(tmp_path / "late")
-        home = Home.open(tmp_path / "late")
+        home = ModelStore.open(tmp_path / "late")
         entries = ledger(home.documents(), home.current())
         assert [(entry.version, entry.is_current) for entry in entries] == [
             (None, False),
@@ -166,7 +166,7 @@ class TestLedger:
         assert entries[1].num_bytes == objects + document
 
     def test_another_threshold_judges_each_version_by_its_own_past(self, saved: Path) -> None:
-        documents = Home.open(saved).documents()
+        documents = ModelStore.open(saved).documents()
         # Everything is below 1, nothing below 0.
         low, high = (ledger(documents, 5, Threshold(initial=t, decay=1.0)) for t in (0.0, 1.0))
         assert [entry.would for entry in low] == [None, "grow", "grow", "grow", "grow"]
@@ -184,14 +184,14 @@ class TestLedger:
 
 class TestOtherThreshold:
     def test_what_is_not_given_is_the_learners_own(self, saved: Path) -> None:
-        documents = Home.open(saved).documents()
+        documents = ModelStore.open(saved).documents()
         assert other_threshold(documents, None, None) is None
         # The defaults are those of the paper: 0.6 and 0.96.
         assert other_threshold(documents, 0.3, None) == Threshold(initial=0.3, decay=0.96)
         assert other_threshold(documents, None, 0.5) == Threshold(initial=0.6, decay=0.5)
 
     def test_a_method_without_a_threshold_needs_both_numbers(self, saved: Path) -> None:
-        (*_, last) = Home.open(saved).documents()
+        (*_, last) = ModelStore.open(saved).documents()
         other = last.settings.model_copy(update={"method": ReplaySettings()})
         documents = [last.model_copy(update={"settings": other})]
         with pytest.raises(ValueError, match="replay has no threshold of its own: give both"):
@@ -208,4 +208,4 @@ class TestOtherThreshold:
             data = labelled(counts)
             made.update(data.images, class_names(data))
         with pytest.raises(ValueError, match="measured a saturation"):
-            other_threshold(Home.open(tmp_path / "replay").documents(), 0.5, None)
+            other_threshold(ModelStore.open(tmp_path / "replay").documents(), 0.5, None)

@@ -27,7 +27,7 @@ from grace.configs.methods import (
 from grace.configs.recipe import Recipe
 from grace.engine.phase import Phase, Work
 from grace.home.document import Document, Update
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.networks.heads import LinearHead, align_weights
 from grace.objectives.classification import cross_entropy
@@ -105,7 +105,7 @@ class TestImages:
         assert not (home / "purge.json").exists()
         assert learner.held_out.count(1) == 0
         assert len(learner.method.memory.of_class(1)) == 0
-        for document in Home.open(home).documents():
+        for document in ModelStore.open(home).documents():
             assert document.forgotten == (1,)
             assert document.class_names[:2] == ("class 0", "class 1")
             assert not {1} & {*document.exemplars, *document.validation}
@@ -123,7 +123,7 @@ class TestImages:
         assert holders(home, pixels) != []
         learner.forget("class 3")
         assert holders(home, pixels) == []
-        assert [d.forgotten for d in Home.open(home).documents()] == [(), (), (3,), (3,)]
+        assert [d.forgotten for d in ModelStore.open(home).documents()] == [(), (), (3,), (3,)]
         assert torch.equal(learner.predict_proba(PROBE), said)
         assert teach(learner, {5: 8}).accepted
 
@@ -134,7 +134,7 @@ class TestImages:
         assert not bool(made.predict_proba(PROBE)[:, 1].any())
         made.save(tmp_path / "home")
         assert holders(tmp_path / "home", pictures(1, 10)) == []
-        assert Home.open(tmp_path / "home").document(1).forgotten == (1,)
+        assert ModelStore.open(tmp_path / "home").document(1).forgotten == (1,)
         loaded = Learner.load(tmp_path / "home")
         assert torch.equal(loaded.predict_proba(PROBE), made.predict_proba(PROBE))
 
@@ -145,7 +145,7 @@ class TestPredictions:
         named = [learner.predict(PROBE), *(Learner.load(home, n).predict(PROBE) for n in (1, 2))]
         assert all("class 1" in names for names in named)
         learner.forget("class 1")
-        loaded = [Learner.load(home, number) for number in Home.open(home).numbers()]
+        loaded = [Learner.load(home, number) for number in ModelStore.open(home).numbers()]
         for one in [learner, *loaded]:
             probabilities = one.predict_proba(PROBE)
             assert torch.equal(probabilities[:, 1], torch.zeros(24))
@@ -320,21 +320,21 @@ class TestInterruptions:
         self, way: str, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pixels = torch.cat([pictures(1, 10), pictures(1, 5, seed=1)])
-        learner, write = Learner.load(home), Home.write
+        learner, write = Learner.load(home), ModelStore.write
         written: list[int] = []
 
-        def killed(self: Home, document: Document) -> None:
+        def killed(self: ModelStore, document: Document) -> None:
             if written:
                 raise KeyboardInterrupt
             written.append(document.number)
             write(self, document)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Home, "write", killed)
+            patch.setattr(ModelStore, "write", killed)
             with pytest.raises(KeyboardInterrupt):
                 learner.forget("class 1")
         assert json.loads((home / "purge.json").read_text()) == {"class": "class 1"}
-        assert [d.forgotten for d in Home.open(home).documents()] == [(1,), (), (), ()]
+        assert [d.forgotten for d in ModelStore.open(home).documents()] == [(1,), (), (), ()]
         assert holders(home, pixels) != []
 
         other = Learner.load(home)
@@ -349,11 +349,11 @@ class TestInterruptions:
             other = Learner.load(home)
             teach(other, {5: 8})
         else:
-            with Home.open(home).changing():
+            with ModelStore.open(home).changing():
                 pass
         assert not (home / "purge.json").exists()
         assert holders(home, pixels) == []
-        forgotten = [set(d.forgotten) for d in Home.open(home).documents()]
+        forgotten = [set(d.forgotten) for d in ModelStore.open(home).documents()]
         assert all(1 in indices for indices in forgotten)
         assert "class 1" not in Learner.load(home).predict(PROBE)
         if way != "purge alone" and way != "forget":
@@ -402,7 +402,7 @@ class TestRefusals:
         for refused in (lambda: made.rollback(1), lambda: Learner.load(tmp_path / "home", 1)):
             with pytest.raises(ValueError, match=r"all classes of version 1 of .* were forgotten"):
                 refused()
-        assert Home.open(tmp_path / "home").current() == made.version == 2
+        assert ModelStore.open(tmp_path / "home").current() == made.version == 2
         assert teach(made, {3: 8}).accepted
 
 

@@ -23,7 +23,7 @@ from grace.configs.methods import (
 from grace.data.selection import pixel_keys
 from grace.engine.phase import Phase, Sweep
 from grace.home.document import Accuracies, Update
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
@@ -301,7 +301,7 @@ class TestTheGate:
         assert made.history == history
         assert made.held_out.keys() == held
         assert torch.equal(Learner.load(tmp_path / "home").predict_proba(probe), said)
-        home = Home.open(tmp_path / "home")
+        home = ModelStore.open(tmp_path / "home")
         assert [d.status for d in home.documents()] == ["accepted", "rejected"]
         assert home.document(2).history[-1] == update
         assert home.document(2).parent == 1
@@ -327,11 +327,11 @@ class TestTheGate:
         assert torch.equal(made.predict_proba(probe), twin.predict_proba(probe))
         assert made.class_names == twin.class_names
         assert made.held_out.keys() == twin.held_out.keys()
-        assert Home.open(tmp_path / "home").current() == 2
+        assert ModelStore.open(tmp_path / "home").current() == 2
         for one in (made, twin):
             teach(one, {4: 10})
         assert torch.equal(made.predict_proba(probe), twin.predict_proba(probe))
-        assert Home.open(tmp_path / "home").document(3).parent == 2
+        assert ModelStore.open(tmp_path / "home").document(3).parent == 2
 
     def test_in_memory_too(self) -> None:
         made = create(FICKLE)

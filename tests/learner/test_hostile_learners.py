@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support import hostile_objects
 from support.hostile_model import PROBE, Model, update
@@ -216,7 +216,7 @@ def test_any_layout_is_read_or_refused(
         for name, kind, source in acts:
             spoil_entry(sound_model, name, kind, source)
         before = sound_model.looks()
-        for ask in (lambda: Home.open(path).documents(), lambda: Learner.load(path)):
+        for ask in (lambda: ModelStore.open(path).documents(), lambda: Learner.load(path)):
             message = refusal(ask)
             if message is not None:
                 assert message.isprintable()

@@ -29,7 +29,7 @@ from grace.configs.methods import (
 )
 from grace.data.images import LabelledImages
 from grace.home.document import Document, Update
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
@@ -132,7 +132,9 @@ class TestGoingOn:
         again = Learner.load(home)
         assert torch.equal(again.predict_proba(PROBE), said[-1])
         assert again.predict(PROBE) == stayed.predict(PROBE)
-        for one, two in zip(Home.open(home).documents(), stayed.home.documents(), strict=True):
+        for one, two in zip(
+            ModelStore.open(home).documents(), stayed.home.documents(), strict=True
+        ):
             # Equal references are equal bytes: they are named after their content.
             assert comparable(one) == comparable(two)
         assert files_of(home) == files_of(stayed.home.path)
@@ -167,7 +169,7 @@ class TestGoingOn:
         assert done.returncode == 0, done.stderr
         learner = Learner.load(home)
         assert torch.equal(learner.predict_proba(PROBE), said[2])
-        assert comparable(Home.open(home).document(3)) == comparable(stayed.home.document(3))
+        assert comparable(ModelStore.open(home).document(3)) == comparable(stayed.home.document(3))
         teach(learner, 3)
         assert torch.equal(learner.predict_proba(PROBE), said[3])
 
@@ -178,10 +180,10 @@ class TestGoingOn:
         assert made.save(tmp_path / "home") == 1
         assert made.save(tmp_path / "home") == 1
         learner = Learner.load(str(tmp_path / "home"))
-        document = Home.open(tmp_path / "home").document(1)
+        document = ModelStore.open(tmp_path / "home").document(1)
         assert document.parts == stayed.home.document(3).parts
         assert len(document.history) == 3
-        assert Home.open(tmp_path / "home").numbers() == [1]
+        assert ModelStore.open(tmp_path / "home").numbers() == [1]
         for one in (made, learner):
             assert torch.equal(one.predict_proba(PROBE), said[2])
         # Both are version 1 of one home: the first to go on wins.
@@ -197,10 +199,10 @@ class TestGoingOn:
         learner = Learner.load(home)
         before = learner.history[-1]
         assert teach(learner, 3) == before
-        assert Home.open(home).numbers() == [1, 2, 3, 4]
+        assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
         assert torch.equal(learner.predict_proba(PROBE), said[3])
         assert teach(learner, 3, again=True).task == 5
-        assert Home.open(home).numbers() == [1, 2, 3, 4, 5]
+        assert ModelStore.open(home).numbers() == [1, 2, 3, 4, 5]
 
 
 class TestObjects:
@@ -257,19 +259,19 @@ class TestRollback:
     ) -> None:
         home, said = grace_home
         assert torch.equal(Learner.load(home, version).predict_proba(PROBE), said[version - 1])
-        assert Home.open(home).current() == 4
+        assert ModelStore.open(home).current() == 4
         learner = Learner.load(home)
         learner.rollback(version)
-        assert Home.open(home).current() == version
+        assert ModelStore.open(home).current() == version
         assert torch.equal(learner.predict_proba(PROBE), said[version - 1])
         assert len(learner.history) == version
         step = min(version, 2)
         known = learner.predict_proba(PROBE)
         teach(learner, step)
-        after = Home.open(home).document(5)
+        after = ModelStore.open(home).document(5)
         assert after.parent == version
         if version == step:
-            before = Home.open(home).document(version + 1)
+            before = ModelStore.open(home).document(version + 1)
             assert after.parts == before.parts
             assert after.exemplars == before.exemplars
             assert torch.equal(learner.predict_proba(PROBE), said[version])
@@ -303,12 +305,12 @@ class TestSomebodyElse:
         else:
             # No new version: each is written anew without the class.
             other.forget("class 3")
-        numbers = Home.open(home).numbers()
+        numbers = ModelStore.open(home).numbers()
         data = labelled({1: 4, 2: 4}, seed=8)
         with pytest.raises(ValueError, match="changed since this learner was loaded: load it"):
             mine.update(data.images, class_names(data))
-        assert Home.open(home).numbers() == numbers
-        assert not Home.open(home).pending()
+        assert ModelStore.open(home).numbers() == numbers
+        assert not ModelStore.open(home).pending()
         Learner.load(home).update(data.images, class_names(data))
 
 
@@ -348,7 +350,7 @@ class TestPlaces:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Home, "write", full)
+            patch.setattr(ModelStore, "write", full)
             with pytest.raises(OSError, match="No space left"):
                 made.save(tmp_path / "full")
         assert (made.home, made.version) == (None, None)

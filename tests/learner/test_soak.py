@@ -17,7 +17,7 @@ from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.methods import GraceSettings
 from grace.engine.checkpoint import Keeper
 from grace.engine.phase import Parts, Phase, Sweep
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.networks.expandable import copy_of
 from grace.networks.heads import Head
@@ -124,7 +124,7 @@ def carry_out(
         soak.bounds.append(6 * (update.num_backbones[0] + 1) * num_seen)
         soak.num_backbones.append(update.num_backbones[1])
         soak.verdicts.append(update.outcome.verdict)
-        soak.on_disk.append(Home.open(home).document(number + 1).num_bytes)
+        soak.on_disk.append(ModelStore.open(home).document(number + 1).num_bytes)
         leaked.append(leak(made))
         del data, update
         soak.process.append(resident_bytes())

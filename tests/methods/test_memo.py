@@ -10,7 +10,7 @@ import torch
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, MemoSettings
 from grace.engine.phase import Phase
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.export import Preprocessing, check_onnx, export_onnx
 from grace.learner.learner import Learner
@@ -157,7 +157,7 @@ class TestTwoTasks:
     def test_versions_share_what_does_not_move(self, train_base: bool, tmp_path: Path) -> None:
         home = tmp_path / "home"
         taught(home, train_base=train_base)
-        first, second = (Home.open(home).document(number).parts for number in (1, 2))
+        first, second = (ModelStore.open(home).document(number).parts for number in (1, 2))
         assert list(first) == ["trunk", "backbone.0", "head", "class_means"]
         assert list(second) == ["trunk", "backbone.0", "backbone.1", "head", "class_means"]
         assert first["backbone.0"] == second["backbone.0"]

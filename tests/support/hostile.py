@@ -27,7 +27,7 @@ import torch
 from grace.cli import _info_page, _ledger_table
 from grace.home.inventory import take_inventory
 from grace.home.ledger import ledger
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support import hostile_mutations
 from support.hostile_guard import Guard
@@ -141,7 +141,7 @@ def _without_journal(path: Path) -> None:
 
 def info(path: Path) -> None:
     """Print what ``grace info`` prints."""
-    inventory = take_inventory(Home.open(path))
+    inventory = take_inventory(ModelStore.open(path))
     lines = list(_info_page.as_lines(inventory))
     assert all(line.isprintable() for line in lines), lines
     json.loads(_info_page.as_json(inventory))
@@ -149,7 +149,7 @@ def info(path: Path) -> None:
 
 def history(path: Path) -> None:
     """Print what ``grace history`` prints."""
-    home = Home.open(path)
+    home = ModelStore.open(path)
     entries = ledger(home.documents(), home.current())
     lines = _ledger_table.as_lines(entries, None)
     assert all(line.isprintable() for line in lines), lines

@@ -23,7 +23,7 @@ from grace.engine.phase import Phase
 from grace.experiment import run_experiment
 from grace.home.document import Document
 from grace.home.journal import Journal
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.record import RecordWriter
 from support import kills, tiny_streams
@@ -156,7 +156,7 @@ def _prepare() -> None:
 
 def _describe_home(path: Path) -> dict[str, Any]:
     """All that a learner's directory holds, and what it should not."""
-    home = Home.open(path)
+    home = ModelStore.open(path)
     documents = home.documents()
     refs = {name: ref for document in documents for name, ref in _objects(document).items()}
     for name, ref in refs.items():

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import typer
 
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.storage import atomic
 from grace.text.refusals import BusyError
 
 
-def find(model: Path, *, discard: bool = False) -> Home | None:
+def find(model: Path, *, discard: bool = False) -> ModelStore | None:
     """Find a learner worth keeping; drop its unfinished update if that is unwanted or idle.
 
     Args:
@@ -27,7 +27,7 @@ def find(model: Path, *, discard: bool = False) -> Home | None:
     """
     if not (model / "model.json").exists():
         return None
-    home = Home.open(model)
+    home = ModelStore.open(model)
     unwanted = discard or not _has_work(home)
     if is_unborn(home) and unwanted:
         take_back(home)
@@ -37,12 +37,12 @@ def find(model: Path, *, discard: bool = False) -> Home | None:
     return home
 
 
-def is_unborn(home: Home) -> bool:
+def is_unborn(home: ModelStore) -> bool:
     """Whether a learner has no version."""
     return not home.numbers() and home.current() is None
 
 
-def take_back(home: Home) -> None:
+def take_back(home: ModelStore) -> None:
     """Remove a learner that has no version; one that has stays as it is.
 
     What is no learner's in its folder stays, and the folder then too.
@@ -64,7 +64,7 @@ def take_back(home: Home) -> None:
 
 
 @contextmanager
-def tidied(home: Home) -> Iterator[None]:
+def tidied(home: ModelStore) -> Iterator[None]:
     """When an update fails, leave nothing behind that would only be in the way of the next."""
     try:
         yield
@@ -83,11 +83,11 @@ def tidied(home: Home) -> Iterator[None]:
         raise
 
 
-def _drop_update(home: Home) -> None:
+def _drop_update(home: ModelStore) -> None:
     with home.changing():
         home.discard()
 
 
-def _has_work(home: Home) -> bool:
+def _has_work(home: ModelStore) -> bool:
     """Whether an unfinished update has come so far that something of it is kept."""
     return home.pending() and any((home.path / "pending").glob("*.safetensors"))

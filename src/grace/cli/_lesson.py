@@ -13,7 +13,7 @@ from grace.cli._creation import Wish
 from grace.cli._homes import find, is_unborn, tidied
 from grace.configs.experiment import ExperimentSettings
 from grace.home.document import Document
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.storage import atomic
 from grace.text.refusals import GraceError
 
@@ -91,7 +91,7 @@ def teach(model: Path, wish: Wish, teaching: Teaching, progress: "RichProgress")
 
 
 def _refuse_taken(model: Path) -> None:
-    """Refuse early what ``Home.create`` would refuse once all images are read."""
+    """Refuse early what ``ModelStore.create`` would refuse once all images are read."""
     if model.exists() and (
         not model.is_dir()
         or any(path.name != "versions" and not atomic.is_leftover(path) for path in model.iterdir())
@@ -111,7 +111,7 @@ def _refuse_inside(model: Path, images: Path) -> None:
             )
 
 
-def _changes(home: Home, wish: Wish, wanted: ExperimentSettings) -> dict[str, Any]:
+def _changes(home: ModelStore, wish: Wish, wanted: ExperimentSettings) -> dict[str, Any]:
     """What a call changes of how a learner goes on: how the work is carried out, and recipes."""
     from grace.learner.saving import carried_out_here
 
@@ -123,7 +123,9 @@ def _changes(home: Home, wish: Wish, wanted: ExperimentSettings) -> dict[str, An
     }
 
 
-def _read(home: Home | None, settings: ExperimentSettings, teaching: Teaching) -> "UpdateFolder":
+def _read(
+    home: ModelStore | None, settings: ExperimentSettings, teaching: Teaching
+) -> "UpdateFolder":
     from grace.data.update_folder import load_update
 
     channels, size = settings.data.channels or 3, settings.data.image_size
@@ -187,7 +189,7 @@ def _made(
     return Learner.create(settings, shape=shape, directory=model, progress=progress)
 
 
-def _known_already(home: Home, folder: "UpdateFolder", teaching: Teaching) -> Document | None:
+def _known_already(home: ModelStore, folder: "UpdateFolder", teaching: Teaching) -> Document | None:
     """Find the version in use, or one it came from, that learnt these very images."""
     number = home.current()
     if number is None or teaching.again:
@@ -215,7 +217,7 @@ def _known_already(home: Home, folder: "UpdateFolder", teaching: Teaching) -> Do
 
 def _taught(
     learner: "Learner",
-    home: Home,
+    home: ModelStore,
     folder: "UpdateFolder",
     teaching: Teaching,
     progress: "RichProgress",
@@ -231,7 +233,7 @@ def _taught(
 
 
 def _lesson(
-    home: Home,
+    home: ModelStore,
     document: Document,
     was_in_use: int | None,
     folder: "UpdateFolder",

@@ -12,7 +12,7 @@ from grace.cli._errors import one_line_errors
 from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
-    from grace.home.store import Home
+    from grace.home.store import ModelStore
 
 
 def forget(
@@ -25,9 +25,9 @@ def forget(
     Its index stays, and the weights are not unlearnt.
     """
     with one_line_errors():
-        from grace.home.store import Home
+        from grace.home.store import ModelStore
 
-        home, name = Home.open(model), unicodedata.normalize("NFC", name)
+        home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
         versions = _versions_with(home, name)
         if not versions:
             typer.echo(f"'{model}' has forgotten '{name}' already: nothing to do")
@@ -41,7 +41,7 @@ def forget(
         typer.echo("the weights are not unlearnt: what they know of it is hidden, not gone")
 
 
-def _versions_with(home: "Home", name: str) -> list[int]:
+def _versions_with(home: "ModelStore", name: str) -> list[int]:
     """Return the numbers of the versions that have a class; none if all have forgotten it.
 
     Raises:

@@ -36,9 +36,9 @@ def history(
             raise GraceError("--json and --csv are two forms", "give one of them")
         from grace.cli._ledger_table import as_csv, as_json, as_lines, note_on
         from grace.home.ledger import ledger, other_threshold
-        from grace.home.store import Home
+        from grace.home.store import ModelStore
 
-        home = Home.open(model)
+        home = ModelStore.open(model)
         documents = home.documents()
         initial = other_threshold(documents, threshold, decay)
         entries = ledger(documents, home.current(), initial)

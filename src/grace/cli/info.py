@@ -16,8 +16,8 @@ def info(
     with one_line_errors():
         from grace.cli._info_page import as_json, as_lines
         from grace.home.inventory import take_inventory
-        from grace.home.store import Home
+        from grace.home.store import ModelStore
 
-        inventory = take_inventory(Home.open(model))
+        inventory = take_inventory(ModelStore.open(model))
         for line in [as_json(inventory)] if json else as_lines(inventory):
             typer.echo(line)

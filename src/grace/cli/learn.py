@@ -150,9 +150,9 @@ def _discard(model: Path, *, wanted: bool) -> None:
     if not wanted:
         raise GraceError("nothing to learn", "give the folder of the new images")
     from grace.cli._homes import find
-    from grace.home.store import Home
+    from grace.home.store import ModelStore
 
-    was_pending = Home.open(model).pending()
+    was_pending = ModelStore.open(model).pending()
     find(model, discard=True)
     what = "dropped the interrupted update" if was_pending else "there is no interrupted update"
     typer.echo(f"{what} of '{model}'")

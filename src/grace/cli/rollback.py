@@ -21,10 +21,10 @@ def rollback(
 ) -> None:
     """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
     with one_line_errors():
-        from grace.home.store import Home
+        from grace.home.store import ModelStore
         from grace.text.refusals import DamagedError
 
-        home = Home.open(model)
+        home = ModelStore.open(model)
         wanted = home.document(version)
         names: Sequence[str] = ()
         number: int | None = None

@@ -8,7 +8,7 @@ from typing import final
 
 from grace.configs.experiment import ExperimentSettings
 from grace.home.document import Document, ObjectRef, Update
-from grace.home.store import Home
+from grace.home.store import ModelStore
 
 
 @final
@@ -83,7 +83,7 @@ class Inventory:
     """Of all versions together, what they share counted once."""
 
 
-def take_inventory(home: Home) -> Inventory:
+def take_inventory(home: ModelStore) -> Inventory:
     """Read the documents of a home and sum up what they say.
 
     Raises:

@@ -74,7 +74,7 @@ class _Pending(BaseModel):
 
 
 @final
-class Home:
+class ModelStore:
     """The directory of one learner; ``open`` one, or ``create`` it."""
 
     def __init__(self, path: Path, creation: Creation) -> None:

@@ -13,7 +13,7 @@ from grace.data.arrays import for_channels
 from grace.engine.progress import Progress
 from grace.home.document import Document, Update
 from grace.home.journal import Journal
-from grace.home.store import Home
+from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.base import BaseLearner
 from grace.learner.intake import AnyImages, Intake, take_in
@@ -45,7 +45,7 @@ class Learner(BaseLearner):
         >>> Learner.load("pets").update(more_images, ["parrot", ...])
     """
 
-    home: Home | None = None
+    home: ModelStore | None = None
     _first_task: Path | None = None
 
     @property
@@ -91,7 +91,7 @@ class Learner(BaseLearner):
             progress,
         )
         if directory is not None:
-            learner.home = Home.create(Path(directory), learner._created_as)
+            learner.home = ModelStore.create(Path(directory), learner._created_as)
         return learner
 
     @classmethod
@@ -120,7 +120,7 @@ class Learner(BaseLearner):
                 ``method`` is another method.
             DamagedError: if its files cannot be trusted.
         """
-        home = Home.open(Path(directory))
+        home = ModelStore.open(Path(directory))
         number = home.current() if version is None else version
         saved = home.creation if number is None else home.document(number)
         settings = saving.carried_out_here(saved.settings, engine)
@@ -151,7 +151,7 @@ class Learner(BaseLearner):
             raise GraceError(
                 f"this learner lives in '{self.home.path}'", "copy that directory to have it twice"
             )
-        home = Home.create(path, self._created_as)
+        home = ModelStore.create(path, self._created_as)
         with home.changing():
             self._write(home, accepted=True, digest=None)
         self.home = home
@@ -168,9 +168,9 @@ class Learner(BaseLearner):
         assert self.home is None
         path = Path(directory)
         if not (path / "model.json").exists():
-            self.home = Home.create(path, self._created_as)
+            self.home = ModelStore.create(path, self._created_as)
             return
-        self.home = Home.open(path)
+        self.home = ModelStore.open(path)
         with self.home.changing():
             self.home.put_newest_in_use()
             current = self.home.current()
@@ -194,7 +194,7 @@ class Learner(BaseLearner):
         """
         assert not self.history
         assert self.home is None
-        home = Home.open(Path(directory))
+        home = ModelStore.open(Path(directory))
         current = home.current()
         if current is not None:
             self._become(home.document(current), home)
@@ -333,7 +333,7 @@ class Learner(BaseLearner):
             return own
         return Update.model_validate_json(ranks.tell(own.model_dump_json()))
 
-    def _refuse_stale(self, home: Home) -> None:
+    def _refuse_stale(self, home: ModelStore) -> None:
         """Refuse to go on from what the home no longer has in use as this learner knows it."""
         number = home.current()
         forgotten = set() if number is None else set(home.document(number).forgotten)
@@ -342,7 +342,7 @@ class Learner(BaseLearner):
                 f"'{home.path}' has changed since this learner was loaded", "load it again"
             )
 
-    def _done_already(self, intake: Intake, home: Home) -> Update | None:
+    def _done_already(self, intake: Intake, home: ModelStore) -> Update | None:
         """Find this very update among the versions: it was saved, then the process was killed."""
         numbers = home.numbers()
         newest = home.document(numbers[-1]) if numbers else None
@@ -360,7 +360,7 @@ class Learner(BaseLearner):
             self._become(newest, home)
         return update
 
-    def _write(self, home: Home, *, accepted: bool, digest: str | None) -> None:
+    def _write(self, home: ModelStore, *, accepted: bool, digest: str | None) -> None:
         """Add this learner to its home; an accepted one is put in use."""
         number = home.next_number()
         status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
@@ -373,7 +373,7 @@ class Learner(BaseLearner):
             home.make_current(number)
         self.version = number
 
-    def _become(self, document: Document, home: Home) -> None:
+    def _become(self, document: Document, home: ModelStore) -> None:
         """Take over everything that a version holds; on failure this learner is as it was."""
         if not document.live_class_names:
             raise GraceError(
@@ -408,7 +408,7 @@ class Learner(BaseLearner):
             raise
         self.version = document.number
 
-    def _home(self) -> Home:
+    def _home(self) -> ModelStore:
         if self.home is None:
             raise GraceError("this learner has no home", "save it into a directory first")
         return self.home

@@ -18,7 +18,7 @@ from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
 from grace.engine.work import Seconds
 from grace.home.document import Document, ObjectRef, Update
-from grace.home.store import Creation, Home, Put
+from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.methods.base import Method
 from grace.methods.kept import MethodState
@@ -133,13 +133,13 @@ def portable(settings: ExperimentSettings) -> ExperimentSettings:
     return settings.model_copy(update={"data": data})
 
 
-def read_state(document: Document, home: Home) -> MethodState:
+def read_state(document: Document, home: ModelStore) -> MethodState:
     """Read a method's state from its home."""
     parts = {name: home.read(ref, f"{name}") for name, ref in document.parts.items()}
     return MethodState(document.values, parts)
 
 
-def read_images(document: Document, home: Home) -> tuple[dict[int, TensorImages], HeldOut]:
+def read_images(document: Document, home: ModelStore) -> tuple[dict[int, TensorImages], HeldOut]:
     """Read the exemplars, in herding order, and the held-out images."""
     exemplars = {
         index: _pixels(document, home, ref, f"exemplars of class {index}")
@@ -151,7 +151,7 @@ def read_images(document: Document, home: Home) -> tuple[dict[int, TensorImages]
     return exemplars, held_out
 
 
-def read_familiarities(document: Document, home: Home) -> Tensor:
+def read_familiarities(document: Document, home: ModelStore) -> Tensor:
     """Read the scores of the held-out images, (n,)."""
     if document.calibration is None:
         return torch.empty(0)
@@ -161,7 +161,7 @@ def read_familiarities(document: Document, home: Home) -> Tensor:
     return found
 
 
-def refuse_too_large(document: Document, home: Home) -> None:
+def refuse_too_large(document: Document, home: ModelStore) -> None:
     """Refuse a version that this machine cannot hold in memory.
 
     Raises:
@@ -189,7 +189,7 @@ def refuse_too_large(document: Document, home: Home) -> None:
 
 
 @contextmanager
-def told_of(saved: Document | Creation, home: Home) -> Iterator[None]:
+def told_of(saved: Document | Creation, home: ModelStore) -> Iterator[None]:
     """Begin errors raised while loading with the version and the path that they concern.
 
     Raises:
@@ -243,7 +243,7 @@ def carried_out_here(
     return settings.model_copy(update={"engine": engine})
 
 
-def _pixels(document: Document, home: Home, ref: ObjectRef, what: str) -> TensorImages:
+def _pixels(document: Document, home: ModelStore, ref: ObjectRef, what: str) -> TensorImages:
     tensors = home.read(ref, what)
     pixels = tensors.get("images")
     if len(tensors) != 1 or pixels is None or pixels.dtype != torch.uint8 or not len(pixels):
