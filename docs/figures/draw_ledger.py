@@ -11,14 +11,14 @@ from xml.etree import ElementTree as ET
 
 from draw_dynamics import BUDGET, Panel, bar_look
 
-from grace.home.document import Update
+from grace.home.document import UpdateRecord
 from grace.home.store import ModelStore
 from grace.storage.atomic import write_text
 
 BLUE, GREEN, ORANGE, RED = "#0072B2", "#009E73", "#B98300", "#D55E00"
 
 
-def draw(updates: Sequence[Update], max_mb: float | None) -> str:
+def draw(updates: Sequence[UpdateRecord], max_mb: float | None) -> str:
     """Return the figure of a learner's updates as SVG text."""
     size = {"width": "760", "height": "620", "viewBox": "0 0 760 620", "role": "img"}
     font = {"font-family": "system-ui, sans-serif", "xmlns": "http://www.w3.org/2000/svg"}
@@ -33,7 +33,7 @@ def draw(updates: Sequence[Update], max_mb: float | None) -> str:
     return ET.tostring(svg, encoding="unicode") + "\n"
 
 
-def _accuracy(svg: ET.Element, updates: Sequence[Update]) -> None:
+def _accuracy(svg: ET.Element, updates: Sequence[UpdateRecord]) -> None:
     panel = Panel(svg, len(updates), top=48, height=170, low=0, high=100)
     for value in (0, 25, 50, 75, 100):
         panel.rule(value, str(value))
@@ -47,7 +47,7 @@ def _accuracy(svg: ET.Element, updates: Sequence[Update]) -> None:
     panel.title("Accuracy on held-out images (%)", keys)
 
 
-def _saturation(svg: ET.Element, updates: Sequence[Update]) -> None:
+def _saturation(svg: ET.Element, updates: Sequence[UpdateRecord]) -> None:
     panel = Panel(svg, len(updates), top=272, height=150, low=0, high=1)
     for value in (0.0, 0.25, 0.5, 0.75, 1.0):
         panel.rule(value, f"{value:g}")
@@ -60,7 +60,7 @@ def _saturation(svg: ET.Element, updates: Sequence[Update]) -> None:
     panel.title("Saturation of the mergeable backbone", keys)
 
 
-def _size(svg: ET.Element, updates: Sequence[Update], max_mb: float | None) -> None:
+def _size(svg: ET.Element, updates: Sequence[UpdateRecord], max_mb: float | None) -> None:
     most = max([max_mb or 0, *(update.num_bytes / 1e6 for update in updates)])
     panel = Panel(svg, len(updates), top=476, height=96, low=0, high=1.15 * most)
     for value in (0.0, round(most / 2, 1), round(most, 1)):

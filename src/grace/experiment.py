@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from grace.data.scenario import Scenario, Task
     from grace.engine.progress import Progress
     from grace.engine.ranks import Ranks
-    from grace.home.document import Update
+    from grace.home.document import UpdateRecord
     from grace.learner.learner import Learner
 
 
@@ -350,7 +350,7 @@ def _totals(confusion: list[list[int]], task_sizes: Sequence[int]) -> dict[str, 
 
 
 def _describe_update(
-    learner: "Learner", update: "Update", task_sizes: Sequence[int]
+    learner: "Learner", update: "UpdateRecord", task_sizes: Sequence[int]
 ) -> dict[str, Any]:
     size, memory = learner.size(), learner.method.memory
     return {

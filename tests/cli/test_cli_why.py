@@ -10,13 +10,13 @@ from rich.console import Console
 from grace.cli._why import why
 from grace.cli.progress import RichProgress
 from grace.configs.experiment import ExperimentSettings, MemorySettings
-from grace.home.document import Update
+from grace.home.document import UpdateRecord
 from grace.methods.outcome import Outcome
 
 
 def told(*, task: int = 3, backbones: int = 1, **outcome: Any) -> str:
     settings = ExperimentSettings(memory=MemorySettings(size=None, max_mb=2.5))
-    update = Update(
+    update = UpdateRecord(
         task=task,
         new_class_names=("ant",),
         outcome=Outcome(**outcome),

@@ -28,7 +28,7 @@ from grace.configs.methods import (
     WASettings,
 )
 from grace.home.ceiling import Ceiling, in_mb
-from grace.home.document import Update
+from grace.home.document import UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
@@ -51,7 +51,7 @@ def create(method: BaseMethodSettings, home: Path | None = None, **memory: Any) 
     return Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
 
 
-def teach(made: Learner, counts: Mapping[int, int], seed: int = 0) -> Update:
+def teach(made: Learner, counts: Mapping[int, int], seed: int = 0) -> UpdateRecord:
     data = labelled(counts, seed=seed)
     return made.update(data.images, class_names(data))
 

@@ -8,7 +8,7 @@ import pytest
 from grace.capacity.threshold import Threshold
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings, ReplaySettings
-from grace.home.document import Accuracies, Update
+from grace.home.document import Accuracies, UpdateRecord
 from grace.home.ledger import Entry, as_row, ledger, other_threshold, what_if
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
@@ -20,9 +20,11 @@ from support.tiny_streams import SIZE, class_names, labelled, learner, recipe, s
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
 
-def updates(saturations: Sequence[float | None]) -> list[Update]:
+def updates(saturations: Sequence[float | None]) -> list[UpdateRecord]:
     return [
-        Update(task=i + 1, new_class_names=(), outcome=Outcome(verdict="base", saturation=own))
+        UpdateRecord(
+            task=i + 1, new_class_names=(), outcome=Outcome(verdict="base", saturation=own)
+        )
         for i, own in enumerate(saturations)
     ]
 
@@ -116,7 +118,7 @@ class TestLedger:
 
     def test_costs_are_points_and_accuracies_shares(self) -> None:
         accuracy = Accuracies(old_before=0.9, old_after=0.8, teacher=0.75, student=0.5)
-        update = Update(
+        update = UpdateRecord(
             task=1,
             new_class_names=("cat",),
             outcome=Outcome(verdict="compress"),

@@ -26,7 +26,7 @@ from grace.configs.methods import (
 )
 from grace.configs.recipe import Recipe
 from grace.engine.phase import Phase, Work
-from grace.home.document import Document, Update
+from grace.home.document import Document, UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.networks.heads import LinearHead, align_weights
@@ -58,7 +58,7 @@ def create(method: BaseMethodSettings = GRACE, home: Path | None = None, **memor
     return Learner.create(settings(method, memory=kept), shape=(3, SIZE, SIZE), directory=home)
 
 
-def teach(made: Learner, counts: Mapping[int, int], seed: int = 0, **options: Any) -> Update:
+def teach(made: Learner, counts: Mapping[int, int], seed: int = 0, **options: Any) -> UpdateRecord:
     data = labelled(counts, seed=seed)
     return made.update(data.images, class_names(data), **options)
 
@@ -406,7 +406,7 @@ class TestRefusals:
         assert teach(made, {3: 8}).accepted
 
 
-def names(updates: Sequence[Update]) -> list[tuple[str, ...]]:
+def names(updates: Sequence[UpdateRecord]) -> list[tuple[str, ...]]:
     return [update.new_class_names for update in updates]
 
 

@@ -22,7 +22,7 @@ from grace.configs.methods import (
 )
 from grace.data.selection import pixel_keys
 from grace.engine.phase import Phase, Sweep
-from grace.home.document import Accuracies, Update
+from grace.home.document import Accuracies, UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
@@ -55,7 +55,9 @@ def create(
     return Learner.create(settings(method, memory=memory), shape=(3, SIZE, SIZE), directory=home)
 
 
-def teach(made: Learner, counts: Mapping[int, int], seed: int = 0, **options: object) -> Update:
+def teach(
+    made: Learner, counts: Mapping[int, int], seed: int = 0, **options: object
+) -> UpdateRecord:
     data = labelled(counts, seed=seed)
     return made.update(data.images, class_names(data), **options)  # type: ignore[arg-type]
 
@@ -278,7 +280,7 @@ class TestAccuracies:
         outcome = {"verdict": "update"}
         accuracy = {"old_before": before, "old_after": after}
         raw = {"task": 2, "new_class_names": (), "outcome": outcome, "accuracy": accuracy}
-        assert Update.model_validate({**raw, "max_drop": max_drop}).accepted is accepted
+        assert UpdateRecord.model_validate({**raw, "max_drop": max_drop}).accepted is accepted
 
 
 class TestTheGate:

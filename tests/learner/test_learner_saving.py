@@ -28,7 +28,7 @@ from grace.configs.methods import (
     WASettings,
 )
 from grace.data.images import LabelledImages
-from grace.home.document import Document, Update
+from grace.home.document import Document, UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
@@ -68,7 +68,7 @@ def images_of(step: int) -> LabelledImages:
     return labelled(STREAM[step], seed=step)
 
 
-def teach(made: Learner, step: int, **options: Any) -> Update:
+def teach(made: Learner, step: int, **options: Any) -> UpdateRecord:
     data = images_of(step)
     return made.update(data.images, class_names(data), **options)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from grace.configs.methods import BaseMethodSettings
 from grace.data.images import Images, LabelledImages
 from grace.engine.phase import GradientSweep, Part, Phase, Rounds, Sweep, Work
-from grace.learner.learner import Learner, Update
+from grace.learner.learner import Learner, UpdateRecord
 from support.counted_images import ReadCounts
 from support.tiny_streams import class_names, labelled, learner, same, state, watch
 
@@ -75,7 +75,7 @@ class Step:
     """The small facts of the state."""
     expected_bytes: Mapping[bool, int] = field(default_factory=dict)
     """Bytes that were expected of the tensors before, by whether a backbone would be added."""
-    update: Update | None = None
+    update: UpdateRecord | None = None
     refusal: str = ""
 
     @property
@@ -216,7 +216,7 @@ def parameters(module: torch.nn.Module, names: list[str]) -> State:
     return {name: module.get_parameter(name).detach().clone() for name in names}
 
 
-def teach(made: Learner, data: LabelledImages) -> Update:
+def teach(made: Learner, data: LabelledImages) -> UpdateRecord:
     return made.update(data.images, class_names(data))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from grace.cli._columns import aligned
 from grace.cli._lesson import Lesson
 from grace.cli._why import why
-from grace.home.document import Update
+from grace.home.document import UpdateRecord
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
@@ -86,7 +86,7 @@ def _headline(lesson: Lesson) -> str:
     )
 
 
-def _what(lesson: Lesson, update: Update) -> str:
+def _what(lesson: Lesson, update: UpdateRecord) -> str:
     new, revived = len(update.new_class_names), len(update.revived_class_names)
     parts = [_counted(new, "new class")] if new else []
     parts += [_counted(revived, "forgotten class") + " again"] if revived else []
@@ -95,7 +95,7 @@ def _what(lesson: Lesson, update: Update) -> str:
     return " and ".join(parts)
 
 
-def _facts(lesson: Lesson, update: Update) -> Iterator[tuple[str, str]]:
+def _facts(lesson: Lesson, update: UpdateRecord) -> Iterator[tuple[str, str]]:
     settings, accuracy = lesson.document.settings, update.accuracy
     groups = {
         "new": update.new_class_names,
@@ -121,7 +121,7 @@ def _facts(lesson: Lesson, update: Update) -> Iterator[tuple[str, str]]:
         yield "gate", _gate(update)
 
 
-def _gate(update: Update) -> str:
+def _gate(update: UpdateRecord) -> str:
     drop, allowed = update.accuracy.drop, f"{update.max_drop:g} allowed (--max-drop)"
     if update.task == 1:
         return "nothing to judge: there were no classes before"
@@ -131,7 +131,7 @@ def _gate(update: Update) -> str:
     return f"{verdict}: the old classes {_change(drop, 'lost')}, {allowed}"
 
 
-def _table(lesson: Lesson, update: Update) -> list[str]:
+def _table(lesson: Lesson, update: UpdateRecord) -> list[str]:
     """What changed, before and after; the first update has no before."""
     accuracy, before = update.accuracy, _before(lesson)
     rows = [("", "before", "after", "")]
@@ -154,7 +154,7 @@ def _table(lesson: Lesson, update: Update) -> list[str]:
     return aligned(rows, right="<>>")
 
 
-def _budget(lesson: Lesson, update: Update) -> str:
+def _budget(lesson: Lesson, update: UpdateRecord) -> str:
     max_mb = lesson.document.settings.memory.max_mb
     if max_mb is None:
         return ""
@@ -171,17 +171,17 @@ def _next_steps(lesson: Lesson) -> Sequence[str]:
     return lines
 
 
-def _before(lesson: Lesson) -> Update | None:
+def _before(lesson: Lesson) -> UpdateRecord | None:
     history = lesson.document.history
     return history[-2] if len(history) > 1 else None
 
 
-def _refreshed(lesson: Lesson, update: Update) -> list[str]:
+def _refreshed(lesson: Lesson, update: UpdateRecord) -> list[str]:
     fresh = {*update.new_class_names, *update.revived_class_names}
     return [name for name in lesson.class_names if name not in fresh]
 
 
-def _num_held_out(update: Update) -> int:
+def _num_held_out(update: UpdateRecord) -> int:
     return update.accuracy.num_old + update.accuracy.num_new
 
 

@@ -1,7 +1,7 @@
 """Why an update ended as it did, in a sentence. Torch-free."""
 
 from grace.configs.experiment import ExperimentSettings
-from grace.home.document import Update
+from grace.home.document import UpdateRecord
 from grace.text.escaping import printable
 
 _DONE = {
@@ -15,7 +15,7 @@ _DONE = {
 }
 
 
-def why(update: Update, settings: ExperimentSettings) -> str:
+def why(update: UpdateRecord, settings: ExperimentSettings) -> str:
     """Say what a method decided, and its reason.
 
     Where the method gave no reason, as in learners that were saved before it could, the verdict and
@@ -31,7 +31,7 @@ def why(update: Update, settings: ExperimentSettings) -> str:
     return f"{_DONE[verdict]}: {reason}"
 
 
-def _guessed(update: Update) -> str:
+def _guessed(update: UpdateRecord) -> str:
     """Word a reason from what was recorded of an update alone."""
     measured = _saturation(update)
     match update.outcome.verdict:
@@ -53,7 +53,7 @@ def _guessed(update: Update) -> str:
             return "a later update trains"
 
 
-def _saturation(update: Update) -> str:
+def _saturation(update: UpdateRecord) -> str:
     """Say what the network was found to be, and what that was compared with, if anything."""
     outcome = update.outcome
     if outcome.saturation is None or outcome.threshold is None:

@@ -71,7 +71,7 @@ class Accuracies(_Strict):
 
 
 @final
-class Update(_Strict):
+class UpdateRecord(_Strict):
     """What one update did: the method's outcome, the work it cost, sizes and accuracies."""
 
     task: int = Field(ge=1)
@@ -149,7 +149,7 @@ class Document(_Strict):
     validation: dict[int, ObjectRef] = {}
     calibration: ObjectRef | None = None
     """Scores of held-out images, from which what is unknown is told apart."""
-    history: tuple[Update, ...]
+    history: tuple[UpdateRecord, ...]
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

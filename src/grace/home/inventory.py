@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.home.document import Document, ObjectRef, Update
+from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.store import ModelStore
 
 
@@ -49,11 +49,11 @@ class InUse:
     document: Document
     classes: Sequence[ClassEntry]
     num_bytes: SavedBytes
-    assessed: Update | None
+    assessed: UpdateRecord | None
     """The last update that measured a saturation."""
 
     @property
-    def last(self) -> Update:
+    def last(self) -> UpdateRecord:
         """The update that made it."""
         return self.document.history[-1]
 

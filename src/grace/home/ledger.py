@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from grace.capacity.threshold import Threshold, Verdict
-from grace.home.document import Document, Update
+from grace.home.document import Document, UpdateRecord
 from grace.text.refusals import GraceError
 
 
@@ -14,7 +14,7 @@ from grace.text.refusals import GraceError
 class Entry:
     """One update of a learner with the version that it made."""
 
-    update: Update
+    update: UpdateRecord
     version: int | None
     """None where the update made no version, or one that was removed."""
     parent: int | None
@@ -41,7 +41,7 @@ def ledger(
         initial: another threshold to judge the recorded saturations by.
     """
     entries: list[Entry] = []
-    told: set[Update] = set()
+    told: set[UpdateRecord] = set()
     for document in documents:
         history = [update.model_copy(update={"work": ()}) for update in document.history]
         would = (
@@ -99,7 +99,7 @@ def other_threshold(
     return Threshold(initial=initial, decay=decay)
 
 
-def what_if(updates: Sequence[Update], initial: float, decay: float) -> list[Verdict | None]:
+def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> list[Verdict | None]:
     """Tell what another threshold would have decided, given the saturations that were recorded.
 
     It decays after each of its own compressions and starts again after each growth. What really

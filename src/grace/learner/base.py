@@ -26,7 +26,7 @@ from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
 from grace.home.ceiling import Ceiling, set_aside
-from grace.home.document import Accuracies, Update
+from grace.home.document import Accuracies, UpdateRecord
 from grace.home.journal import Journal
 from grace.home.store import Creation
 from grace.learner import saving
@@ -87,7 +87,7 @@ class BaseLearner(ABC):
         self.std = tuple(std)
         self.class_names: list[str] = []
         self.forgotten: set[int] = set()
-        self.history: list[Update] = []
+        self.history: list[UpdateRecord] = []
         self.held_out = HeldOut()
         self.version: int | None = None
         """The saved version that this learner is; none before it is one."""
@@ -229,7 +229,7 @@ class BaseLearner(ABC):
             data = data.subset((~hidden).nonzero().flatten())
         self.method.memory.keep(data)
 
-    def _carry_out(self, intake: Intake, journal: Journal | None) -> Update:
+    def _carry_out(self, intake: Intake, journal: Journal | None) -> UpdateRecord:
         started = time.perf_counter()
         number, num_old = len(self.history) + 1, len(self.class_names)
         index = class_indices(self.class_names, intake.labels)
@@ -267,7 +267,7 @@ class BaseLearner(ABC):
         compressed = outcome.verdict in ("compress", "compress (budget)")
         new = {*task.new_classes, *revived}
         now = self.size()
-        return Update(
+        return UpdateRecord(
             task=number,
             new_class_names=tuple(self.class_names[num_old:]),
             revived_class_names=tuple(self.class_names[i] for i in revived),

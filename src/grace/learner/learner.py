@@ -11,7 +11,7 @@ from grace.configs.load import load_experiment
 from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import for_channels
 from grace.engine.progress import Progress
-from grace.home.document import Document, Update
+from grace.home.document import Document, UpdateRecord
 from grace.home.journal import Journal
 from grace.home.store import ModelStore
 from grace.learner import saving
@@ -226,7 +226,7 @@ class Learner(BaseLearner):
         is_last: bool = False,
         again: bool = False,
         identity: str | None = None,
-    ) -> Update:
+    ) -> UpdateRecord:
         """Learn images of new classes, and fresh images of known ones.
 
         New classes get the next indices in order of first appearance. When anything fails, the
@@ -303,7 +303,7 @@ class Learner(BaseLearner):
         if name in live:
             self._hide({self.class_names.index(name)})
 
-    def _learn(self, intake: Intake, journal: Journal | None) -> Update:
+    def _learn(self, intake: Intake, journal: Journal | None) -> UpdateRecord:
         """Carry an update out, save it where there is a home, and undo it if it is not wanted."""
         before = self._remember()
         try:
@@ -326,12 +326,12 @@ class Learner(BaseLearner):
             self._restore(before)
         return update
 
-    def _told(self, own: Update) -> Update:
+    def _told(self, own: UpdateRecord) -> UpdateRecord:
         """Hear what the first process says of the update."""
         ranks = self.trainer.ranks
         if not ranks.are_several:
             return own
-        return Update.model_validate_json(ranks.tell(own.model_dump_json()))
+        return UpdateRecord.model_validate_json(ranks.tell(own.model_dump_json()))
 
     def _refuse_stale(self, home: ModelStore) -> None:
         """Refuse to go on from what the home no longer has in use as this learner knows it."""
@@ -342,7 +342,7 @@ class Learner(BaseLearner):
                 f"'{home.path}' has changed since this learner was loaded", "load it again"
             )
 
-    def _done_already(self, intake: Intake, home: ModelStore) -> Update | None:
+    def _done_already(self, intake: Intake, home: ModelStore) -> UpdateRecord | None:
         """Find this very update among the versions: it was saved, then the process was killed."""
         numbers = home.numbers()
         newest = home.document(numbers[-1]) if numbers else None

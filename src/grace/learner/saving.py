@@ -17,7 +17,7 @@ from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
 from grace.engine.work import Seconds
-from grace.home.document import Document, ObjectRef, Update
+from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.methods.base import Method
@@ -39,7 +39,7 @@ class Contents:
     std: tuple[float, ...]
     class_names: Sequence[str]
     forgotten: Collection[int]
-    history: Sequence[Update]
+    history: Sequence[UpdateRecord]
     method: Method[Any]
     held_out: HeldOut
     familiarities: Tensor
@@ -118,7 +118,7 @@ def describe(contents: Contents) -> Document:
     return to_document(timeless, put, number=10**8, digest=digest)
 
 
-def _timeless(update: Update) -> Update:
+def _timeless(update: UpdateRecord) -> UpdateRecord:
     """Replace all times that were taken by one of the usual number of digits."""
     usual = 0.01234567890123456
     phase = Seconds(usual, usual, usual, usual, usual)
