@@ -43,7 +43,7 @@ EVERY = 3
 
 
 @dataclass
-class Tally:
+class LossMeter:
     """What one work went through."""
 
     points: Counter[str] = field(default_factory=Counter)
@@ -57,10 +57,10 @@ class Tally:
     differences: list[str] = field(default_factory=list)
 
 
-def examine(work: str, number: int, servers: Sequence[Any], root: Path) -> Tally:
+def examine(work: str, number: int, servers: Sequence[Any], root: Path) -> LossMeter:
     """Kill one work at every point, and ``number`` times at random."""
     straight = servers[0].straight(work, root / "straight")
-    tally = Tally(Counter(_call(name) for name in straight.points), straight.seconds)
+    tally = LossMeter(Counter(_call(name) for name in straight.points), straight.seconds)
     draws = random.Random(work)  # noqa: S311
     free: SimpleQueue[Any] = SimpleQueue()
     for server in servers:
@@ -99,7 +99,7 @@ def _at_every_point(number: int, draws: random.Random) -> Iterator[list[Any]]:
         yield [kills.Kill(point=point), *again]
 
 
-def _note(tally: Tally, chain: Sequence[Any], found: Sequence[str]) -> None:
+def _note(tally: LossMeter, chain: Sequence[Any], found: Sequence[str]) -> None:
     tally.chains += 1
     tally.differences += [f"{chain}: {line}" for line in found]
     for line in found:
@@ -112,7 +112,7 @@ def _call(name: str) -> str:
     return "half of write" if name.startswith("half") else name.split()[0]
 
 
-def table(tallies: dict[str, Tally], seconds: float) -> str:
+def table(tallies: dict[str, LossMeter], seconds: float) -> str:
     """Lay the counts out as Markdown."""
     lines = [
         "| | " + " | ".join(WORKS[work] for work in tallies) + " |",
@@ -173,7 +173,7 @@ def main() -> int:
 
 
 def write(
-    folder: Path, about: dict[str, Any], tallies: dict[str, Tally], seconds: float, text: str
+    folder: Path, about: dict[str, Any], tallies: dict[str, LossMeter], seconds: float, text: str
 ) -> None:
     """Write the result with all that is needed to repeat it."""
     name = f"kills-{datetime.fromisoformat(about['date']):%Y%m%d}-cpu"

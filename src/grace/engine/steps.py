@@ -12,6 +12,7 @@ from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.checkpoint import Snapshot
 from grace.engine.device import Device
+from grace.engine.loss_meter import LossMeter, NonFiniteLossError
 from grace.engine.optimisers import (
     build_optimiser,
     is_moment,
@@ -24,7 +25,6 @@ from grace.engine.parts import Forward
 from grace.engine.passes import Passes, Rows
 from grace.engine.phase import GradientSweep, Phase
 from grace.engine.ranks import Ranks
-from grace.engine.tally import NonFiniteLossError, Tally
 from grace.engine.work import WorkDone
 
 Value = TypeVar("Value")
@@ -107,7 +107,7 @@ class Steps:
         """Take one epoch's steps; note the mean of every named loss over its images."""
         set_rate(self._optimiser, lr)
         scaler, clip = self._passes.scaler, self.phase.recipe.clip_norm
-        tally = Tally(self._device.torch_device, self._ranks)
+        tally = LossMeter(self._device.torch_device, self._ranks)
         for losses, num_images in self._passes.over(batches, epoch, draws):
             if clip is not None:
                 scaler.unscale_(self._optimiser)

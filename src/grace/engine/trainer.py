@@ -19,6 +19,8 @@ from grace.engine import parts as graph
 from grace.engine.batch_norm import synchronised
 from grace.engine.checkpoint import Keeper, Known, Snapshot
 from grace.engine.device import Device
+from grace.engine.loss_meter import LossMeter
+from grace.engine.loss_meter import NonFiniteLossError as NonFiniteLossError
 from grace.engine.parts import Forward
 from grace.engine.passes import Passes, Rows
 from grace.engine.phase import GradientSweep, Loss, Parts, Phase, PhaseResult, Rounds, Sweep, Work
@@ -26,8 +28,6 @@ from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
 from grace.engine.steps import Steps, average_buffers, restored, snapshot
-from grace.engine.tally import NonFiniteLossError as NonFiniteLossError
-from grace.engine.tally import Tally
 from grace.engine.work import Seconds, WorkDone
 from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
@@ -200,7 +200,7 @@ class Trainer:
         self.progress.sweep_started(sweep.name, len(sweep.data))
         self._folded = {}  # What was folded is about to move.
         device = replace(self.device, precision=torch.float32)
-        tally = Tally(device.torch_device, self.ranks)
+        tally = LossMeter(device.torch_device, self.ranks)
         data = self._on_device(sweep.data)
         batches = self._epoch_batches(sweep.name, 0, data, sweep.batch_size, self._augmentation)
         with self._training(sweep.parts), self._dropout(sweep.name, 0):

@@ -17,7 +17,7 @@ class NonFiniteLossError(GraceError):
 
 
 @final
-class Tally:
+class LossMeter:
     """Sums of named losses, kept on the device: nothing waits for it within a pass.
 
     Args:
