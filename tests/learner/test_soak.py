@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from grace.configs.experiment import EngineSettings, MemorySettings
 from grace.configs.methods import GraceSettings
-from grace.engine.checkpoint import Keeper
+from grace.engine.checkpoint import SnapshotStore
 from grace.engine.phase import Parts, Phase, Sweep
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
@@ -89,7 +89,7 @@ def count_passes(made: Learner, soak: Soak) -> None:
     trainer = made.trainer
     optimise, sweep = type(trainer).optimise, type(trainer).sweep
 
-    def counted_phase(phase: Phase, keeper: Keeper | None = None) -> Any:
+    def counted_phase(phase: Phase, keeper: SnapshotStore | None = None) -> Any:
         soak.passes[-1] += phase.recipe.epochs * len(phase.data) * num_backbones(phase.parts)
         return optimise(trainer, phase, keeper)
 

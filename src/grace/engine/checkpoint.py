@@ -35,7 +35,7 @@ class Snapshot:
 
 @final
 @dataclass(frozen=True)
-class Known:
+class SweepResult:
     """What a sweep gave, where it is not done again.
 
     Args:
@@ -49,7 +49,7 @@ class Known:
     buffers: Mapping[str, Tensor]
 
 
-class Keeper(Protocol):
+class SnapshotStore(Protocol):
     """Keeps snapshots of one phase, where a killed process finds them again."""
 
     def saved(self) -> Snapshot | None:

@@ -17,7 +17,7 @@ from grace.data.batches import augmented_batches, batch_sizes, epoch_batches, or
 from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.batch_norm import synchronised
-from grace.engine.checkpoint import Keeper, Known, Snapshot
+from grace.engine.checkpoint import Snapshot, SnapshotStore, SweepResult
 from grace.engine.device import Device
 from grace.engine.loss_meter import LossMeter
 from grace.engine.loss_meter import NonFiniteLossError as NonFiniteLossError
@@ -33,7 +33,7 @@ from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
 from grace.text.refusals import GraceError
 
-Told = TypeVar("Told", Known, Snapshot)
+Told = TypeVar("Told", SweepResult, Snapshot)
 
 
 def _forward(module: nn.Module, *inputs: Any) -> Any:  # noqa: ANN401 - as the module gives
@@ -83,7 +83,7 @@ class Trainer:
         self.work = []
         self._folded = {}
 
-    def run(self, item: Work, keeper: Keeper | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+    def run(self, item: Work, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out and note what a method yielded; return its result or value.
 
         A keeper makes a phase go on from its last snapshot.
@@ -100,15 +100,15 @@ class Trainer:
             observer.work_finished(item, result)
         return result
 
-    def _carried_out(self, item: Work, keeper: Keeper | None) -> Any:  # noqa: ANN401
+    def _carried_out(self, item: Work, keeper: SnapshotStore | None) -> Any:  # noqa: ANN401
         if isinstance(item, Phase | Rounds):
             return self.optimise(item, keeper)
         started = time.perf_counter()
-        known: Known | None = None
+        known: SweepResult | None = None
         if isinstance(item, Sweep) and self.ranks.is_first:
-            known = Known(self.sweep(item), time.perf_counter() - started, {})
+            known = SweepResult(self.sweep(item), time.perf_counter() - started, {})
         # The first process may have found what an earlier one did.
-        known = self._told(Known, known)
+        known = self._told(SweepResult, known)
         if known is not None:
             return self._taken(item, known)
         assert not isinstance(item, Sweep)
@@ -118,7 +118,7 @@ class Trainer:
         self.work.append(done)
         return result
 
-    def recall(self, item: Sweep | GradientSweep, known: Known) -> Any:  # noqa: ANN401
+    def recall(self, item: Sweep | GradientSweep, known: SweepResult) -> Any:  # noqa: ANN401
         """Note what a sweep gave an earlier process instead of doing it again; return it.
 
         With several processes this is the first one's to call: the others ``run`` the sweep, and
@@ -129,10 +129,10 @@ class Trainer:
         """
         self._tell_start(item)
         result = self._taken(item, known, known.seconds)
-        self._told(Known, known)
+        self._told(SweepResult, known)
         return self._tell_end(item, result)
 
-    def _taken(self, item: Sweep | GradientSweep, known: Known, earlier: float = 0.0) -> Any:  # noqa: ANN401
+    def _taken(self, item: Sweep | GradientSweep, known: SweepResult, earlier: float = 0.0) -> Any:  # noqa: ANN401
         if isinstance(item, GradientSweep):
             self.restore_buffers(item, known.buffers)
         seconds = Seconds(total=known.seconds, earlier=earlier)
@@ -230,7 +230,7 @@ class Trainer:
         for name, buffer in own.items():
             buffer.copy_(buffers[name])
 
-    def optimise(self, work: Phase | Rounds, keeper: Keeper | None = None) -> Any:  # noqa: ANN401
+    def optimise(self, work: Phase | Rounds, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401
         """Train what the phases of some work train for all epochs of their recipes; note it.
 
         Args:

@@ -19,7 +19,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from grace.engine.checkpoint import Known, Snapshot
+from grace.engine.checkpoint import Snapshot, SweepResult
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
 from grace.engine.steps import PHASE_STATE
@@ -80,7 +80,7 @@ class Journal:
         if found is not None:
             with suppress(*_UNFIT):
                 value = put_together(found[0]["value"], found[1])
-                known = Known(value, _seconds(found[0]["seconds"]), _moved(found[1]))
+                known = SweepResult(value, _seconds(found[0]["seconds"]), _moved(found[1]))
                 return trainer.recall(item, known)
         result = trainer.run(item)
         kept: dict[str, Tensor] = {}
