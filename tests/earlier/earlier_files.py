@@ -119,7 +119,7 @@ def _build(_: BackboneSettings, num_channels: int, seed: int, *purpose: str | in
 def use_tiny_backbones(patch: pytest.MonkeyPatch) -> None:
     """Let whatever backbone is named be a ``TinyBackbone``."""
     # CHANGE where grace builds its backbones elsewhere.
-    patch.setattr("grace.methods.workshop.build_backbone", _build)
+    patch.setattr("grace.methods.module_factory.build_backbone", _build)
 
 
 @pytest.fixture(scope="module")

@@ -56,10 +56,10 @@ MEMORY = MemorySettings(size=30, validation=2)
 
 UPDATE_ELSEWHERE = """
 import sys
-import grace.methods.workshop, tiny_streams
+import grace.methods.module_factory, tiny_streams
 from grace.learner.learner import Learner
 from test_learner_saving import STREAM, teach
-grace.methods.workshop.build_backbone = tiny_streams._resnet8
+grace.methods.module_factory.build_backbone = tiny_streams._resnet8
 teach(Learner.load(sys.argv[1]), int(sys.argv[2]))
 """
 

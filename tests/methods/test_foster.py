@@ -16,7 +16,7 @@ from grace.engine.phase import Loss, Phase, Sweep
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
 from grace.methods.foster import Foster
-from grace.methods.workshop import Workshop
+from grace.methods.module_factory import ModuleFactory
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, LinearHead
@@ -318,13 +318,13 @@ class TestTeacher:
         first = next(iter(saved.parts[name]))
         part = {**saved.parts[name], first: torch.full_like(saved.parts[name][first], math.nan)}
         fresh, built = method(), []
-        build = type(fresh.workshop).backbone
+        build = type(fresh.factory).backbone
 
-        def counted(workshop: Workshop, *purpose: str | int) -> Backbone:
+        def counted(factory: ModuleFactory, *purpose: str | int) -> Backbone:
             built.append(purpose)
-            return build(workshop, *purpose)
+            return build(factory, *purpose)
 
-        monkeypatch.setattr(type(fresh.workshop), "backbone", counted)
+        monkeypatch.setattr(type(fresh.factory), "backbone", counted)
         with pytest.raises(DamagedError, match=f"saved {called(name)} holds numbers not finite"):
             fresh.kept.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
         # The student's alone.

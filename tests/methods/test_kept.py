@@ -10,16 +10,16 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.methods import ReplaySettings, TagFexSettings
 from grace.engine.device import Device
 from grace.methods.kept import Kept, MethodState
-from grace.methods.workshop import Workshop
+from grace.methods.module_factory import ModuleFactory
 from grace.text.refusals import DamagedError
 from support.tiny_streams import class_names, labelled, learner, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
-def workshop() -> Workshop:
+def factory() -> ModuleFactory:
     chosen: ExperimentSettings = settings(ReplaySettings(base=recipe(), update=recipe()))
-    return Workshop(chosen, 3, Device.from_settings(chosen.engine))
+    return ModuleFactory(chosen, 3, Device.from_settings(chosen.engine))
 
 
 def parts_of(kept: Kept) -> dict[str, Mapping[str, Tensor]]:
@@ -40,7 +40,7 @@ def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
     def sketch() -> nn.Linear:
         return nn.Linear(3, 2, device="meta")
 
-    kept = Kept(workshop())
+    kept = Kept(factory())
     place = kept.module_place("guide", make, sketch)
     network = kept._workshop.network(1, 4)
     kept.network.value, place.value = network, make()

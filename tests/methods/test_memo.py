@@ -249,7 +249,7 @@ def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
     first = next(iter(saved.parts[name]))
     part = {**saved.parts[name], first: torch.zeros(2, 2)}
     fresh = method()
-    monkeypatch.setattr(type(fresh.workshop), "backbone", None)
+    monkeypatch.setattr(type(fresh.factory), "backbone", None)
     with pytest.raises(DamagedError, match=f"of the saved {called} is torch.float32"):
         fresh.kept.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
 

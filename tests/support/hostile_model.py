@@ -66,7 +66,7 @@ def small_backbone(
 @contextmanager
 def small_backbones() -> Iterator[None]:
     """Build them so for a while."""
-    with mock.patch("grace.methods.workshop.build_backbone", small_backbone):
+    with mock.patch("grace.methods.module_factory.build_backbone", small_backbone):
         yield
 
 

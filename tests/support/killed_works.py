@@ -14,7 +14,7 @@ import torch
 import torch._dynamo  # so that it is there before the first fork
 
 import grace.experiment
-import grace.methods.workshop
+import grace.methods.module_factory
 import grace.record._write
 from grace.configs.experiment import MemorySettings, ScenarioSettings
 from grace.configs.methods import GraceSettings, JointSettings
@@ -149,7 +149,7 @@ STEPS: tuple[Callable[[Learner], None], ...] = (_first, _again, _grow, _refused,
 def _prepare() -> None:
     """Make work quick and moments dense: a small network, a snapshot after every epoch."""
     torch.set_num_threads(1)
-    grace.methods.workshop.build_backbone = tiny_streams._resnet8
+    grace.methods.module_factory.build_backbone = tiny_streams._resnet8
     Journal.__init__.__defaults__ = (0.0, 0.0)
     grace.record._write.commit = lambda: None  # no processes of git's
 

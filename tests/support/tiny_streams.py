@@ -149,7 +149,7 @@ def _resnet8(_: BackboneSettings, num_channels: int, seed: int, *purpose: str | 
 def tiny_backbones() -> Iterator[None]:
     """ResNet-8 instead of the registered depths: the same code, a third of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grace.methods.workshop.build_backbone", _resnet8)
+        patch.setattr("grace.methods.module_factory.build_backbone", _resnet8)
         yield
 
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 import grace.data.sources
 import grace.engine.trainer
-import grace.methods.workshop
+import grace.methods.module_factory
 from grace.cli import main
 from grace.configs.experiment import BackboneSettings, EngineSettings, ScenarioSettings
 from grace.configs.methods import BaseMethodSettings, EWCSettings, GraceSettings
@@ -194,7 +194,7 @@ def herded_alone(
     method: Method[Any], before: ExemplarMemory, alone: Trainer, number: int, num_old: int
 ) -> dict[str, str]:
     """The exemplars that one process would have herded with the weights as they are."""
-    twin = copy.deepcopy(method, {id(method.memory): before, id(method.workshop): method.workshop})
+    twin = copy.deepcopy(method, {id(method.memory): before, id(method.factory): method.factory})
     steps = twin.remember(task(number, STREAM[number - 1], num_old))
     try:
         item = next(steps)
@@ -542,7 +542,7 @@ def look(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    grace.methods.workshop.build_backbone = stillable_resnet8  # type: ignore[assignment]
+    grace.methods.module_factory.build_backbone = stillable_resnet8  # type: ignore[assignment]
     # Batch norms of its own are not folded, and looking for others takes longer than the passes.
     grace.engine.trainer.folded = copy_of
     here = Path(sys.argv[1])

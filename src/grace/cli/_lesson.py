@@ -176,11 +176,11 @@ def _made(
     progress: "RichProgress",
 ) -> "Learner":
     """Make a learner; what can be refused without it is refused before."""
-    from grace.learner.intake import take_in
     from grace.learner.learner import Learner
+    from grace.learner.update_input import check_input
 
     shape = folder.images.shape
-    take_in(**_given(folder), shape=shape, max_drop=teaching.max_drop)
+    check_input(**_given(folder), shape=shape, max_drop=teaching.max_drop)
     if len(set(folder.labels)) < 2:
         raise GraceError(
             f"'{teaching.images}' has images of one class, '{folder.labels[0]}': the first update "
@@ -197,15 +197,15 @@ def _known_already(home: ModelStore, folder: "UpdateFolder", teaching: Teaching)
     # What was learnt and forgotten since may be learnt anew.
     if not set(folder.labels) <= set(home.document(number).live_class_names):
         return None
-    from grace.learner.intake import take_in
+    from grace.learner.update_input import check_input
 
     numbers, digests = home.numbers(), dict[float | None, str]()
     while number in numbers:
         document = home.document(number)
         drop = document.history[-1].max_drop
         if drop not in digests:
-            intake = take_in(**_given(folder), shape=home.creation.shape, max_drop=drop)
-            digests[drop] = intake.digest
+            given = check_input(**_given(folder), shape=home.creation.shape, max_drop=drop)
+            digests[drop] = given.digest
         if document.digest == digests[drop]:
             return document
         # A forged document could name itself.

@@ -107,7 +107,7 @@ class Steps:
         """Take one epoch's steps; note the mean of every named loss over its images."""
         set_rate(self._optimiser, lr)
         scaler, clip = self._passes.scaler, self.phase.recipe.clip_norm
-        tally = LossMeter(self._device.torch_device, self._ranks)
+        meter = LossMeter(self._device.torch_device, self._ranks)
         for losses, num_images in self._passes.over(batches, epoch, draws):
             if clip is not None:
                 scaler.unscale_(self._optimiser)
@@ -117,9 +117,9 @@ class Steps:
             if self.phase.after_step is not None:
                 with torch.no_grad():
                     self.phase.after_step()
-            tally.add(losses, num_images)
+            meter.add(losses, num_images)
         average_buffers(self.phase, self._ranks)
-        self.done.losses = tally.means(f"phase '{self.phase.name}', epoch {epoch + 1}")
+        self.done.losses = meter.means(f"phase '{self.phase.name}', epoch {epoch + 1}")
 
     def refuse_bad_weights(self) -> None:
         """Find what the last step broke: its loss was computed before it.

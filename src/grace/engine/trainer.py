@@ -200,7 +200,7 @@ class Trainer:
         self.progress.sweep_started(sweep.name, len(sweep.data))
         self._folded = {}  # What was folded is about to move.
         device = replace(self.device, precision=torch.float32)
-        tally = LossMeter(device.torch_device, self.ranks)
+        meter = LossMeter(device.torch_device, self.ranks)
         data = self._on_device(sweep.data)
         batches = self._epoch_batches(sweep.name, 0, data, sweep.batch_size, self._augmentation)
         with self._training(sweep.parts), self._dropout(sweep.name, 0):
@@ -211,9 +211,9 @@ class Trainer:
                 gradients = passes.gradients()
                 sweep.reducer.update(gradients)
                 norm = torch.nn.utils.get_total_norm(gradients.values())
-                tally.add({**losses, "gradient": Loss(norm)}, num_images)
+                meter.add({**losses, "gradient": Loss(norm)}, num_images)
         average_buffers(sweep, self.ranks)
-        tally.means(f"sweep '{sweep.name}'", "the phase before it")
+        meter.means(f"sweep '{sweep.name}'", "the phase before it")
         return sweep.reducer.result()
 
     def restore_buffers(self, sweep: GradientSweep, buffers: Mapping[str, Tensor]) -> None:

@@ -34,10 +34,17 @@ from grace.learner.evaluation import accuracy, scores
 from grace.learner.export import Preprocessing
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
-from grace.learner.intake import AnyImages, Intake, as_images, class_indices, divide, take_in
 from grace.learner.unknown import cutoff, familiarity
+from grace.learner.update_input import (
+    AnyImages,
+    UpdateInput,
+    as_images,
+    check_input,
+    class_indices,
+    split_validation,
+)
 from grace.methods.base import Classifier, Method, Outcome
-from grace.methods.workshop import Workshop
+from grace.methods.module_factory import ModuleFactory
 from grace.storage import strict_json
 from grace.text.refusals import GraceError
 
@@ -104,10 +111,10 @@ class BaseLearner(ABC):
         build: type[Method[Any]] = resolve("method", settings.method.name)
         traits = settings.method.traits
         memory = ExemplarMemory(settings.memory, keep_all=traits.memory == "all images")
-        workshop = Workshop(settings, shape[0], self.trainer.device)
+        factory = ModuleFactory(settings, shape[0], self.trainer.device)
         if not is_saved:
-            workshop.refuse_unfit_backbone(shape)
-        self.method: Method[Any] = build(settings.method, workshop, memory)
+            factory.refuse_unfit_backbone(shape)
+        self.method: Method[Any] = build(settings.method, factory, memory)
         self._ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
             channels, height, width = shape
@@ -220,24 +227,24 @@ class BaseLearner(ABC):
 
         Those that are held out, or of forgotten classes, are left out.
         """
-        intake = take_in(images, labels, None, self.shape)
-        index = class_indices(self.class_names, intake.labels)
+        given = check_input(images, labels, None, self.shape)
+        index = class_indices(self.class_names, given.labels)
         assert len(index) == len(self.class_names), "these classes were never learnt"
-        data, _ = divide(intake, index, self.held_out, self.method.memory, 0, 0, 0)
+        data, _ = split_validation(given, index, self.held_out, self.method.memory, 0, 0, 0)
         hidden = torch.isin(data.labels, torch.tensor(sorted(self.forgotten)))
         if bool(hidden.any()):
             data = data.subset((~hidden).nonzero().flatten())
         self.method.memory.keep(data)
 
-    def _carry_out(self, intake: Intake, journal: Journal | None) -> UpdateRecord:
+    def _carry_out(self, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
         started = time.perf_counter()
         number, num_old = len(self.history) + 1, len(self.class_names)
-        index = class_indices(self.class_names, intake.labels)
+        index = class_indices(self.class_names, given.labels)
         if number == 1 and len(index) < 2:
             raise GraceError("the first update needs images of at least two classes")
         seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
         memory = self.method.memory
-        data, held_out = divide(intake, index, self.held_out, memory, wanted, seed, number)
+        data, held_out = split_validation(given, index, self.held_out, memory, wanted, seed, number)
         present = set(data.labels.tolist())
         revived = sorted(self.forgotten & present)
         task = Task(
@@ -246,7 +253,7 @@ class BaseLearner(ABC):
             new_classes=range(num_old, len(index)),
             num_old_classes=num_old,
             num_classes=len(index),
-            is_last=intake.is_last,
+            is_last=given.is_last,
             forgotten=frozenset(self.forgotten - present),
         )
         spelt = [*list(index)[num_old:], *(self.class_names[i] for i in revived)]
@@ -286,7 +293,7 @@ class BaseLearner(ABC):
                 teacher=teacher,
                 student=self._accuracy(held_out, live) if compressed else None,
             ),
-            max_drop=intake.max_drop,
+            max_drop=given.max_drop,
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -373,9 +380,9 @@ class BaseLearner(ABC):
         self.method.kept.forget(self.forgotten)
 
     def _remember(self) -> dict[str, Any]:
-        # Exemplars and the workshop are shared with the copy: updates never write into them.
+        # Exemplars and the factory are shared with the copy: updates never write into them.
         method = self.method
-        shared = {id(method.memory): method.memory.copy(), id(method.workshop): method.workshop}
+        shared = {id(method.memory): method.memory.copy(), id(method.factory): method.factory}
         return {
             "method": copy.deepcopy(method, shared),
             "class_names": list(self.class_names),

@@ -68,9 +68,9 @@ def _trial(learner: Learner) -> float:
     """Train a throw-away backbone on blank images; return images per second after the first."""
     recipes = [own for own in vars(learner.settings.method).values() if isinstance(own, Recipe)]
     batch_size = recipes[0].batch_size if recipes else 128
-    workshop = learner.method.workshop
-    backbone = workshop.backbone("trial")
-    head = workshop.linear(backbone.feature_dim, 2, "trial")
+    factory = learner.method.factory
+    backbone = factory.backbone("trial")
+    head = factory.linear(backbone.feature_dim, 2, "trial")
     pixels = torch.zeros((2 * batch_size, *learner.shape), dtype=torch.uint8)
     labels = torch.arange(len(pixels)) % 2
 

@@ -16,7 +16,7 @@ from grace.home.journal import Journal
 from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.base import BaseLearner
-from grace.learner.intake import AnyImages, Intake, take_in
+from grace.learner.update_input import AnyImages, UpdateInput, check_input
 from grace.text.refusals import GraceError
 
 
@@ -252,7 +252,7 @@ class Learner(BaseLearner):
             ValueError: for images of another shape, too few classes, a memory too small, a ceiling
                 too low, or a loss that is not finite.
         """
-        intake = take_in(
+        given = check_input(
             images,
             labels,
             validation,
@@ -262,17 +262,17 @@ class Learner(BaseLearner):
             identity=identity,
         )
         if self.home is None:
-            return self._learn(intake, None)
+            return self._learn(given, None)
         with self.home.changing():
             self._refuse_stale(self.home)
-            repeats = again and not self.home.has_saved(intake.digest)
-            done = None if repeats else self._done_already(intake, self.home)
+            repeats = again and not self.home.has_saved(given.digest)
+            done = None if repeats else self._done_already(given, self.home)
             if done is None:
-                journal = self.home.begin(self.version, intake.digest)
+                journal = self.home.begin(self.version, given.digest)
                 if self._first_task and not self.history:
                     journal.share(self._first_task, self.trainer)
                 try:
-                    done = self._learn(intake, journal)
+                    done = self._learn(given, journal)
                 except GraceError:
                     self.home.discard()  # The same would happen again.
                     raise
@@ -303,11 +303,11 @@ class Learner(BaseLearner):
         if name in live:
             self._hide({self.class_names.index(name)})
 
-    def _learn(self, intake: Intake, journal: Journal | None) -> UpdateRecord:
+    def _learn(self, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
         """Carry an update out, save it where there is a home, and undo it if it is not wanted."""
         before = self._remember()
         try:
-            update = self._carry_out(intake, journal)
+            update = self._carry_out(given, journal)
             self.history.append(update)
             if self._ceiling or self.home:
                 update = update.model_copy(
@@ -318,7 +318,7 @@ class Learner(BaseLearner):
             self.history[-1] = update
             assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
             if self.home is not None:
-                self._write(self.home, accepted=update.accepted, digest=intake.digest)
+                self._write(self.home, accepted=update.accepted, digest=given.digest)
         except BaseException:
             self._restore(before)
             raise
@@ -342,13 +342,13 @@ class Learner(BaseLearner):
                 f"'{home.path}' has changed since this learner was loaded", "load it again"
             )
 
-    def _done_already(self, intake: Intake, home: ModelStore) -> UpdateRecord | None:
+    def _done_already(self, given: UpdateInput, home: ModelStore) -> UpdateRecord | None:
         """Find this very update among the versions: it was saved, then the process was killed."""
         numbers = home.numbers()
         newest = home.document(numbers[-1]) if numbers else None
-        if newest is None or newest.digest != intake.digest:
+        if newest is None or newest.digest != given.digest:
             return None
-        if not set(intake.labels) <= set(newest.live_class_names):
+        if not set(given.labels) <= set(newest.live_class_names):
             return None  # It was learnt, and forgotten since.
         update = newest.history[-1]
         if newest.number == self.version:

@@ -24,9 +24,9 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective, Part, Phase, Work
 from grace.methods.herding import class_means, update_exemplars
 from grace.methods.kept import Kept, TensorsPlace
+from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.outcome import Outcome as Outcome
 from grace.methods.planning import Coming, PlannedPhase, usual_plan
-from grace.methods.workshop import Outline, Workshop
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, Head, LinearHead
@@ -62,11 +62,11 @@ class Method(ABC, Generic[SettingsT]):
     with ``kept``. It starts without a network: its first task builds it.
     """
 
-    def __init__(self, settings: SettingsT, workshop: Workshop, memory: ExemplarMemory) -> None:
+    def __init__(self, settings: SettingsT, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         self.settings = settings
-        self.workshop = replace(workshop, make_head=partial(self.make_head, settings))
+        self.factory = replace(factory, make_head=partial(self.make_head, settings))
         self.memory = memory
-        self.kept = Kept(self.workshop)
+        self.kept = Kept(self.factory)
         self._class_means: TensorsPlace | None = None
         if settings.traits.memory == "exemplars":
             self._class_means = self.kept.tensors_place(
@@ -109,7 +109,7 @@ class Method(ABC, Generic[SettingsT]):
 
     def first_task(self, task: Task) -> Steps[Outcome]:
         """Train one fresh backbone and head on the first task with cross-entropy."""
-        backbone = self.workshop.backbone(task.number)
+        backbone = self.factory.backbone(task.number)
         self.network = self.fresh_network(task, backbone)
         # Uncut, so that it is one phase for all methods, whose outcome they can share.
         assert isinstance(self.settings, BaseMethodSettings), "without a base recipe: override"
@@ -140,7 +140,7 @@ class Method(ABC, Generic[SettingsT]):
             return
         yield from update_exemplars(self.memory, task, quota, herd_with or self.network)
         means = yield from class_means(self.memory, task.num_classes, self.network)
-        self._class_means.value = {"means": means.to(self.workshop.device.torch_device)}
+        self._class_means.value = {"means": means.to(self.factory.device.torch_device)}
 
     def classifiers(self) -> Mapping[str, Classifier]:
         """Name the predictors, the primary one first: the one that is reported and exported."""
@@ -182,21 +182,21 @@ class Method(ABC, Generic[SettingsT]):
 
     def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
         """Make a fresh head over a task's classes for one backbone, a fresh one unless given."""
-        backbone = backbone or self.workshop.backbone(task.number)
-        network = self.workshop.first_network(task.num_classes, backbone, "main", task.number)
+        backbone = backbone or self.factory.backbone(task.number)
+        network = self.factory.first_network(task.num_classes, backbone, "main", task.number)
         network.head.mask(task.forgotten)
         return network
 
     def class_head(self, task: Task, in_features: int, purpose: str) -> Head:
         """Make a fresh head over all classes of a task, the forgotten ones masked."""
-        head = self.workshop.head(in_features, task.num_classes, purpose, task.number)
+        head = self.factory.head(in_features, task.num_classes, purpose, task.number)
         head.mask(task.forgotten)
         return head
 
     def grow_head(self, task: Task) -> None:
         """Give the head the rows of a task's new classes; the backbones stay."""
         network = self.network
-        head = self.workshop.grown_head(
+        head = self.factory.grown_head(
             network.head, network.feature_dim, task.num_classes, "main", task.number
         )
         self.network = ExpandableNetwork(list(network.backbones), head, network.trunk)

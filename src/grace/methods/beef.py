@@ -38,8 +38,8 @@ from grace.methods.energies import module_objective
 from grace.methods.fusion import Fusion, affine
 from grace.methods.herding import balanced
 from grace.methods.kept import Values
+from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming, PlannedPhase
-from grace.methods.workshop import Workshop
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import Head
@@ -65,8 +65,10 @@ class BeefValues(Values):
 class Beef(Method[BeefSettings]):
     """A backbone per task and one linear head, whose rows the fusions made."""
 
-    def __init__(self, settings: BeefSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
-        super().__init__(settings, workshop, memory)
+    def __init__(
+        self, settings: BeefSettings, factory: ModuleFactory, memory: ExemplarMemory
+    ) -> None:
+        super().__init__(settings, factory, memory)
         self.values = self.kept.values(BeefValues())
 
     @override
@@ -81,9 +83,9 @@ class Beef(Method[BeefSettings]):
         old, number = self.network, task.number
         new = copy_of(old.backbones[0])
         width = new.feature_dim
-        prototypes = self.workshop.linear(width, len(old.backbones), "backward", number)
+        prototypes = self.factory.linear(width, len(old.backbones), "backward", number)
         prototypes.mask(self._forgotten_tasks(task))
-        classes = self.workshop.linear(width, task.num_new_classes, "new", number)
+        classes = self.factory.linear(width, task.num_new_classes, "new", number)
         module = {
             "new": Part(new),
             "prototypes": Part(prototypes, ["new"]),
@@ -102,7 +104,7 @@ class Beef(Method[BeefSettings]):
         backbone, *heads = parts
         counts = self.values.class_counts
         labels_of = module_labels(counts, task.num_new_classes)
-        labels_of = labels_of.to(self.workshop.device.torch_device)
+        labels_of = labels_of.to(self.factory.device.torch_device)
         width = self.network.backbones[0].feature_dim
         if self.settings.energy_weight:
             energy = Part(self.class_head(task, width, "energy"), [backbone])
@@ -123,7 +125,7 @@ class Beef(Method[BeefSettings]):
             bias = torch.zeros_like(bias)
         tasks = module_labels(self.values.class_counts, 0).to(bias.device)
         fusion = Fusion((weight, bias), prototypes, classes, tasks, task.forgotten)
-        seed = self.workshop.settings.seeds.exemplars
+        seed = self.factory.settings.seeds.exemplars
         data = yield from balanced(self.memory, task, None, seed)
         old = self._old_parts()
         head = Part(fusion, [*old, "new"])

@@ -28,7 +28,7 @@ def compress(
     """
     *fixed, mergeable, provisional = expanded.backbones
     if weight is None:
-        student = method.workshop.backbone("student", task.number)
+        student = method.factory.backbone("student", task.number)
     else:
         student = merge_backbones(mergeable, provisional, weight)
     head = method.class_head(task, expanded.feature_dim - provisional.feature_dim, "student")
@@ -69,7 +69,7 @@ def distillation_phase(
     parts |= {"student": Part(student), "head": Part(head, [*fixed, "student"])}
     if settings.feature_distillation:
         width = sum(backbone.feature_dim for backbone in teacher.backbones[-num_replaced:])
-        projection = method.workshop.linear(student.feature_dim, width, "projection", task.number)
+        projection = method.factory.linear(student.feature_dim, width, "projection", task.number)
         parts["projection"] = Part(projection, ["student"])
     distils = settings.logit_distillation or settings.feature_distillation
     scale = 1 - share if distils or settings.scale_cross_entropy else 1.0

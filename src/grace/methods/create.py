@@ -65,7 +65,7 @@ class Create(Method[CreateSettings]):
         update = self.classification_phase("update", self._update_recipe(task), data, objective)
         yield replace(update, parts={**old, **update.parts})
         if len(self.memory) > 0:
-            seed = self.workshop.settings.seeds.exemplars
+            seed = self.factory.settings.seeds.exemplars
             data = yield from balanced(self.memory, task, self.network, seed)
             balance = self.classification_phase("balance", settings.balance, data, objective)
             still = Part(self.network.backbone, trains=False, mode=settings.balance_batch_norm)
@@ -77,7 +77,7 @@ class Create(Method[CreateSettings]):
         settings, head = self.settings, self.network.head
         assert isinstance(head, AutoEncoders)
         live = [index for index in range(task.num_classes) if index not in task.forgotten]
-        compared = torch.tensor(live, device=self.workshop.device.torch_device)
+        compared = torch.tensor(live, device=self.factory.device.torch_device)
 
         def objective(batch: Batch) -> dict[str, Loss]:
             scores, labels = batch["head"], batch.labels

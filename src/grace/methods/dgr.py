@@ -140,7 +140,7 @@ class DGR(Method[DGRSettings]):
         return Counts(present, lost, old, int(seen[old].sum()), int(present[num_old:].sum()))
 
     def _classification(self, counts: Counts) -> Objective:
-        prior = log_prior(counts.present).to(self.workshop.device.torch_device)
+        prior = log_prior(counts.present).to(self.factory.device.torch_device)
 
         def objective(batch: Batch) -> dict[str, Loss]:
             loss = prior_adjusted_cross_entropy(batch["head"], batch.labels, prior)
@@ -150,7 +150,7 @@ class DGR(Method[DGRSettings]):
 
     def _distillation(self, task: Task, counts: Counts) -> Objective:
         """Weigh DAKD by β, which has the factor T² where it counts images."""
-        settings, device = self.settings, self.workshop.device.torch_device
+        settings, device = self.settings, self.factory.device.torch_device
         direction = lost_direction(counts.lost).to(device)
         evenness = lost_evenness(counts.lost[counts.old]).to(device)
         if not settings.distribution_aware:
@@ -173,7 +173,7 @@ class DGR(Method[DGRSettings]):
         share = counts.num_seen / (counts.num_seen + counts.num_new)
         if self.settings.discount_by == "classes":
             share = task.num_live_old / task.num_live
-        device = self.workshop.device.torch_device
+        device = self.factory.device.torch_device
         old = torch.tensor(counts.old, dtype=torch.int64, device=device)
         new = torch.tensor(task.new_classes, dtype=torch.int64, device=device)
         norms = torch.zeros(task.num_classes, device=device)

@@ -26,8 +26,8 @@ from grace.engine.parts import named_parameters
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase
 from grace.engine.reducers import SquaredGradients
 from grace.methods.base import Method, Outcome, Steps, classification, single
+from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.new_classes import new_class_loss
-from grace.methods.workshop import Outline, Workshop
 from grace.objectives.importance import merged_importance, quadratic_penalty
 
 
@@ -35,8 +35,10 @@ from grace.objectives.importance import merged_importance, quadratic_penalty
 class EWC(Method[EWCSettings]):
     """One backbone, one growing head, no memory; ``importance`` holds F by parameter."""
 
-    def __init__(self, settings: EWCSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
-        super().__init__(settings, workshop, memory)
+    def __init__(
+        self, settings: EWCSettings, factory: ModuleFactory, memory: ExemplarMemory
+    ) -> None:
+        super().__init__(settings, factory, memory)
         # The anchor needs no keeping: it is the network itself.
         self.importance = self.kept.tensors_place(
             "importance", _like_parameters, renamed={"head.0.": "head."}

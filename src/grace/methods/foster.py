@@ -27,8 +27,8 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.methods.base import Classifier, Method, Outcome, Steps, frozen_network
 from grace.methods.kept import NetworkPlace
+from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
-from grace.methods.workshop import Workshop
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.objectives.balancing import effective_number_weights
 from grace.objectives.classification import cross_entropy
@@ -40,14 +40,14 @@ class Foster(Method[FosterSettings]):
     """One backbone between tasks, the student; ``teacher`` is the network that it learnt from."""
 
     def __init__(
-        self, settings: FosterSettings, workshop: Workshop, memory: ExemplarMemory
+        self, settings: FosterSettings, factory: ModuleFactory, memory: ExemplarMemory
     ) -> None:
-        super().__init__(settings, workshop, memory)
+        super().__init__(settings, factory, memory)
         self._keeps_teacher = memory.settings.max_mb is None
         self.teacher = (
             self.kept.network_place("teacher.", num_more=1)
             if self._keeps_teacher
-            else NetworkPlace("teacher.", workshop)
+            else NetworkPlace("teacher.", factory)
         )
 
     @override
@@ -68,7 +68,7 @@ class Foster(Method[FosterSettings]):
         old, settings, data = self.network, self.settings, self.with_exemplars(task)
         new = copy_of(old.backbone)
         width = old.feature_dim + new.feature_dim
-        head = self.workshop.grown_head(old.head, width, task.num_classes, "main", task.number)
+        head = self.factory.grown_head(old.head, width, task.num_classes, "main", task.number)
         feature_head = self.class_head(task, new.feature_dim, "features")
         beta = settings.boosting_beta[: task.number - 1][-1]
         weights = self._class_weights(task, data, beta)
@@ -105,7 +105,7 @@ class Foster(Method[FosterSettings]):
         """
         data, settings = self.with_exemplars(task), self.settings
         student = copy_of(self.network.backbone)
-        head = self.workshop.grown_head(
+        head = self.factory.grown_head(
             self.network.head, student.feature_dim, task.num_classes, "student", task.number
         )
         weights = self._class_weights(task, data, settings.compression_beta)
@@ -141,7 +141,7 @@ class Foster(Method[FosterSettings]):
         live = [index for index in range(task.num_classes) if index not in task.forgotten]
         weights = torch.ones(task.num_classes)
         weights[live] = effective_number_weights(counts[live], beta)
-        return weights.to(self.workshop.device.torch_device)
+        return weights.to(self.factory.device.torch_device)
 
     @override
     def classifiers(self) -> Mapping[str, Classifier]:

@@ -37,8 +37,8 @@ from grace.methods.base import Method, Outcome, Steps
 from grace.methods.compression import compress, distillation_phase
 from grace.methods.growth import grow
 from grace.methods.kept import Values
+from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
-from grace.methods.workshop import Workshop
 from grace.networks.expandable import ExpandableNetwork, copy_of
 
 
@@ -62,8 +62,10 @@ class GraceValues(Values):
 class Grace(Method[GraceSettings]):
     """Fixed backbones, then one mergeable backbone, the last of the network."""
 
-    def __init__(self, settings: GraceSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
-        super().__init__(settings, workshop, memory)
+    def __init__(
+        self, settings: GraceSettings, factory: ModuleFactory, memory: ExemplarMemory
+    ) -> None:
+        super().__init__(settings, factory, memory)
         self.values = self.kept.values(GraceValues())
 
     @property

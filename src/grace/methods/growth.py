@@ -32,7 +32,7 @@ def grow(
     provisional = copy_of(old.backbones[-1])
     expanded = ExpandableNetwork(
         [*old.backbones, provisional],
-        method.workshop.grown_head(
+        method.factory.grown_head(
             old.head,
             old.feature_dim + provisional.feature_dim,
             task.num_classes,
@@ -41,7 +41,7 @@ def grow(
         ),
         trunk,
     )
-    auxiliary = method.workshop.linear(
+    auxiliary = method.factory.linear(
         provisional.feature_dim, task.num_new_classes + 1, "auxiliary", task.number
     )
     parts = frozen_network(old, has_head=False)

@@ -4,7 +4,7 @@ import torch
 
 from grace.configs.methods import TagFexSettings
 from grace.engine.phase import Part
-from grace.methods.workshop import Workshop
+from grace.methods.module_factory import ModuleFactory
 from grace.networks.agnostic import TaskAgnostic
 from grace.networks.attention import MergeAttention, Pick
 from grace.networks.backbone import Backbone, WithMaps
@@ -21,25 +21,25 @@ def with_map(name: str, backbone: Backbone) -> dict[str, Part]:
     }
 
 
-def fresh_agnostic(workshop: Workshop, settings: TagFexSettings, purpose: str) -> TaskAgnostic:
+def fresh_agnostic(factory: ModuleFactory, settings: TagFexSettings, purpose: str) -> TaskAgnostic:
     """Make a task-agnostic network, in eval mode without gradients."""
-    with seeded_globally(workshop.settings.seeds.initialisation, "agnostic"):
+    with seeded_globally(factory.settings.seeds.initialisation, "agnostic"):
         made = TaskAgnostic(
-            workshop.backbone(purpose), settings.projector_width, settings.embedding_width
+            factory.backbone(purpose), settings.projector_width, settings.embedding_width
         )
-    return workshop.device.place(made).eval().requires_grad_(False)
+    return factory.device.place(made).eval().requires_grad_(False)
 
 
-def sketched_agnostic(workshop: Workshop, settings: TagFexSettings) -> TaskAgnostic:
+def sketched_agnostic(factory: ModuleFactory, settings: TagFexSettings) -> TaskAgnostic:
     """Make a task-agnostic network on the meta device: names and shapes without memory."""
     with torch.device("meta"):
-        return TaskAgnostic(workshop.sketch(), settings.projector_width, settings.embedding_width)
+        return TaskAgnostic(factory.sketch(), settings.projector_width, settings.embedding_width)
 
 
 def fresh_attention(
-    workshop: Workshop, settings: TagFexSettings, backbone: Backbone, number: int
+    factory: ModuleFactory, settings: TagFexSettings, backbone: Backbone, number: int
 ) -> MergeAttention:
     """Make a task's attention over the last map of such a backbone."""
-    with seeded_globally(workshop.settings.seeds.initialisation, "attention", number):
+    with seeded_globally(factory.settings.seeds.initialisation, "attention", number):
         made = MergeAttention(backbone.map_channels[-1], settings.attention_heads)
-    return workshop.device.place(made)
+    return factory.device.place(made)

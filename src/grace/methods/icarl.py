@@ -20,7 +20,7 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.methods.base import Classifier, Method, Outcome, Steps
 from grace.methods.distilling import distil_old_self
-from grace.methods.workshop import Workshop
+from grace.methods.module_factory import ModuleFactory
 from grace.text.refusals import GraceError
 
 
@@ -28,8 +28,10 @@ from grace.text.refusals import GraceError
 class ICaRL(Method[ICaRLSettings]):
     """One backbone and one growing head, which is for training; exemplars classify."""
 
-    def __init__(self, settings: ICaRLSettings, workshop: Workshop, memory: ExemplarMemory) -> None:
-        super().__init__(settings, workshop, memory)
+    def __init__(
+        self, settings: ICaRLSettings, factory: ModuleFactory, memory: ExemplarMemory
+    ) -> None:
+        super().__init__(settings, factory, memory)
         if memory.settings.size == 0 and memory.settings.per_class is None:
             raise GraceError(
                 "icarl classifies by its exemplars and memory.size is 0",

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.methods.workshop import Outline, Workshop
+from grace.methods.module_factory import ModuleFactory, Outline
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
 from grace.storage.tensors import encoded_size
@@ -94,15 +94,15 @@ class NetworkPlace(Place[ExpandableNetwork]):
 
     Args:
         name: what the names of its parts start with.
-        workshop: makes it anew where it is loaded.
+        factory: makes it anew where it is loaded.
         num_more: how many more backbones it has than the method's network. With more than none,
             there is no such network yet after the first task.
     """
 
-    def __init__(self, name: str, workshop: Workshop, num_more: int = 0) -> None:
+    def __init__(self, name: str, factory: ModuleFactory, num_more: int = 0) -> None:
         super().__init__(name)
         self.comes_later = num_more > 0
-        self._workshop = workshop
+        self._workshop = factory
         self._num_more = num_more
 
     @override
@@ -249,11 +249,11 @@ class Kept:
     """All that a method keeps between tasks beside its exemplars.
 
     Args:
-        workshop: makes what is loaded.
+        factory: makes what is loaded.
     """
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, factory: ModuleFactory) -> None:
+        self._workshop = factory
         self._places: list[Place[Any]] = []
         self._values: Values | None = None
         self.network = self.network_place("")

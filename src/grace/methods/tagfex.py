@@ -36,8 +36,8 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Parts, Phase
 from grace.methods import guidance
 from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
+from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming, PlannedPhase
-from grace.methods.workshop import Workshop
 from grace.networks.agnostic import TaskAgnostic
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
@@ -58,24 +58,24 @@ class TagFex(Method[TagFexSettings]):
     """Task-specific backbones as DER's; ``agnostic`` is the one network that every task trains."""
 
     def __init__(
-        self, settings: TagFexSettings, workshop: Workshop, memory: ExemplarMemory
+        self, settings: TagFexSettings, factory: ModuleFactory, memory: ExemplarMemory
     ) -> None:
-        super().__init__(settings, workshop, memory)
+        super().__init__(settings, factory, memory)
         self.agnostic = self.kept.module_place(
             "agnostic",
-            partial(guidance.fresh_agnostic, self.workshop, settings, "restored"),
-            partial(guidance.sketched_agnostic, self.workshop, settings),
+            partial(guidance.fresh_agnostic, self.factory, settings, "restored"),
+            partial(guidance.sketched_agnostic, self.factory, settings),
         )
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
         """L = CE(f(x), y) + w·InfoNCE(P(f_TA(x))), on two views of each image."""
         settings = self.settings
-        backbone = self.workshop.backbone(task.number)
+        backbone = self.factory.backbone(task.number)
         # It also refuses heads that do not fit, before anything is learnt.
-        guidance.fresh_attention(self.workshop, settings, backbone, task.number)
+        guidance.fresh_attention(self.factory, settings, backbone, task.number)
         self.network = self.fresh_network(task, backbone)
-        agnostic = guidance.fresh_agnostic(self.workshop, settings, "agnostic")
+        agnostic = guidance.fresh_agnostic(self.factory, settings, "agnostic")
         self.agnostic.value = agnostic
 
         def objective(batch: Batch) -> dict[str, Loss]:
@@ -126,7 +126,7 @@ class TagFex(Method[TagFexSettings]):
         """Give the head the task's rows and the new backbone's columns."""
         old = self.network.head
         width = old.in_features + new.feature_dim
-        head = self.workshop.grown_head(old, width, task.num_classes, "main", task.number)
+        head = self.factory.grown_head(old, width, task.num_classes, "main", task.number)
         if self.settings.old_rows == "zero":
             assert isinstance(head, LinearHead)
             with torch.no_grad():
@@ -135,9 +135,9 @@ class TagFex(Method[TagFexSettings]):
 
     def _graph(self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head) -> Parts:
         old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
-        linear, number = self.workshop.linear, task.number
+        linear, number = self.factory.linear, task.number
         auxiliary = linear(new.feature_dim, task.num_new_classes + 1, "auxiliary", number)
-        attention = guidance.fresh_attention(self.workshop, self.settings, new, number)
+        attention = guidance.fresh_attention(self.factory, self.settings, new, number)
         merged = linear(new.map_channels[-1], task.num_new_classes, "merged", number)
         return {
             **old,

@@ -71,7 +71,7 @@ class Outline:
 
 @final
 @dataclass(frozen=True)
-class Workshop:
+class ModuleFactory:
     """Makes fresh modules, on the device, seeded by what they are for.
 
     Args:

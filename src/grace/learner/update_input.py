@@ -25,7 +25,7 @@ AnyImages = Images | Tensor | np.ndarray[Any, Any]
 
 @final
 @dataclass(frozen=True)
-class Intake:
+class UpdateInput:
     """Images of one update, with those to hold out if they were given apart.
 
     ``identity`` names the update where it is given; otherwise its digest is taken from the pixels.
@@ -68,7 +68,7 @@ def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
     return data
 
 
-def take_in(
+def check_input(
     images: AnyImages,
     labels: Sequence[str],
     validation: tuple[AnyImages, Sequence[str]] | None,
@@ -77,7 +77,7 @@ def take_in(
     max_drop: float | None = None,
     is_last: bool = False,
     identity: str | None = None,
-) -> Intake:
+) -> UpdateInput:
     """Check what an update is given.
 
     Raises:
@@ -92,7 +92,7 @@ def take_in(
         unknown = sorted(set(held[1]) - set(names))
         if unknown:
             raise GraceError(f"class '{unknown[0]}' has held-out images but none to learn from")
-    return Intake(data, names, held, max_drop, is_last, identity)
+    return UpdateInput(data, names, held, max_drop, is_last, identity)
 
 
 def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
@@ -115,8 +115,8 @@ def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]
     return index
 
 
-def divide(
-    intake: Intake,
+def split_validation(
+    given: UpdateInput,
     index: Mapping[str, int],
     held_out: HeldOut,
     memory: ExemplarMemory,
@@ -131,7 +131,7 @@ def divide(
     it was learnt from, by which copies are told.
 
     Args:
-        intake: the update.
+        given: the update.
         index: class index by name.
         held_out: images held out so far; left as they are.
         memory: exemplars, and how many images of each class were learnt from.
@@ -145,19 +145,19 @@ def divide(
     Raises:
         ValueError: if nothing is left to learn from a class.
     """
-    labels = torch.tensor([index[name] for name in intake.labels], dtype=torch.int64)
+    labels = torch.tensor([index[name] for name in given.labels], dtype=torch.int64)
     held = held_out.copy()
     if wanted == 0 and not held.classes:
-        return LabelledImages(intake.images, labels), held
-    keys = image_keys(intake.images)
+        return LabelledImages(given.images, labels), held
+    keys = image_keys(given.images)
     missing = {name: max(0, wanted - held.count(own)) for name, own in index.items()}
     seen = held.keys() | _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
-    if intake.validation is not None:
-        images, names = intake.validation
+    if given.validation is not None:
+        images, names = given.validation
         fresh = _first_copies(image_keys(images), seen)
         chosen = [fresh[i] for i in first_wanted([names[i] for i in fresh], missing)]
     else:
-        images, names = intake.images, intake.labels
+        images, names = given.images, given.labels
         counts = memory.original_counts
         closed = {own for own in counts if len(memory.of_class(own)) < counts[own]}
         fresh = [i for i in _first_copies(keys, seen) if index[names[i]] not in closed]
@@ -167,11 +167,11 @@ def divide(
         held.add(index[name], images.subset(own))
     hidden = held.keys()
     places = [i for i, key in enumerate(keys) if key not in hidden]
-    for name in sorted(set(intake.labels) - {intake.labels[i] for i in places}):
+    for name in sorted(set(given.labels) - {given.labels[i] for i in places}):
         raise GraceError(
             f"all images of class '{name}' are held out already", "give others or leave it out"
         )
-    data = LabelledImages(intake.images, labels)
+    data = LabelledImages(given.images, labels)
     return data if len(places) == len(data) else data.subset(torch.tensor(places)), held
 
 
