@@ -139,7 +139,7 @@ def _run(
                 record = RecordWriter(place, info, done)
                 done = _carry_out(learner, scenario, record, told)
             else:
-                ranks.tell(None)  # There is nothing to learn.
+                ranks.broadcast_value(None)  # There is nothing to learn.
             _drop(place / "checkpoint")
             (place / "lock").unlink()
             _tell(done, ranks)
@@ -189,17 +189,17 @@ def identify(
 
 def _tell(record: RunRecord, ranks: "Ranks") -> None:
     tasks = [task.model_dump_json() for task in record.tasks]
-    ranks.tell([str(record.directory), record.info.model_dump_json(), tasks])
+    ranks.broadcast_value([str(record.directory), record.info.model_dump_json(), tasks])
 
 
 def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunRecord:
     """Learn what the first process learns, beside it; return the record that it writes."""
-    checkpoint = ranks.tell(None)
+    checkpoint = ranks.broadcast_value(None)
     if checkpoint is not None:
         learner.become(checkpoint)
         ranks.barrier()
         _learn_along(learner, scenario)
-    place, info, lines = ranks.tell(None)
+    place, info, lines = ranks.broadcast_value(None)
     tasks = tuple(TaskRecord.model_validate_json(line) for line in lines)
     return RunRecord(Path(place), RunInfo.model_validate_json(info), tasks)
 
@@ -251,7 +251,7 @@ def _carry_out(
         # Lines without the learner that they tell of are written anew: it is lost.
         record.keep_tasks(len(learner.history))
         # Nothing of the checkpoint changes before the others have read it.
-        learner.trainer.ranks.tell(str(checkpoint.resolve()))
+        learner.trainer.ranks.broadcast_value(str(checkpoint.resolve()))
         learner.trainer.ranks.barrier()
         for task in scenario:
             names = scenario.class_names[task.num_old_classes : task.num_classes]

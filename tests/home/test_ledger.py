@@ -9,7 +9,7 @@ from grace.capacity.threshold import Threshold
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings, ReplaySettings
 from grace.home.document import Accuracies, UpdateRecord
-from grace.home.ledger import Entry, as_row, ledger, other_threshold, what_if
+from grace.home.ledger import LedgerEntry, as_row, ledger, other_threshold, what_if
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.methods.outcome import Outcome
@@ -124,7 +124,7 @@ class TestLedger:
             outcome=Outcome(verdict="compress"),
             accuracy=accuracy,
         )
-        entry = Entry(
+        entry = LedgerEntry(
             update=update,
             version=1,
             parent=None,

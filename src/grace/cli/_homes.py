@@ -29,7 +29,7 @@ def find(model: Path, *, discard: bool = False) -> ModelStore | None:
         return None
     home = ModelStore.open(model)
     unwanted = discard or not _has_work(home)
-    if is_unborn(home) and unwanted:
+    if is_empty(home) and unwanted:
         take_back(home)
         return None
     if home.pending() and unwanted:
@@ -37,7 +37,7 @@ def find(model: Path, *, discard: bool = False) -> ModelStore | None:
     return home
 
 
-def is_unborn(home: ModelStore) -> bool:
+def is_empty(home: ModelStore) -> bool:
     """Whether a learner has no version."""
     return not home.numbers() and home.current() is None
 
@@ -49,7 +49,7 @@ def take_back(home: ModelStore) -> None:
     """
     path = home.path
     with home.changing():
-        if not is_unborn(home):
+        if not is_empty(home):
             return
         home.discard()
         home.remove_unused()
@@ -76,7 +76,7 @@ def tidied(home: ModelStore) -> Iterator[None]:
                 typer.echo("the same command will go on from here", err=True)
             raise
         with suppress(ValueError, OSError):
-            if is_unborn(home):
+            if is_empty(home):
                 take_back(home)
             elif home.pending():
                 _drop_update(home)

@@ -9,11 +9,11 @@ from typing import Any
 
 from grace.capacity.threshold import Threshold
 from grace.cli._columns import aligned
-from grace.home.ledger import Entry, as_row
+from grace.home.ledger import LedgerEntry, as_row
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
-def as_lines(entries: Sequence[Entry], initial: Threshold | None) -> list[str]:
+def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[str]:
     """Write a ledger for people: two lines of headings, two of each entry, and what marks mean."""
     above = ["ver.", "classes", "verdict", "satur.", "bones", "params", "old %", "new %", "date"]
     below = ["from", "in all", "points", "thresh.", "size", "after", "after", "", "time"]
@@ -36,7 +36,7 @@ def as_lines(entries: Sequence[Entry], initial: Threshold | None) -> list[str]:
     return [*aligned(rows, right="<><>>>>><<", gap=1), "", *marks]
 
 
-def as_csv(entries: Sequence[Entry], initial: Threshold | None) -> str:
+def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
     """Write a ledger as CSV: accuracies as shares, nothing rounded."""
     rows = _rows(entries, initial)
     out = io.StringIO()
@@ -50,7 +50,7 @@ def as_csv(entries: Sequence[Entry], initial: Threshold | None) -> str:
     return out.getvalue()
 
 
-def as_json(entries: Sequence[Entry], initial: Threshold | None) -> str:
+def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
     """Write a ledger as a JSON list: the columns of the CSV, and the names of the classes."""
     rows = [
         {
@@ -73,7 +73,7 @@ def note_on(initial: Threshold) -> str:
     )
 
 
-def _rows(entries: Sequence[Entry], initial: Threshold | None) -> list[dict[str, Any]]:
+def _rows(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[dict[str, Any]]:
     rows = [as_row(entry) for entry in entries]
     if initial is not None:
         rows = [
@@ -82,7 +82,7 @@ def _rows(entries: Sequence[Entry], initial: Threshold | None) -> list[dict[str,
     return rows
 
 
-def _first_line(entry: Entry) -> list[str]:
+def _first_line(entry: LedgerEntry) -> list[str]:
     update, outcome = entry.update, entry.update.outcome
     mark = " *" if entry.is_current else " ×" if entry.status == "rejected" else ""
     before, after = update.num_backbones
@@ -99,7 +99,7 @@ def _first_line(entry: Entry) -> list[str]:
     ]
 
 
-def _second_line(entry: Entry) -> list[str]:
+def _second_line(entry: LedgerEntry) -> list[str]:
     update, cost = entry.update, entry.update.accuracy.compression_cost
     return [
         "" if entry.parent is None else f"← {entry.parent}",

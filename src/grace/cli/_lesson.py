@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import typer
 
 from grace.cli._creation import Wish
-from grace.cli._homes import find, is_unborn, tidied
+from grace.cli._homes import find, is_empty, tidied
 from grace.configs.experiment import ExperimentSettings
 from grace.home.document import Document
 from grace.home.store import ModelStore
@@ -70,7 +70,7 @@ def teach(model: Path, wish: Wish, teaching: Teaching, progress: "RichProgress")
         _refuse_taken(model)
         settings, changes = wish.settings(), {}
     else:
-        wanted = wish.refuse_another(home.creation.settings, model, begun=is_unborn(home))
+        wanted = wish.refuse_another(home.creation.settings, model, begun=is_empty(home))
         settings, changes = home.creation.settings, _changes(home, wish, wanted)
     _refuse_inside(model, teaching.images)
     progress.waiting("reading")

@@ -17,7 +17,7 @@ from grace.data.images import CroppableImages, LabelledImages, TensorImages
 
 _CPU = torch.device("cpu")
 
-Rows = Callable[[int], slice]
+Share = Callable[[int], slice]
 """Which rows of a batch of so many images are wanted."""
 
 
@@ -30,7 +30,7 @@ def epoch_batches(
     *,
     device: torch.device = _CPU,
     channels_last: bool = False,
-    rows: Rows | None = None,
+    rows: Share | None = None,
     views: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of uniformly shuffled, augmented batches; the last one may be smaller.
@@ -127,7 +127,7 @@ def batch_sizes(num_images: int, batch_size: int) -> list[int]:
     return [*[batch_size] * full, *([left] if left else [])]
 
 
-def _wanted(sizes: Sequence[int], rows: Rows) -> tuple[Tensor, list[int]]:
+def _wanted(sizes: Sequence[int], rows: Share) -> tuple[Tensor, list[int]]:
     """Places in the epoch of every batch's wanted rows, and how many each batch has of them."""
     ends = accumulate(sizes)
     found = [range(end - size, end)[rows(size)] for size, end in zip(sizes, ends, strict=True)]

@@ -68,7 +68,7 @@ def refuse_other_data(dataset: Dataset, digest: str, root: str | None, ranks: Ra
 def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> None:
     """Name the first fact that differs in the first process that differs, in all processes."""
     mine = {name: json.dumps(value, ensure_ascii=False) for name, value in own.items()}
-    first = ranks.tell({"host": platform.node(), "facts": mine})
+    first = ranks.broadcast_value({"host": platform.node(), "facts": mine})
     theirs = first["facts"]
     # What one method has set and the other one lacks comes after what both have.
     differing = [name for name in mine if name in theirs and mine[name] != theirs[name]]
@@ -84,7 +84,7 @@ def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> No
             f"{name} is {_short(mine.get(name))} in process {ranks.rank} on {platform.node()}, but "
             f"{_short(theirs.get(name))} in process 0 on {first['host']}: {remedy}"
         )
-    raise GraceError(ranks.tell(text, source=int(speaker)))
+    raise GraceError(ranks.broadcast_value(text, source=int(speaker)))
 
 
 def _short(value: str | None) -> str:

@@ -24,7 +24,7 @@ Losses = Mapping[str, Loss]
 
 @final
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """One batch as a process gets it.
 
     Args:
@@ -82,7 +82,7 @@ class Passes:
             self.state = dict(work.state)
 
     def over(
-        self, batches: Iterator[Rows], epoch: int, draws: torch.Generator
+        self, batches: Iterator[BatchRows], epoch: int, draws: torch.Generator
     ) -> Iterator[tuple[Losses, int]]:
         """Yield this process's part of each batch's losses, with the batch's gradients in place.
 

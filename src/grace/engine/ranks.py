@@ -230,7 +230,7 @@ class Ranks:
         if self.is_first:
             self.barrier()
 
-    def tell(self, value: Any, source: int = 0) -> Any:  # noqa: ANN401 - what ``values`` can write
+    def broadcast_value(self, value: Any, source: int = 0) -> Any:  # noqa: ANN401 - what ``values`` can write
         """Return one process's value on every process.
 
         Args:

@@ -22,7 +22,7 @@ from grace.engine.optimisers import (
     set_rate,
 )
 from grace.engine.parts import Forward
-from grace.engine.passes import Passes, Rows
+from grace.engine.passes import BatchRows, Passes
 from grace.engine.phase import GradientSweep, Phase
 from grace.engine.ranks import Ranks
 from grace.engine.work import WorkDone
@@ -33,7 +33,7 @@ PHASE_STATE = "state/"
 
 
 @final
-class Steps:
+class PhaseRun:
     """The optimiser steps of one phase; ``data`` are its images on the device.
 
     The other arguments are those of ``Passes``; ``done`` notes what the steps cost.
@@ -103,7 +103,9 @@ class Steps:
         """Take over the first process's weights and buffers, so that none can ever drift."""
         self._ranks.broadcast(list(self._state().values()))
 
-    def epoch(self, epoch: int, lr: float, batches: Iterator[Rows], draws: torch.Generator) -> None:
+    def epoch(
+        self, epoch: int, lr: float, batches: Iterator[BatchRows], draws: torch.Generator
+    ) -> None:
         """Take one epoch's steps; note the mean of every named loss over its images."""
         set_rate(self._optimiser, lr)
         scaler, clip = self._passes.scaler, self.phase.recipe.clip_norm
@@ -144,8 +146,8 @@ class Steps:
         return self._state() | state
 
 
-def snapshot(runs: Sequence[Steps], epochs: int, started: float) -> Snapshot:
-    """Take one snapshot of phases that do their epochs in turn; see ``Steps.snapshot``."""
+def snapshot(runs: Sequence[PhaseRun], epochs: int, started: float) -> Snapshot:
+    """Take one snapshot of phases that do their epochs in turn; see ``PhaseRun.snapshot``."""
     taken = [run.snapshot(epochs, started) for run in runs]
     if len(taken) == 1:
         return taken[0]
@@ -158,7 +160,7 @@ def snapshot(runs: Sequence[Steps], epochs: int, started: float) -> Snapshot:
     )
 
 
-def restored(runs: Sequence[Steps], saved: Snapshot) -> int:
+def restored(runs: Sequence[PhaseRun], saved: Snapshot) -> int:
     """Put phases back as a snapshot says; return the epochs that are done, 0 if none fits."""
     own = [saved]
     if len(runs) > 1:

@@ -22,12 +22,12 @@ from grace.engine.device import Device
 from grace.engine.loss_meter import LossMeter
 from grace.engine.loss_meter import NonFiniteLossError as NonFiniteLossError
 from grace.engine.parts import Forward
-from grace.engine.passes import Passes, Rows
+from grace.engine.passes import BatchRows, Passes
 from grace.engine.phase import GradientSweep, Loss, Parts, Phase, PhaseResult, Rounds, Sweep, Work
 from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
-from grace.engine.steps import Steps, average_buffers, restored, snapshot
+from grace.engine.steps import PhaseRun, average_buffers, restored, snapshot
 from grace.engine.work import Seconds, WorkDone
 from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
@@ -108,7 +108,7 @@ class Trainer:
         if isinstance(item, Sweep) and self.ranks.is_first:
             known = SweepResult(self.sweep(item), time.perf_counter() - started, {})
         # The first process may have found what an earlier one did.
-        known = self._told(SweepResult, known)
+        known = self._agreed(SweepResult, known)
         if known is not None:
             return self._taken(item, known)
         assert not isinstance(item, Sweep)
@@ -129,7 +129,7 @@ class Trainer:
         """
         self._tell_start(item)
         result = self._taken(item, known, known.seconds)
-        self._told(SweepResult, known)
+        self._agreed(SweepResult, known)
         return self._tell_end(item, result)
 
     def _taken(self, item: Sweep | GradientSweep, known: SweepResult, earlier: float = 0.0) -> Any:  # noqa: ANN401
@@ -139,11 +139,11 @@ class Trainer:
         self.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
         return known.value
 
-    def _told(self, kind: type[Told], own: Told | None) -> Told | None:
+    def _agreed(self, kind: type[Told], own: Told | None) -> Told | None:
         """Hear what the first process found."""
         if not self.ranks.are_several:
             return own
-        facts = self.ranks.tell(vars(own) if own is not None else None)
+        facts = self.ranks.broadcast_value(vars(own) if own is not None else None)
         return kind(**facts) if facts is not None else None
 
     def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
@@ -248,7 +248,7 @@ class Trainer:
         for phase in work.phases:
             assert len(phase.data) > 0, f"phase {phase.name} has no data"
         self.progress.phase_started(work.name, epochs, sum(len(p.data) for p in work.phases))
-        saved = self._told(Snapshot, keeper.saved() if keeper else None)
+        saved = self._agreed(Snapshot, keeper.saved() if keeper else None)
         started = time.perf_counter() - (saved.seconds if saved else 0.0)
         self._unfold(work.phases)
         runs = [self._steps(phase) for phase in work.phases]
@@ -275,11 +275,11 @@ class Trainer:
         results = [PhaseResult(run.done.losses) for run in runs]
         return results[0] if isinstance(work, Phase) else results
 
-    def _steps(self, phase: Phase) -> Steps:
+    def _steps(self, phase: Phase) -> PhaseRun:
         data, modules = self._on_device(phase.data), self._modules(phase.parts)
-        return Steps(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
+        return PhaseRun(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
 
-    def _epoch(self, run: Steps, epoch: int) -> None:
+    def _epoch(self, run: PhaseRun, epoch: int) -> None:
         """Take one epoch's steps of a phase, and tell of it."""
         phase, recipe = run.phase, run.phase.recipe
         augmentation = self._augmentation
@@ -321,7 +321,7 @@ class Trainer:
         batch_size: int,
         augmentation: Augmentation,
         views: int = 1,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[BatchRows]:
         """Give this process's rows of every batch."""
         sizes = batch_sizes(len(data), batch_size)
         batches = epoch_batches(
@@ -335,7 +335,7 @@ class Trainer:
             rows=self.ranks.rows if self.ranks.are_several else None,
             views=views,
         )
-        return (Rows(*batch, size) for batch, size in zip(batches, sizes, strict=True))
+        return (BatchRows(*batch, size) for batch, size in zip(batches, sizes, strict=True))
 
     def _draws(self, purpose: str, name: str, epoch: int) -> torch.Generator:
         return generator(self._data_seed, purpose, self._task, name, epoch)

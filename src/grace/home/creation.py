@@ -6,7 +6,7 @@ from typing import Literal, Self, final
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grace.configs.experiment import ExperimentSettings
-from grace.home.document import Mean, Shape, Spread, first_problem, refuse_other_channels
+from grace.home.document import Mean, Shape, StandardDeviation, first_problem, refuse_other_channels
 from grace.text.refusals import GraceError
 
 
@@ -21,7 +21,7 @@ class Creation(BaseModel):
     settings: ExperimentSettings
     shape: Shape
     mean: tuple[Mean, ...]
-    std: tuple[Spread, ...]
+    std: tuple[StandardDeviation, ...]
 
     @model_validator(mode="after")
     def _has_a_number_for_each_channel(self) -> Self:

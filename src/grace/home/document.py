@@ -27,7 +27,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=1024)]
 Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
-Spread = Annotated[float, Field(gt=1e-6, le=1e6)]
+StandardDeviation = Annotated[float, Field(gt=1e-6, le=1e6)]
 """A standard deviation that can be divided by."""
 Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
 """Plain text that a terminal only shows."""
@@ -136,7 +136,7 @@ class Document(_Strict):
     settings: ExperimentSettings
     shape: Shape
     mean: tuple[Mean, ...]
-    std: tuple[Spread, ...]
+    std: tuple[StandardDeviation, ...]
     class_names: tuple[str, ...]
     forgotten: tuple[int, ...] = ()
     """Indices of forgotten classes, ascending."""

@@ -11,7 +11,7 @@ from grace.text.refusals import GraceError
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """One update of a learner with the version that it made."""
 
     update: UpdateRecord
@@ -32,7 +32,7 @@ class Entry:
 
 def ledger(
     documents: Sequence[Document], current: int | None, initial: Threshold | None = None
-) -> list[Entry]:
+) -> list[LedgerEntry]:
     """List every update that the versions of a learner tell of, in the order of the versions.
 
     Args:
@@ -40,7 +40,7 @@ def ledger(
         current: number of the version in use.
         initial: another threshold to judge the recorded saturations by.
     """
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     told: set[UpdateRecord] = set()
     for document in documents:
         history = [update.model_copy(update={"work": ()}) for update in document.history]
@@ -56,7 +56,7 @@ def ledger(
                 continue
             told.add(update)
             entries.append(
-                Entry(
+                LedgerEntry(
                     update=update,
                     version=document.number if is_own else None,
                     parent=document.parent if is_own else None,
@@ -133,7 +133,7 @@ def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> li
     return verdicts
 
 
-def as_row(entry: Entry) -> dict[str, Any]:
+def as_row(entry: LedgerEntry) -> dict[str, Any]:
     """Return an entry as flat, plain values: accuracies as shares, costs in points of percent."""
     update, accuracy = entry.update, entry.update.accuracy
     outcome = update.outcome

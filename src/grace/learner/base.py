@@ -337,7 +337,7 @@ class BaseLearner(ABC):
             num_present = len(set(task.data.labels.tolist()))
             aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
             # Versions have numbers in the first process alone.
-            aside = self.trainer.ranks.tell(aside + 4 * len(held_out))
+            aside = self.trainer.ranks.broadcast_value(aside + 4 * len(held_out))
             grows = traits.grows_every_task and task.number > 1
             kept = self.settings.memory
             keeps_any = wants and (kept.size != 0 or kept.per_class is not None)

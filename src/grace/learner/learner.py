@@ -314,7 +314,7 @@ class Learner(BaseLearner):
                     update={"num_bytes": saving.describe(self._contents()).num_bytes}
                 )
             # A gate that judged otherwise elsewhere would part the processes.
-            update = self._told(update)
+            update = self._agreed(update)
             self.history[-1] = update
             assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
             if self.home is not None:
@@ -326,12 +326,12 @@ class Learner(BaseLearner):
             self._restore(before)
         return update
 
-    def _told(self, own: UpdateRecord) -> UpdateRecord:
+    def _agreed(self, own: UpdateRecord) -> UpdateRecord:
         """Hear what the first process says of the update."""
         ranks = self.trainer.ranks
         if not ranks.are_several:
             return own
-        return UpdateRecord.model_validate_json(ranks.tell(own.model_dump_json()))
+        return UpdateRecord.model_validate_json(ranks.broadcast_value(own.model_dump_json()))
 
     def _refuse_stale(self, home: ModelStore) -> None:
         """Refuse to go on from what the home no longer has in use as this learner knows it."""

@@ -115,7 +115,7 @@ class FilePredictor:
 
     def _judged(self, paths: Sequence[Path], images: Sequence[Pixels | str]) -> list[Prediction]:
         readable = [image for image in images if not isinstance(image, str)]
-        told = iter(self._told(readable) if readable else ())
+        told = iter(self._agreed(readable) if readable else ())
         predictions = []
         for path, image in zip(paths, images, strict=True):
             if isinstance(image, str):
@@ -125,7 +125,7 @@ class FilePredictor:
                 predictions.append(Prediction(path=path, guesses=guesses, is_unknown=is_unknown))
         return predictions
 
-    def _told(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], bool | None]]:
+    def _agreed(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], bool | None]]:
         """Give the guesses for each image, and whether it is unknown."""
         learner = self._learner
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
