@@ -51,7 +51,7 @@ def test_alone_every_exchange_is_over_at_once() -> None:
     ranks.broadcast([tensor])
     ranks.barrier()
     assert tensor.tolist() == [2, 3]
-    assert ranks.broadcast(value) is value
+    assert ranks.broadcast_value(value) is value
     with ranks.first_goes_ahead():
         assert ranks.is_first
     assert not torch.distributed.is_initialized()
