@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.record._model import DatasetRecord, RunInfo, RunRecord, TaskRecord
-from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.record.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
+from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.storage.atomic import is_leftover, write_text
 from grace.text.refusals import GraceError
 
