@@ -1,6 +1,6 @@
-"""What the engine tells whoever watches."""
+"""The events of phases and sweeps, for whoever shows or records them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
@@ -8,11 +8,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Receives the events of a run; every loss is a mean over its epoch."""
-
-    def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
-        """Task ``number`` of ``total`` (1-based) begins, with these new classes."""
-        return
+    """Receives the events of training; every loss is a mean over its epoch."""
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """A phase begins."""
@@ -30,10 +26,6 @@ class Progress(Protocol):
 
     def sweep_started(self, name: str, images: int) -> None:
         """A pass over data without training begins."""
-        return
-
-    def task_finished(self, line: Mapping[str, Any]) -> None:
-        """A task is over; ``line`` is its line of the record."""
         return
 
 
@@ -55,4 +47,4 @@ class Observer(Protocol):
 
 @final
 class Silence(Progress):
-    """Hears everything and says nothing."""
+    """Ignores every event."""

@@ -9,6 +9,7 @@ from grace.record.model import (
     TaskAwareRecord,
     TaskRecord,
 )
+from grace.record.progress import RunProgress, SilentRun
 from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.record.reading import find_runs, find_same_run, read_record, read_records
 from grace.record.writing import RecordWriter, describe_run, refuse_occupied, run_directory
@@ -19,7 +20,9 @@ __all__ = [
     "PhaseRecord",
     "RecordWriter",
     "RunInfo",
+    "RunProgress",
     "RunRecord",
+    "SilentRun",
     "TaskAwareRecord",
     "TaskRecord",
     "collect_hardware",
