@@ -87,7 +87,10 @@ class UpdateRecord(_Strict):
     num_parameters: tuple[int, int] = (0, 0)
     """Before and after."""
     num_bytes: int = 0
-    """Of the version it made: weights, method state, all images."""
+    """Of the version it made: weights, method state, all images; its document comes on top.
+
+    Earlier versions of grace counted the document in.
+    """
     num_exemplars: int = 0
     accuracy: Accuracies = Accuracies()
     max_drop: float | None = None

@@ -25,7 +25,7 @@ from grace.engine.phase import Phase
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
-from grace.home.ceiling import Ceiling, set_aside
+from grace.home.ceiling import Ceiling, reserved_bytes
 from grace.home.document import Accuracies, UpdateRecord
 from grace.home.journal import Journal
 from grace.home.store import Creation
@@ -45,7 +45,6 @@ from grace.learner.update_input import (
 )
 from grace.methods.base import Classifier, Method, Outcome
 from grace.methods.module_factory import ModuleFactory
-from grace.storage import strict_json
 from grace.text.refusals import GraceError
 
 
@@ -256,8 +255,9 @@ class BaseLearner(ABC):
             is_last=given.is_last,
             forgotten=frozenset(self.forgotten - present),
         )
-        spelt = [*list(index)[num_old:], *(self.class_names[i] for i in revived)]
-        self._refuse_unfit(task, spelt, held_out)
+        new_names = list(index)[num_old:]
+        revived_names = [self.class_names[i] for i in revived]
+        self._refuse_unfit(task, new_names, revived_names, held_out)
 
         old = set(range(num_old)) - self.forgotten
         size = self.size()
@@ -276,8 +276,8 @@ class BaseLearner(ABC):
         now = self.size()
         return UpdateRecord(
             task=number,
-            new_class_names=tuple(self.class_names[num_old:]),
-            revived_class_names=tuple(self.class_names[i] for i in revived),
+            new_class_names=tuple(new_names),
+            revived_class_names=tuple(revived_names),
             outcome=outcome,
             work=tuple(self.trainer.work),
             num_images=len(data),
@@ -318,11 +318,14 @@ class BaseLearner(ABC):
             result = journal.perform(number, item, self.trainer) if journal else run(item)
         raise AssertionError
 
-    def _refuse_unfit(self, task: Task, names: Sequence[str], held_out: HeldOut) -> None:
-        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take.
-
-        ``names`` are those that the history will tell of it.
-        """
+    def _refuse_unfit(
+        self,
+        task: Task,
+        new_names: Sequence[str],
+        revived_names: Sequence[str],
+        held_out: HeldOut,
+    ) -> None:
+        """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take."""
         memory, traits = self.method.memory, self.settings.method.traits
         wants = traits.memory != "none"
         if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
@@ -332,12 +335,12 @@ class BaseLearner(ABC):
                 "create a new one with all images",
             )
         if self._ceiling is not None:
-            document_bytes = len(saving.describe(self._contents()).dump()) if self.history else 0
-            name_bytes = len(strict_json.dump(list(names)))
-            num_present = len(set(task.data.labels.tolist()))
-            aside = set_aside(document_bytes, name_bytes, task.num_classes, num_present)
-            # Versions have numbers in the first process alone.
-            aside = self.trainer.ranks.broadcast_value(aside + 4 * len(held_out))
+            portable = saving.portable(self.settings)
+            reserved = reserved_bytes(portable, self.history, new_names, revived_names)
+            # One number per held-out image, by which what is unknown is told.
+            reserved += 4 * len(held_out)
+            # Processes may differ in settings that decide no result, such as their threads.
+            reserved = self.trainer.ranks.broadcast_value(reserved)
             grows = traits.grows_every_task and task.number > 1
             kept = self.settings.memory
             keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
@@ -345,9 +348,9 @@ class BaseLearner(ABC):
                 self.method.kept.bytes_after(task.num_classes, int(grows)),
                 task.num_live if keeps_any else 0,
                 held_out.num_bytes,
-                aside,
+                reserved,
             )
-            memory.room = self._ceiling.room(held_out.num_bytes, aside)
+            memory.room = self._ceiling.room(held_out.num_bytes, reserved)
         if wants:
             memory.quota(task.num_live)
 

@@ -310,13 +310,11 @@ class Learner(BaseLearner):
             update = self._carry_out(given, journal)
             self.history.append(update)
             if self._ceiling or self.home:
-                update = update.model_copy(
-                    update={"num_bytes": saving.describe(self._contents()).num_bytes}
-                )
+                num_bytes = saving.count_object_bytes(self._contents())
+                update = update.model_copy(update={"num_bytes": num_bytes})
             # A gate that judged otherwise elsewhere would part the processes.
             update = self._agreed(update)
             self.history[-1] = update
-            assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
             if self.home is not None:
                 self._write(self.home, accepted=update.accepted, digest=given.digest)
         except BaseException:
@@ -364,11 +362,11 @@ class Learner(BaseLearner):
         """Add this learner to its home; an accepted one is put in use."""
         number = home.next_number()
         status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
-        home.write(
-            saving.to_document(
-                self._contents(), home.put, number=number, status=status, digest=digest
-            )
+        document = saving.to_document(
+            self._contents(), home.put, number=number, status=status, digest=digest
         )
+        assert not self._ceiling or document.num_bytes <= self._ceiling.num_bytes
+        home.write(document)
         if accepted:
             home.make_current(number)
         self.version = number

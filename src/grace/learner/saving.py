@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, final
 
@@ -16,12 +16,11 @@ from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
-from grace.engine.work import Seconds
 from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.methods.base import Method
-from grace.methods.kept import MethodState
+from grace.methods.kept import MethodState, Parts
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
@@ -47,6 +46,35 @@ class Contents:
     """The version that it was before its last update."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Objects:
+    """The tensors of each object of a version."""
+
+    parts: Parts
+    exemplars: Mapping[int, Mapping[str, Tensor]]
+    validation: Mapping[int, Mapping[str, Tensor]]
+    calibration: Mapping[str, Tensor] | None
+
+
+def _objects_of(contents: Contents) -> _Objects:
+    method, held_out = contents.method, contents.held_out
+    exemplars: dict[int, Mapping[str, Tensor]] = {}
+    # What keeps every image leaves them where they came from.
+    if not method.memory.keep_all:
+        for index in method.memory.classes:
+            images = method.memory.of_class(index)
+            assert isinstance(images, TensorImages)
+            exemplars[index] = {"images": images.pixels}
+    familiarities = contents.familiarities
+    return _Objects(
+        parts=method.kept.state().parts,
+        exemplars=exemplars,
+        validation={i: {"images": held_out.of_class(i).pixels} for i in held_out.classes},
+        calibration={"familiarities": familiarities} if len(familiarities) else None,
+    )
+
+
 def to_document(
     contents: Contents,
     put: Put,
@@ -64,16 +92,7 @@ def to_document(
         status: whether it passed the acceptance gate.
         digest: of the images of its last update.
     """
-    method, held_out = contents.method, contents.held_out
-    state, memory = method.kept.state(), method.memory
-    exemplars: dict[int, ObjectRef] = {}
-    # What keeps every image leaves them where they came from.
-    if not memory.keep_all:
-        for index in memory.classes:
-            images = memory.of_class(index)
-            assert isinstance(images, TensorImages)
-            exemplars[index] = put({"images": images.pixels})
-    familiarities = contents.familiarities
+    objects = _objects_of(contents)
     earlier = [update.model_copy(update={"work": ()}) for update in contents.history[:-1]]
     return Document(
         number=number,
@@ -88,43 +107,29 @@ def to_document(
         std=contents.std,
         class_names=tuple(contents.class_names),
         forgotten=tuple(sorted(contents.forgotten)),
-        values=dict(state.values),
-        parts={name: put(part) for name, part in state.parts.items()},
-        original_counts=dict(memory.original_counts),
-        exemplars=exemplars,
-        validation={
-            index: put({"images": held_out.of_class(index).pixels}) for index in held_out.classes
-        },
-        calibration=put({"familiarities": familiarities}) if len(familiarities) else None,
+        values=dict(contents.method.kept.state().values),
+        parts={name: put(part) for name, part in objects.parts.items()},
+        original_counts=dict(contents.method.memory.original_counts),
+        exemplars={index: put(images) for index, images in objects.exemplars.items()},
+        validation={index: put(images) for index, images in objects.validation.items()},
+        calibration=put(objects.calibration) if objects.calibration else None,
         history=(*earlier, *contents.history[-1:]),
     )
 
 
-def describe(contents: Contents) -> Document:
-    """Describe a learner as a version would, without writing or hashing anything.
+def count_object_bytes(contents: Contents) -> int:
+    """Count the bytes of the objects that a version of a learner has; its document comes on top.
 
-    Its times are made up: no size depends on how many digits the clock gave, so that what fits
-    below a ceiling is the same whenever it is learnt.
+    Nothing is written. Two objects that are equal are counted twice.
     """
-    refs: list[ObjectRef] = []
-
-    def put(tensors: Mapping[str, Tensor]) -> ObjectRef:
-        size = encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
-        refs.append(ObjectRef(sha256=f"{len(refs):064x}", bytes=size))
-        return refs[-1]
-
-    digest = "0" * 64
-    timeless = replace(contents, history=[_timeless(update) for update in contents.history])
-    return to_document(timeless, put, number=10**8, digest=digest)
-
-
-def _timeless(update: UpdateRecord) -> UpdateRecord:
-    """Replace all times that were taken by one of the usual number of digits."""
-    usual = 0.01234567890123456
-    phase = Seconds(usual, usual, usual, usual, usual)
-    sweep = Seconds(total=usual, earlier=usual)
-    work = [replace(done, seconds=phase if done.epochs else sweep) for done in update.work]
-    return update.model_copy(update={"seconds": usual, "work": tuple(work)})
+    objects = _objects_of(contents)
+    calibration = [objects.calibration] if objects.calibration else []
+    groups = (objects.parts, objects.exemplars, objects.validation)
+    files = [*(tensors for group in groups for tensors in group.values()), *calibration]
+    return sum(
+        encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
+        for tensors in files
+    )
 
 
 def portable(settings: ExperimentSettings) -> ExperimentSettings:
