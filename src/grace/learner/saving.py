@@ -111,7 +111,9 @@ def to_document(
         parts={name: put(part) for name, part in objects.parts.items()},
         original_counts=dict(contents.method.memory.original_counts),
         exemplars={index: put(images) for index, images in objects.exemplars.items()},
+        exemplar_counts={i: len(images["images"]) for i, images in objects.exemplars.items()},
         validation={index: put(images) for index, images in objects.validation.items()},
+        validation_counts={i: len(images["images"]) for i, images in objects.validation.items()},
         calibration=put(objects.calibration) if objects.calibration else None,
         history=(*earlier, *contents.history[-1:]),
     )
@@ -147,12 +149,15 @@ def read_state(document: Document, home: ModelStore) -> MethodState:
 def read_images(document: Document, home: ModelStore) -> tuple[dict[int, TensorImages], HeldOut]:
     """Read the exemplars, in herding order, and the held-out images."""
     exemplars = {
-        index: _pixels(document, home, ref, f"exemplars of class {index}")
+        index: _pixels(
+            document, home, ref, document.exemplar_counts.get(index), f"exemplars of class {index}"
+        )
         for index, ref in document.exemplars.items()
     }
     held_out = HeldOut()
     for index, ref in document.validation.items():
-        held_out.add(index, _pixels(document, home, ref, f"held-out images of class {index}"))
+        count, what = document.validation_counts.get(index), f"held-out images of class {index}"
+        held_out.add(index, _pixels(document, home, ref, count, what))
     return exemplars, held_out
 
 
@@ -248,7 +253,10 @@ def carried_out_here(
     return settings.model_copy(update={"engine": engine})
 
 
-def _pixels(document: Document, home: ModelStore, ref: ObjectRef, what: str) -> TensorImages:
+def _pixels(
+    document: Document, home: ModelStore, ref: ObjectRef, count: int | None, what: str
+) -> TensorImages:
+    """Read images (n, C, H, W); ``count`` is their number where the document states it."""
     tensors = home.read(ref, what)
     pixels = tensors.get("images")
     if len(tensors) != 1 or pixels is None or pixels.dtype != torch.uint8 or not len(pixels):
@@ -257,5 +265,9 @@ def _pixels(document: Document, home: ModelStore, ref: ObjectRef, what: str) -> 
         raise DamagedError(
             f"the {what} of '{home.path}' have shape {tuple(pixels.shape[1:])}, not "
             f"{document.shape}: they belong to another learner"
+        )
+    if count not in (None, len(pixels)):
+        raise DamagedError(
+            f"the {what} of '{home.path}' are damaged: there are {len(pixels)}, not {count}"
         )
     return TensorImages(pixels)
