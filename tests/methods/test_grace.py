@@ -18,9 +18,9 @@ from grace.data.images import LabelledImages, TensorImages
 from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Phase, Sweep, Work
-from grace.methods.base import Outcome
 from grace.methods.der import DER
 from grace.methods.grace import Grace
+from grace.methods.method import Outcome
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import LinearHead
 from support import driven

@@ -55,9 +55,7 @@ def test_forgotten_classes_do_not_count() -> None:
     work = Task(
         number=2,
         data=labelled({3: 4}),
-        new_classes=[3],
-        num_old_classes=3,
-        num_classes=4,
+        new_classes=range(3, 4),
         forgotten=frozenset([0]),
     )
     phase = next(method.learn(work))

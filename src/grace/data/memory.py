@@ -180,6 +180,11 @@ class ExemplarMemory:
         return sorted(index for index, images in self._images.items() if len(images))
 
     @property
+    def largest_class(self) -> int:
+        """Number of exemplars of the class that has most; 0 without exemplars."""
+        return max(map(len, self._images.values()), default=0)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the exemplars' raw pixels."""
         return sum(images.num_bytes for images in self._images.values())

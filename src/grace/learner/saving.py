@@ -20,8 +20,8 @@ from grace.engine.work import Seconds
 from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
-from grace.methods.base import Method
-from grace.methods.kept import MethodState
+from grace.methods.method import Method
+from grace.methods.state import MethodState
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
@@ -65,7 +65,7 @@ def to_document(
         digest: of the images of its last update.
     """
     method, held_out = contents.method, contents.held_out
-    state, memory = method.kept.state(), method.memory
+    state, memory = method.state.collect(), method.memory
     exemplars: dict[int, ObjectRef] = {}
     # What keeps every image leaves them where they came from.
     if not memory.keep_all:
