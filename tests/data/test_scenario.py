@@ -1,4 +1,5 @@
-"""Class order, split into tasks, and what a task holds. Expected numbers: spec §1.1 and §1.2."""
+"""Class order, split into tasks, and what a task holds. Numbers are
+those of docs/protocols.md#class-order and docs/protocols.md#tasks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""EWC against numbers worked by hand from spec §3.3."""
+"""EWC against numbers worked by hand from docs/methods/ewc.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FOSTER against numbers worked by hand from spec §3.7; ``learn`` is driven by hand, or small."""
+"""FOSTER against numbers worked by hand from docs/methods/foster.md."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""MEMO against what spec §3.8 says of its blocks; ``learn`` is driven by hand or runs in small."""
+"""MEMO against what docs/methods/memo.md says of its blocks."""
 
 import math
 from pathlib import Path

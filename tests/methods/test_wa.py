@@ -1,4 +1,5 @@
-"""WA against numbers worked by hand from spec §3.5 and §1.8."""
+"""WA against numbers worked by hand from docs/methods/wa.md and
+docs/protocols.md#weight-alignment."""
 
 import math
 

@@ -17,8 +17,10 @@ def bias(images_per_new_class: int, images_per_old_class: int) -> float:
     """Bias factor B = n_new / (n_new + n_old) (Eq. 6), in (0, 1].
 
     Args:
-        images_per_new_class: mean number of images of a new class, floored (spec §5.3.9).
-        images_per_old_class: exemplars in memory divided by old classes, floored.
+        images_per_new_class: mean number of images of a new class, floored, at least 1. With more,
+            B rises and the student stays closer to the mergeable backbone.
+        images_per_old_class: exemplars in memory divided by old classes, floored. With more, B
+            falls.
     """
     assert images_per_new_class >= 1
     assert images_per_old_class >= 0

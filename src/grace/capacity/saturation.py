@@ -18,7 +18,7 @@ def effective_rank(singular_values: Tensor, *, drop_below: float = 1e-5) -> floa
 
     Args:
         singular_values: σ ≥ 0, shape (k,); not squared.
-        drop_below: values up to this are taken for numerical noise (spec §5.3.4).
+        drop_below: values up to this are taken for numerical noise (docs/how-grace-works.md).
 
     Returns:
         A value in [1, k]; 0 when no singular value is left (constant features).
@@ -36,7 +36,7 @@ def normalised_effective_rank(
 ) -> float:
     """Saturation score eRank / min(N, d), in [0, 1] (paper, Appendix B, last equation).
 
-    The divisor is not reduced for dropped singular values (spec §5.3.4).
+    The divisor is not reduced for dropped singular values (docs/how-grace-works.md).
     """
     return effective_rank(singular_values) / min(num_samples, num_features)
 

@@ -29,7 +29,7 @@ def class_order(num_classes: int, seed: int) -> list[int]:
         The labels in order of arrival: the class with *index* ``i`` has label ``order[i]``.
 
     Reference:
-        spec §1.1.
+        docs/protocols.md#class-order.
     """
     legacy = np.random.RandomState(seed)
     return [int(label) for label in legacy.permutation(num_classes)]
@@ -50,7 +50,7 @@ def task_sizes(num_classes: int, base: int, increment: int) -> list[int]:
         ValueError: if the first task would need more classes than there are.
 
     Reference:
-        spec §1.1: Base 0 Inc 5 of 100 classes has 20 tasks, Base 50 Inc 10 has 6.
+        docs/protocols.md#tasks: Base 0 Inc 5 of 100 classes has 20 tasks, Base 50 Inc 10 has 6.
     """
     first = base or increment
     if first > num_classes:
@@ -129,7 +129,8 @@ class Task:
 class Scenario:
     """A dataset with a class order and a split: an iterable of tasks.
 
-    Each task carries only its own training images, class by class in dataset order (spec §1.2);
+    Each task carries only its own training images, class by class in dataset order
+    (docs/protocols.md#tasks);
     test images are the experiment's.
 
     Args:

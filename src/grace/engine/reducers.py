@@ -25,7 +25,7 @@ class Collect:
 
 @final
 class SquaredGradients:
-    """Mean of the squared gradient over the batches, by parameter (EWC's Fisher, spec §3.3)."""
+    """Averages the squared gradient of every parameter over the batches (docs/methods/ewc.md)."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}

@@ -14,8 +14,8 @@ def merge_backbones(mergeable: Backbone, provisional: Backbone, weight: float) -
     """Average the parameters of two backbones, ``φ = w·φ_merge + (1 − w)·φ_prov`` (paper Eq. 8).
 
     Batch-norm running statistics start afresh (mean 0, variance 1): neither backbone's fit the
-    average, and they settle while the student trains (spec §5.3.8). Other buffers, modes and
-    ``requires_grad`` flags come from the mergeable backbone.
+    average, and they settle while the student trains (docs/how-grace-works.md). Other buffers,
+    modes and ``requires_grad`` flags come from the mergeable backbone.
 
     Args:
         mergeable: the backbone weighted by w; left as it is.

@@ -14,7 +14,7 @@ def quadratic_penalty(
     anchor: Mapping[str, Tensor],
     importance: Mapping[str, Tensor],
 ) -> Tensor:
-    """Penalty for leaving an anchor, Ω = ½ Σ_n Σ F_n ⊙ (θ_n[:len(θ*_n)] − θ*_n)² (spec §3.3).
+    """Penalty for leaving an anchor, Ω = ½ Σ_n Σ F_n ⊙ (θ_n[:len(θ*_n)] − θ*_n)².
 
     Args:
         parameters: θ, of the anchor's shapes or with more rows.
@@ -34,7 +34,7 @@ def quadratic_penalty(
 def merged_importance(
     old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """Average two importances, F ← α·F_old + (1 − α)·F_new; new rows keep F_new (spec §3.3).
+    """Average two importances, F ← α·F_old + (1 − α)·F_new; new rows keep F_new.
 
     Args:
         old: F_old; what it does not name is all new.
