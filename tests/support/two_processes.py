@@ -40,8 +40,8 @@ from grace.engine.phase import (
     Sweep,
     Work,
 )
+from grace.engine.phase_run import Steps
 from grace.engine.ranks import Ranks
-from grace.engine.steps import Steps
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.engine.work import Seconds
 from grace.experiment import run_experiment

@@ -1,4 +1,4 @@
-"""What the engine tells whoever watches."""
+"""Callbacks for those who follow a run: progress for people, observers for programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
@@ -8,51 +8,82 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Receives the events of a run; every loss is a mean over its epoch."""
+    """Gets the events of a run, to show them to people."""
 
     def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
-        """Task ``number`` of ``total`` (1-based) begins, with these new classes."""
+        """Called when a task begins.
+
+        Args:
+            number: of the task, from 1.
+            total: number of tasks.
+            class_names: the task's new classes.
+        """
         return
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
-        """A phase begins."""
+        """Called when a phase begins.
+
+        Args:
+            name: of the phase.
+            epochs: that it will train for.
+            images: that it trains on.
+        """
         return
 
     def epoch_finished(
         self, name: str, epoch: int, epochs: int, losses: Mapping[str, float], lr: float
     ) -> None:
-        """Epoch ``epoch`` (1-based) of a phase is over."""
+        """Called after every epoch.
+
+        Args:
+            name: of the phase.
+            epoch: that is over, from 1.
+            epochs: of the phase in all.
+            losses: mean of every loss over the epoch.
+            lr: learning rate of the epoch.
+        """
         return
 
     def phase_finished(self, name: str, seconds: float) -> None:
-        """A phase is over."""
+        """Called when a phase is over."""
         return
 
     def sweep_started(self, name: str, images: int) -> None:
-        """A pass over data without training begins."""
+        """Called when a pass over data without training begins."""
         return
 
     def task_finished(self, line: Mapping[str, Any]) -> None:
-        """A task is over; ``line`` is its line of the record."""
+        """Called when a task is over; ``line`` is its line of the record."""
         return
 
 
 class Observer(Protocol):
-    """Follows the work that methods ask for; it changes nothing."""
+    """Follows the work that methods yield; it changes nothing."""
 
     def work_started(self, work: "Work") -> None:
-        """A phase or sweep begins."""
+        """Called when a phase or sweep begins."""
         return
 
     def epoch_finished(self, phase: "Phase", epoch: int, losses: Mapping[str, float]) -> None:
-        """Epoch ``epoch`` (1-based) of a phase is over."""
+        """Called after every epoch.
+
+        Args:
+            phase: that the epoch belongs to.
+            epoch: that is over, from 1.
+            losses: mean of every loss over the epoch.
+        """
         return
 
     def work_finished(self, work: "Work", result: Any) -> None:  # noqa: ANN401 - a sweep's value is its reducer's
-        """A phase or sweep is over, or its result was found; what the method gets is ``result``."""
+        """Called when a phase or sweep is over or its saved result was found.
+
+        Args:
+            work: the phase or sweep.
+            result: that the method gets.
+        """
         return
 
 
 @final
 class Silence(Progress):
-    """Hears everything and says nothing."""
+    """Shows nothing."""
