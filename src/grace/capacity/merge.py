@@ -28,5 +28,11 @@ def bias(images_per_new_class: int, images_per_old_class: int) -> float:
 
 
 def merge_weight(preservation: float, bias: float, gamma: float) -> float:
-    """Weight w = ((P^γ + B^γ) / 2)^(1/γ) of the mergeable backbone (Eq. 7), between P and B."""
+    """Weight w = ((P^γ + B^γ) / 2)^(1/γ) of the mergeable backbone (Eq. 7), between P and B.
+
+    Args:
+        preservation: P in (0, 1].
+        bias: B in (0, 1].
+        gamma: γ > 0. The higher, the closer w is to the larger of P and B.
+    """
     return float(((preservation**gamma + bias**gamma) / 2) ** (1 / gamma))

@@ -88,7 +88,7 @@ class Ranks:
         cls._starts += 1
         store = dist.PrefixStore(f"grace/{cls._starts}", store)  # type: ignore[attr-defined]
         dist.init_process_group(
-            # Broadcast values, such as records and features, are on the CPU even if the work is not.
+            # Broadcast values, such as records and features, are on the CPU on any device.
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
             store=store,
             rank=rank,

@@ -75,7 +75,7 @@ class CifarResNet(Backbone):
     works. ResNet-32 on colour images has 463,504 parameters (docs/protocols.md#resnet-32).
 
     Args:
-        depth: 6n + 2 layers, e.g. 32.
+        depth: 6n + 2 layers, e.g. 32. More layers: more parameters, slower training.
         num_channels: channels of the images.
         generator: CPU generator that draws the weights.
 

@@ -1,4 +1,4 @@
-"""Two backbones become one: the student's weights at the start of Compress."""
+"""Merge two backbones by averaging: the student's weights at the start of Compress."""
 
 import torch
 from torch import nn
@@ -18,15 +18,15 @@ def merge_backbones(mergeable: Backbone, provisional: Backbone, weight: float) -
     modes and ``requires_grad`` flags come from the mergeable backbone.
 
     Args:
-        mergeable: the backbone weighted by w; left as it is.
-        provisional: the backbone weighted by 1 − w; left as it is.
-        weight: w in [0, 1].
+        mergeable: the backbone weighted by w; not changed.
+        provisional: the backbone weighted by 1 − w; not changed.
+        weight: w in [0, 1]. Higher: the student is closer to the mergeable backbone.
 
     Returns:
         A new backbone. Two equal backbones give exactly their parameters.
 
     Raises:
-        ValueError: if the backbones' parameters differ in names or shapes.
+        GraceError: if the backbones' parameters differ in names or shapes.
     """
     assert 0.0 <= weight <= 1.0
     _refuse_unlike(mergeable, provisional)

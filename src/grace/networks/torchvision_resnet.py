@@ -20,10 +20,10 @@ class TorchvisionResNet(Backbone):
 
     Args:
         name: resnet18, resnet34 or resnet50.
-        stem: which of the three stems.
+        stem: one of the three stems. Less stride or pooling: larger maps, slower training.
         num_channels: channels C of the images.
         seed: seed of the initialisation.
-        purpose: words and counters that set this draw apart (``grace.randomness``).
+        purpose: words and counters that seed this draw too (``grace.randomness``).
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def new_class_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Ten
     Args:
         logits: z, shape (B, K).
         labels: class indices, shape (B,).
-        num_old: K_old.
+        num_old: outputs of old classes, the first ones.
 
     Returns:
         Scalar; 0 for a batch without an image of a new class.

@@ -10,7 +10,7 @@ def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> 
     Args:
         student: z_com, shape (B, K).
         teacher: z_exp, shape (B, K).
-        temperature: T > 0.
+        temperature: T > 0. Higher: small probabilities count more.
 
     Returns:
         Scalar: the sum over classes, averaged over the batch, times T².
