@@ -38,7 +38,7 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
-from grace.methods.base import Method, Outcome, Steps
+from grace.methods.method import Method, Outcome, Steps
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, LinearHead

@@ -250,7 +250,7 @@ def _carry_out(
         learner.trainer.ranks.broadcast_value(str(checkpoint.resolve()))
         learner.trainer.ranks.barrier()
         for task in scenario:
-            names = scenario.class_names[task.num_old_classes : task.num_classes]
+            names = scenario.class_names[task.num_old_outputs : task.num_classes]
             progress.task_started(task.number, len(scenario), names)
             if task.number <= len(learner.history) and learner.method.memory.keep_all:
                 learner.recall(task.data.images, _names(scenario, task))

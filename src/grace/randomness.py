@@ -1,6 +1,7 @@
-"""Every random draw comes from a generator seeded by what it is for.
+"""Generators for random draws, each seeded by the purpose of the draw.
 
-No generator state is ever saved: a run resumed from any epoch draws what a straight run draws.
+No generator state is saved: a run resumed from any epoch draws the same numbers as an uninterrupted
+one.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 
 @contextmanager
 def seeded_globally(seed: int, *purpose: str | int) -> Iterator[None]:
-    """Seed torch's global generator inside a fork of it, for code that takes no generator."""
+    """Seed torch's global generator while the context lasts, for code that takes no generator."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derived_seed(seed, *purpose))

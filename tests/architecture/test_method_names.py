@@ -124,7 +124,7 @@ def test_the_test_finds_names(code: str) -> None:
         '"""As joint training and GRACE do."""',
         "def f():\n    '''Like der.'''",
         "hint = \"'grace learn' makes one\"",
-        "from grace.methods.base import Method",
+        "from grace.methods.method import Method",
         "words = 'replays, derive, memory, await'",
     ],
 )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from grace.configs.registry import resolve
-from grace.methods.base import Method
-from grace.methods.kept import Kept
+from grace.methods.method import Method
+from grace.methods.state import DeclaredState
 from support.contract import VARIANTS, name_of
 
 METHODS = sorted({name_of(variant) for variant in VARIANTS})
@@ -17,7 +17,7 @@ VERBS = {
 }  # fmt: skip
 """What a method may say of itself."""
 FIRST_TEN = ("der", "ewc", "finetune", "foster", "grace", "icarl", "joint", "memo", "replay", "wa")
-KEEPING = {name for name in dir(Kept) if not name.startswith("_")} | {
+KEEPING = {name for name in dir(DeclaredState) if not name.startswith("_")} | {
     "save", "load", "copy", "digest", "parts", "keep",
 }  # fmt: skip
 

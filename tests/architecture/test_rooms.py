@@ -87,8 +87,8 @@ def test_one_epoch_loop() -> None:
 
     assert using(r"learning_rates\(") == ["grace.engine.trainer"]
     # One place differentiates: an optimiser's step and a gradient sweep share it.
-    assert using(r"\.backward\(") == ["grace.engine.passes"]
-    assert set(using(r"\.step\(")) == {"grace.engine.steps"}
+    assert using(r"\.backward\(") == ["grace.engine.forward_backward"]
+    assert set(using(r"\.step\(")) == {"grace.engine.phase_run"}
 
 
 def classes() -> dict[str, ast.ClassDef]:

@@ -63,7 +63,7 @@ def test_resnet32_has_the_published_parameter_count(plain: ModuleType) -> None:
 
 
 def test_parts_agree_with_arithmetic_by_hand(plain: ModuleType) -> None:
-    # spec §5.3.4: rows ±e₁, ±e₂ have effective rank 2 of 3; ±3e₁, ±e₂ have 1.7548.
+    # docs/how-grace-works.md: rows ±e₁, ±e₂ have effective rank 2 of 3; ±3e₁, ±e₂ have 1.7548.
     rows = np.array([[1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]], dtype=np.float32)
     assert plain.saturation(rows) == pytest.approx(2 / 3, abs=1e-6)
     stretched = rows * np.array([3, 1, 1], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Merge weights, with the values of spec §5.3.9 (γ = 5)."""
+"""Merge weights, with the values of docs/how-grace-works.md (γ = 5)."""
 
 import pytest
 from hypothesis import given

@@ -17,14 +17,14 @@ def moments_of(features: torch.Tensor, batch_size: int = 7) -> FeatureMoments:
 
 
 def test_rows_on_two_axes_of_equal_length_have_effective_rank_two() -> None:
-    # spec §5.3.4: rows ±e1, ±e2 → 2. Divided by min(N, d) = min(4, 3).
+    # docs/how-grace-works.md: rows ±e1, ±e2 → 2. Divided by min(N, d) = min(4, 3).
     rows = torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])
     assert effective_rank(moments_of(rows).singular_values()) == pytest.approx(2.0, abs=1e-9)
     assert moments_of(rows).result() == pytest.approx(2 / 3, abs=1e-9)
 
 
 def test_rows_of_unequal_length() -> None:
-    # spec §5.3.4: rows ±3e1, ±e2 → σ = 3√2, √2, p = 3/4, 1/4,
+    # docs/how-grace-works.md: rows ±3e1, ±e2 → σ = 3√2, √2, p = 3/4, 1/4,
     # exp(−¾ ln ¾ − ¼ ln ¼) = exp(0.562335) = 1.7548.
     rows = torch.tensor([[3.0, 0], [-3, 0], [0, 1], [0, -1]])
     sigma = moments_of(rows).singular_values()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grace.engine import steps
+from grace.engine import phase_run
 from grace.engine.trainer import NonFiniteLossError
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
@@ -31,13 +31,13 @@ def work_is_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def count_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     epochs: list[int] = []
-    epoch: Callable[..., Any] = steps.Steps.epoch
+    epoch: Callable[..., Any] = phase_run.PhaseRun.epoch
 
     def counted(self: Any, number: int, *rest: Any) -> Any:
         epochs.append(number)
         return epoch(self, number, *rest)
 
-    monkeypatch.setattr(steps.Steps, "epoch", counted)
+    monkeypatch.setattr(phase_run.PhaseRun, "epoch", counted)
     return epochs
 
 
@@ -143,7 +143,7 @@ class TestInterruptions:
         def die(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("grace.engine.steps.Steps.epoch", die)
+        monkeypatch.setattr("grace.engine.phase_run.PhaseRun.epoch", die)
         images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
         learn(images, "--model", model, *GRACE, code=130)
         assert not model.exists()
@@ -216,7 +216,7 @@ class TestRefusals:
         _, model = first
         before = files(model)
         with monkeypatch.context() as patch:
-            patch.setattr("grace.engine.steps.Steps.refuse_bad_weights", _not_finite)
+            patch.setattr("grace.engine.phase_run.PhaseRun.refuse_bad_weights", _not_finite)
             more = folder(tmp_path / "more", "cat")
             assert "not finite" in refused(more, "--model", model)
         assert files(model) == before

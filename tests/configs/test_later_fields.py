@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from grace.configs._base import Settings
 from grace.configs.load import load_experiment
+from grace.configs.settings_model import Settings
 
 
 class Step(Settings):

@@ -17,19 +17,19 @@ from grace.data.scenario import task_sizes
 
 @dataclass(frozen=True)
 class Protocol:
-    """What spec §1.1, §3.7, §3.8 and §5.1 give for one of them."""
+    """What docs/protocols.md and the pages of GRACE, FOSTER and MEMO give for one of them."""
 
     base: int
     increment: int
     num_tasks: int
     grace: tuple[float, float, float, float]
-    """τ₁, ρ, α, β (§5.1)."""
+    """τ₁, ρ, α, β (docs/methods/grace.md)."""
     boosting_beta: tuple[float, ...]
-    """FOSTER's β₁ where one is published for the protocol, PyCIL's 0.96 elsewhere (§3.7)."""
+    """FOSTER's β₁ where one is published for the protocol, PyCIL's 0.96 elsewhere."""
     beef: tuple[int, float, float] = (170, 0.01, 1.7)
-    """Epochs of BEEF's expansion, energy weight, alignment (§3.9); batches stay at 128."""
+    """Epochs of BEEF's expansion, energy weight, alignment (docs/methods/beef.md)."""
     create: tuple[float, int, float] = (0.1, 5, 4)
-    """CREATE's later rate, the task that divides it by ten, a (§3.12).
+    """CREATE's later rate, the task that divides it by ten, a (docs/methods/create.md).
 
     Published are those of CIFAR-100 Inc 10, and a of ImageNet-100 B0I10. What a task's number means
     is its number of known classes, 40 and 60; where there is no value, Base 0 and Base 50 have
@@ -56,7 +56,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 def steps(epochs: int, *milestones: int, weight_decay: float = 2e-4) -> dict[str, Any]:
-    """Lr 0.1, ×0.1 at the milestones, batch 128, momentum 0.9 (§1.6)."""
+    """Lr 0.1, ×0.1 at the milestones, batch 128, momentum 0.9."""
     return {
         "epochs": epochs,
         "batch_size": 128,
@@ -79,7 +79,7 @@ GROW = steps(170, 80, 120, 150)
 
 
 def dgr_recipe(backbone: Literal["resnet32", "resnet18"]) -> dict[str, Any]:
-    """§3.10, item 3: that of every task, on CIFAR and on ImageNet."""
+    """The recipe of every task (docs/methods/dgr.md), on CIFAR and on ImageNet."""
     if backbone == "resnet32":
         return steps(160, 80, 120, weight_decay=5e-4)
     return steps(90, 30, 60, weight_decay=1e-4)
@@ -88,7 +88,7 @@ def dgr_recipe(backbone: Literal["resnet32", "resnet18"]) -> dict[str, Any]:
 def published(
     method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
 ) -> dict[str, Any]:
-    """Every setting of a method (§3.1–3.12, §5.2, §6); joint training takes INIT at every task."""
+    """Every setting of a method (docs/protocols.md#recipes)."""
     threshold, decay, logit_weight, feature_weight = protocol.grace
     has_resnet18 = backbone == "resnet18"
     found: Mapping[str, dict[str, Any]] = {
@@ -222,7 +222,7 @@ def test_settings_are_the_published_ones(name: str, method: str) -> None:
         assert settings.backbone.name == "resnet32"
         assert (settings.data.source, settings.data.augmentation) == ("cifar100", "cifar")
     else:
-        # §1.4: the 7×7 stem where base and increment are equal, else 3×3; for MEMO always 7×7.
+        # The 7×7 stem where base and increment are equal, else 3×3; for MEMO always 7×7.
         stem = "conv3" if protocol.is_base_50 and method != "memo" else "conv7"
         assert settings.backbone == BackboneSettings(name="resnet18", stem=stem)
         assert (settings.data.source, settings.data.augmentation) == ("imagenet100", "imagenet")
@@ -232,7 +232,7 @@ def test_settings_are_the_published_ones(name: str, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("plain", ["cifar100-b0i10", "cifar100-b50i10", "tiny-imagenet-16px"])
 def test_with_autoaugment_nothing_else_changes(plain: str, method: str) -> None:
-    """§2's second table: the same protocols, images augmented otherwise."""
+    """The same protocols, images augmented otherwise."""
     without = load_experiment(plain, [f"method={method}"]).model_dump()
     found = load_experiment(f"{plain}-autoaugment", [f"method={method}"]).model_dump()
     changed = {"data": without["data"] | {"augmentation": "autoaugment"}}
@@ -241,7 +241,7 @@ def test_with_autoaugment_nothing_else_changes(plain: str, method: str) -> None:
 
 
 def test_both_schedules_of_memo() -> None:
-    """§3.8: the survey's scripts fall as cosines over 200 and 170 epochs."""
+    """MEMO: the survey's scripts fall as cosines over 200 and 170 epochs."""
     overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
     memo = load_experiment("cifar100-b50i10", overrides).method
     assert isinstance(memo, MemoSettings)

@@ -207,7 +207,7 @@ def test_constants_are_folded_exactly() -> None:
 
 @pytest.mark.parametrize(("side", "padding"), [(32, 4), (16, 2), (64, 8), (8, 1)])
 def test_cifar_padding_is_an_eighth_of_the_side(side: int, padding: int) -> None:
-    # spec §1.2 has 4 pixels at 32; the share stays at other sizes.
+    # docs/protocols.md#augmentation has 4 pixels at 32; the share stays at other sizes.
     assert build_augmentation("cifar", MEAN, STD, side).operations[0] == RandomCrop(padding=padding)
 
 

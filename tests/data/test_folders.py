@@ -210,10 +210,10 @@ def test_the_two_lists_of_imagenet100() -> None:
     synsets = [f"n{number:08}" for number in range(1000)]
     chosen = imagenet100_classes(synsets, "icarl")
     positions = [synsets.index(name) for name in chosen]
-    assert positions[:9] == [7, 11, 14, 44, 54, 62, 75, 77, 85]  # spec §1.1
+    assert positions[:9] == [7, 11, 14, 44, 54, 62, 75, 77, 85]  # docs/protocols.md#imagenet-100
     assert len(set(positions)) == 100
     assert imagenet100_classes(synsets, "sorted") == synsets[:100]
-    # spec §1.1: only nine classes in common
+    # docs/protocols.md#imagenet-100: only nine classes in common
     assert len(set(chosen) & set(synsets[:100])) == 9
     assert imagenet100_classes(synsets[:100], "icarl") == synsets[:100]
     refused("not 101", lambda: imagenet100_classes(synsets[:101], "icarl"))

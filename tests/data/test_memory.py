@@ -1,4 +1,5 @@
-"""Herding, quotas, class means and the exemplar memory. Worked by hand from spec §1.9 and §1.10."""
+"""Herding, quotas, class means and the exemplar memory. Worked by hand
+from docs/protocols.md#herding and docs/protocols.md#classifiers."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def stored(memory: ExemplarMemory, index: int) -> list[int]:
 
 
 def test_quota_sequence_of_b0i5() -> None:
-    # spec §1.9
+    # docs/protocols.md#exemplar-memory
     expected = [400, 200, 133, 100, 80, 66, 57, 50, 44, 40, 36, 33, 30, 28, 26, 25, 23, 22, 21, 20]
     assert [quota(2000, seen) for seen in range(5, 101, 5)] == expected
 
@@ -67,7 +68,7 @@ def test_herding_gives_the_first_of_equal_images() -> None:
 
 
 def numpy_herding(features: np.ndarray, count: int) -> list[int]:
-    """The rule of spec §1.9 step 2 in plain loops, float64."""
+    """The rule of docs/protocols.md#herding in plain loops, float64."""
     v = features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-8)
     mean, total, picked = v.mean(0), np.zeros(v.shape[1]), []
     for k in range(1, min(count, len(v)) + 1):

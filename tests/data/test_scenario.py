@@ -1,4 +1,5 @@
-"""Class order, split into tasks, and what a task holds. Expected numbers: spec §1.1 and §1.2."""
+"""Class order, split into tasks, and what a task holds. Numbers are
+those of docs/protocols.md#class-order and docs/protocols.md#tasks."""
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_tasks_hold_only_their_images_class_by_class_in_dataset_order() -> None:
     assert [task.data.labels.tolist() for task in tasks] == [[0, 0, 1, 1], [2, 2], [3, 3]]
     assert [list(task.new_classes) for task in tasks] == [[0, 1], [2], [3]]
     assert [task.number for task in tasks] == [1, 2, 3]
-    assert [task.num_old_classes for task in tasks] == [0, 2, 3]
+    assert [task.num_old_outputs for task in tasks] == [0, 2, 3]
     assert [task.num_classes for task in tasks] == [2, 3, 4]
     assert [task.is_last for task in tasks] == [False, False, True]
 
@@ -96,9 +97,7 @@ def test_a_task_can_be_made_without_a_scenario_and_hold_known_classes() -> None:
     task = Task(
         number=2,
         data=numbered([0, 3, 3, 1]),
-        new_classes=[3],
-        num_old_classes=3,
-        num_classes=4,
+        new_classes=range(3, 4),
     )
     assert task.num_new_classes == 1
     assert task.present_classes == [0, 1, 3]

@@ -15,7 +15,7 @@ from grace.data.augmentation import build_augmentation
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Part, Phase, PhaseResult
 from grace.engine.trainer import Trainer
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
 from support.tiny_streams import labelled

@@ -19,7 +19,7 @@ from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.home.journal import Journal
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator

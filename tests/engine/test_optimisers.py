@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from grace.configs.recipe import Group, Recipe
 from grace.engine.phase import Batch, Loss, LossGradients, Part
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator

@@ -18,7 +18,7 @@ from grace.engine.phase import Batch, Loss, LossGradients, Part, Phase, Rounds, 
 from grace.engine.progress import Observer
 from grace.engine.trainer import Trainer
 from grace.home.journal import Journal
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator

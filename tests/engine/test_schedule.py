@@ -1,4 +1,4 @@
-"""Learning rates against torch's own schedulers and the conventions of spec §1.6."""
+"""Learning rates against torch's own schedulers and docs/protocols.md#recipes."""
 
 import math
 

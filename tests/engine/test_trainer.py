@@ -18,7 +18,7 @@ from grace.engine.phase import Batch, Loss, Objective, Part, Phase, Sweep
 from grace.engine.progress import Progress
 from grace.engine.reducers import Collect
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead
 from grace.randomness import generator

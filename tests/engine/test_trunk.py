@@ -20,7 +20,7 @@ from grace.engine.checkpoint import Snapshot
 from grace.engine.parts import changing, named_parameters
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.networks.branching import split
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.heads import LinearHead

@@ -9,7 +9,7 @@ from typing_extensions import override
 from grace.configs.methods import FinetuneSettings
 from grace.data.images import TensorImages
 from grace.learner.evaluation import scores
-from grace.methods.base import Classifier
+from grace.methods.classifier import Classifier
 from support.tiny_streams import labelled, learner, recipe
 
 

@@ -83,7 +83,7 @@ class TestAsking:
         scores = taught.scores(images)
         assert list(scores) == ["linear", "nearest_mean"]
         torch.testing.assert_close(scores["linear"].softmax(1), taught.predict_proba(images))
-        # By hand: normalised features against the stored means, spec §1.10.
+        # By hand: normalised features against the stored means, docs/protocols.md#classifiers.
         network = taught.method.network
         memory = taught.method.memory
         with torch.no_grad():

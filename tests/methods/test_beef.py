@@ -16,10 +16,10 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Mode, Phase
 from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
-from grace.methods.base import Steps
 from grace.methods.beef import Beef
 from grace.methods.energies import energy_samples
 from grace.methods.fusion import Fusion
+from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
 from grace.networks.heads import MASKED
 from grace.randomness import generator
@@ -389,13 +389,11 @@ class TestClasses:
         made = taught({0: 6, 1: 6}, {2: 6}, {3: 6, 4: 6})
         for index in (1, 2):
             made.method.memory.forget(index)
-        made.method.kept.forget([1, 2])
+        made.method.state.forget([1, 2])
         work = Task(
             number=4,
             data=labelled({5: 6}),
-            new_classes=[5],
-            num_old_classes=5,
-            num_classes=6,
+            new_classes=range(5, 6),
             forgotten=frozenset([1, 2]),
         )
         (expand, fuse) = phases(made, work)
@@ -433,11 +431,11 @@ class TestClasses:
     def test_it_knows_the_classes_of_every_task(self) -> None:
         made = taught({0: 4, 1: 4}, {2: 4}, {0: 2, 3: 4, 4: 4})
         assert beef_of(made).values.class_counts == [2, 1, 2]
-        saved = made.method.kept.state()
+        saved = made.method.state.collect()
         for wrong in ([2, 3], [2, 1, 3], [2, 3, 0]):
             values = {**saved.values, "class_counts": wrong}
             with pytest.raises(DamagedError, match="does not count the classes of every backbone"):
-                made.method.kept.restore(type(saved)(values, saved.parts), 5)
+                made.method.state.restore(type(saved)(values, saved.parts), 5)
 
 
 def test_the_plan_counts_the_steps_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,7 +475,7 @@ def test_its_first_task_is_its_own() -> None:
 
 def test_nothing_of_the_phases_stays() -> None:
     made = taught({0: 4, 1: 4}, {2: 4})
-    parts = made.method.kept.state().parts
+    parts = made.method.state.collect().parts
     assert set(parts) == {"backbone.0", "backbone.1", "head", "class_means"}
     assert isinstance(made.method.network.head, nn.Module)
     assert made.method.network.head.in_features == 128

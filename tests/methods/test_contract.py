@@ -397,7 +397,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
     parts, memory = kept_parts(made), method.memory
     kept = {index: pixels(memory.of_class(index)) for index in memory.classes}
     scores = made.scores(PROBE.images)
-    values = method.kept.state().values
+    values = method.state.collect().values
     counts = dict(memory.original_counts)
 
     culprit.armed = True
@@ -410,7 +410,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
         index: images.tolist() for index, images in kept.items()
     }
     assert after.memory.original_counts == counts
-    assert after.kept.state().values == values
+    assert after.state.collect().values == values
     assert made.class_names == ["class 0", "class 1", "class 2"]
     assert len(made.history) == 1
     assert same(made.scores(PROBE.images), scores)
@@ -419,7 +419,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
     culprit.armed = False
     teach(made, labelled(STREAM[1]))
     assert same_parts(kept_parts(made), recordings[variant].steps[1].parts)
-    assert made.method.kept.state().values == recordings[variant].steps[1].values
+    assert made.method.state.collect().values == recordings[variant].steps[1].values
 
 
 @every_variant
@@ -433,7 +433,7 @@ class TestSaving:
             made = loaded(home, number)
             teach(made, labelled(STREAM[number]))
             assert same_parts(kept_parts(made), step.parts)
-            assert made.method.kept.state().values == step.values
+            assert made.method.state.collect().values == step.values
             said, again = made.scores(PROBE.images), Learner.load(home).scores(PROBE.images)
             assert list(again) == list(said)
             assert same(again, said)

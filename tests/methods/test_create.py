@@ -145,9 +145,7 @@ class TestLosses:
         work = Task(
             number=2,
             data=labelled({3: 4}),
-            new_classes=[3],
-            num_old_classes=3,
-            num_classes=4,
+            new_classes=range(3, 4),
             forgotten=frozenset([1]),
         )
         update, _ = phases(made, work)
@@ -173,9 +171,7 @@ class TestLosses:
         work = Task(
             number=2,
             data=labelled({2: 4, 3: 4}),
-            new_classes=[2, 3],
-            num_old_classes=2,
-            num_classes=4,
+            new_classes=range(2, 4),
             forgotten=frozenset([0, 1]),
         )
         (update,) = phases(made, work)

@@ -191,9 +191,7 @@ class TestWhatCounts:
         work = Task(
             number=2,
             data=labelled({3: 2}),
-            new_classes=[3],
-            num_old_classes=3,
-            num_classes=4,
+            new_classes=range(3, 4),
             forgotten=frozenset([0]),
         )
         phase = started(method, work)
@@ -217,9 +215,7 @@ class TestWhatCounts:
         work = Task(
             number=2,
             data=labelled({2: 2, 3: 6}),
-            new_classes=[2, 3],
-            num_old_classes=2,
-            num_classes=4,
+            new_classes=range(2, 4),
             forgotten=frozenset([0, 1]),
         )
         phase = started(method, work)

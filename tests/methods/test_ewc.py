@@ -1,4 +1,4 @@
-"""EWC against numbers worked by hand from spec §3.3."""
+"""EWC against numbers worked by hand from docs/methods/ewc.md."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from grace.configs.methods import EWCSettings
 from grace.data.scenario import Task
 from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
-from grace.methods.kept import MethodState
+from grace.methods.state import MethodState
 from grace.networks.heads import LinearHead
 from grace.text.refusals import DamagedError
 from support.driven import batch, drive, forget, head_of, module_of
@@ -93,9 +93,7 @@ def test_forgotten_classes_do_not_count() -> None:
     work = Task(
         number=2,
         data=labelled({3: 6}),
-        new_classes=[3],
-        num_old_classes=3,
-        num_classes=4,
+        new_classes=range(3, 4),
         forgotten=frozenset([1]),
     )
     # α = 2/3 of the classes that are left: (2·4 + 1)/3 · 1e-5.
@@ -176,7 +174,7 @@ def test_what_is_important_stays_near_the_anchor() -> None:
 def test_a_damaged_importance_is_refused(damage: str, said: str) -> None:
     method = ewc()
     drive(method, task(1, FIRST, 0))
-    saved = method.kept.state()
+    saved = method.state.collect()
     parts: dict[str, dict[str, Tensor]] = {n: dict(p) for n, p in saved.parts.items()}
     match damage:
         case "missing":
@@ -188,4 +186,4 @@ def test_a_damaged_importance_is_refused(damage: str, said: str) -> None:
         case _:
             parts["importance"]["head.bias"] = torch.full((3,), torch.inf)
     with pytest.raises(DamagedError, match=said):
-        ewc().kept.restore(MethodState(saved.values, parts), 3)
+        ewc().state.restore(MethodState(saved.values, parts), 3)

@@ -1,4 +1,4 @@
-"""FOSTER against numbers worked by hand from spec §3.7; ``learn`` is driven by hand, or small."""
+"""FOSTER against numbers worked by hand from docs/methods/foster.md."""
 
 import math
 from collections.abc import Sequence
@@ -171,9 +171,7 @@ class TestBoosting:
         work = Task(
             number=2,
             data=labelled({3: 1}),
-            new_classes=[3],
-            num_old_classes=3,
-            num_classes=4,
+            new_classes=range(3, 4),
             forgotten=frozenset([1]),
         )
         boost, compress = phases(made, work)
@@ -295,26 +293,26 @@ class TestTeacher:
     def test_under_a_ceiling_it_is_let_go(self, tmp_path: Path) -> None:
         made = taught(tmp_path / "home", max_mb=1.0)
         assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
-        assert all("teacher" not in name for name in made.method.kept.state().parts)
+        assert all("teacher" not in name for name in made.method.state.collect().parts)
         # A student of 0.3 MB fits where three backbones do not.
         assert made.history[-1].num_bytes < 500_000
         assert made.history[-1].outcome.verdict == "compress"
 
     def test_a_saved_one_of_another_method_is_damage(self) -> None:
         made = taught()
-        saved = made.method.kept.state()
+        saved = made.method.state.collect()
         parts = {n: part for n, part in saved.parts.items() if n != "teacher.backbone.1"}
         with pytest.raises(DamagedError, match=r"the saved teacher\.head is torch"):
-            method().kept.restore(type(saved)(saved.values, parts), 3)
+            method().state.restore(type(saved)(saved.values, parts), 3)
         stray = {name: part for name, part in saved.parts.items() if name.startswith("teacher.")}
         with pytest.raises(DamagedError, match="parts that it never writes"):
-            method().kept.restore(type(saved)(saved.values, stray), 3)
+            method().state.restore(type(saved)(saved.values, stray), 3)
 
     @pytest.mark.parametrize("name", ["teacher.backbone.0", "teacher.head"])
     def test_a_teacher_is_refused_before_it_is_built(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        saved = taught().method.kept.state()
+        saved = taught().method.state.collect()
         first = next(iter(saved.parts[name]))
         part = {**saved.parts[name], first: torch.full_like(saved.parts[name][first], math.nan)}
         fresh, built = method(), []
@@ -326,7 +324,7 @@ class TestTeacher:
 
         monkeypatch.setattr(type(fresh.factory), "backbone", counted)
         with pytest.raises(DamagedError, match=f"saved {called(name)} holds numbers not finite"):
-            fresh.kept.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+            fresh.state.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
         # The student's alone.
         assert len(built) == 1
 

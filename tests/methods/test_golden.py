@@ -109,7 +109,7 @@ def trace(made: Learner) -> dict[str, Any]:
 
 def state_hash(made: Learner) -> str:
     """Hash all that the method would save: networks, class means, importance, small facts."""
-    saved = made.method.kept.state()
+    saved = made.method.state.collect()
     digest = hashlib.sha256(json.dumps(saved.values, sort_keys=True).encode())
     for part, tensors in sorted(saved.parts.items()):
         for name, tensor in sorted(tensors.items()):

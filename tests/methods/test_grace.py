@@ -1,4 +1,4 @@
-"""GRACE against numbers worked by hand from the paper and spec §5.2 to §5.3.
+"""GRACE against numbers worked by hand from the paper and docs/how-grace-works.md.
 
 ``learn`` is driven by hand where what it yields, or what it does with an answer, is in question:
 phases then are not carried out, and a sweep's answer is made up.
@@ -18,9 +18,9 @@ from grace.data.images import LabelledImages, TensorImages
 from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Phase, Sweep, Work
-from grace.methods.base import Outcome
 from grace.methods.der import DER
 from grace.methods.grace import Grace
+from grace.methods.method import Outcome
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import LinearHead
 from support import driven
@@ -303,7 +303,7 @@ class TestStudent:
         name = "stage3.0.conv1.weight"
         assert not torch.equal(student[name], mergeable[name])
         assert not torch.equal(student[name], provisional[name])
-        # N(0, sqrt(2/(9·64))), spec §1.3.
+        # N(0, sqrt(2/(9·64))), docs/protocols.md#resnet-32.
         assert float(student[name].std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
 
     @pytest.mark.parametrize("initialisation", ["importance", "merge", "provisional", "random"])
@@ -321,8 +321,8 @@ class TestStudent:
         assert list(phase.parts["head"].reads) == ["student"]
         assert head.weight.shape == (4, 64)
         assert not head.bias.any()
-        # U(−b, b) with b = sqrt(3/64) (spec §1.5), and not the teacher's rows; the one new row
-        # has been aligned since.
+        # U(−b, b) with b = sqrt(3/64) (docs/protocols.md#heads), not the teacher's rows; the new
+        # row has been aligned since.
         bound = (3 / 64) ** 0.5
         assert bound * 0.9 < float(head.weight[:3].abs().max()) <= bound
         projection = head_of(phase, "projection")

@@ -1,4 +1,4 @@
-"""iCaRL against numbers worked by hand from spec §3.4."""
+"""iCaRL against numbers worked by hand from docs/methods/icarl.md."""
 
 import math
 from typing import Any

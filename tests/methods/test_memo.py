@@ -1,4 +1,4 @@
-"""MEMO against what spec §3.8 says of its blocks; ``learn`` is driven by hand or runs in small."""
+"""MEMO against what docs/methods/memo.md says of its blocks."""
 
 import math
 from pathlib import Path
@@ -190,15 +190,14 @@ def test_size_counts_the_trunk_once() -> None:
 def test_bytes_are_known_beforehand() -> None:
     made = learner(memo())
     for indices, num_old in (((0, 1), 0), ((2,), 2), ((3, 4), 3)):
-        announced = made.method.kept.bytes_after(num_old + len(indices), int(num_old > 0))
+        announced = made.method.state.bytes_after(num_old + len(indices), int(num_old > 0))
         teach(made, *indices)
         parts = made.method.kept.state().parts.values()
         sizes = [encoded_size({n: (t.shape, t.dtype) for n, t in part.items()}) for part in parts]
         assert announced == sum(sizes)
     # A third branch takes its own weights, not a trunk's again.
-    branch = {
-        name: (t.shape, t.dtype) for name, t in made.method.kept.state().parts["backbone.2"].items()
-    }
+    parts = made.method.state.collect().parts
+    branch = {name: (t.shape, t.dtype) for name, t in parts["backbone.2"].items()}
     assert encoded_size(branch) > 4 * BRANCH
     assert encoded_size(branch) < 4 * (BRANCH + TRUNK // 2)
 
@@ -233,10 +232,10 @@ def test_exported_it_predicts_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["trunk", "backbone.0", "head"])
 def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
     made = taught()
-    saved = made.method.kept.state()
+    saved = made.method.state.collect()
     kept = {name: part for name, part in saved.parts.items() if name != missing}
     with pytest.raises(DamagedError, match="the saved"):
-        method().kept.restore(type(saved)(saved.values, kept), 3)
+        method().state.restore(type(saved)(saved.values, kept), 3)
 
 
 @pytest.mark.parametrize(
@@ -245,24 +244,24 @@ def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
 def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
     name: str, called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = taught().method.kept.state()
+    saved = taught().method.state.collect()
     first = next(iter(saved.parts[name]))
     part = {**saved.parts[name], first: torch.zeros(2, 2)}
     fresh = method()
     monkeypatch.setattr(type(fresh.factory), "backbone", None)
     with pytest.raises(DamagedError, match=f"of the saved {called} is torch.float32"):
-        fresh.kept.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
+        fresh.state.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
 
 
 def test_trunk_and_branch_are_tried_on_an_image() -> None:
     made = taught(tasks=1).method
-    made.kept.refuse_unfit((3, SIZE, SIZE))
+    made.state.refuse_unfit((3, SIZE, SIZE))
     with pytest.raises(ValueError, match=r"cannot take images of shape \(1, 8, 8\)"):
-        made.kept.refuse_unfit((1, SIZE, SIZE))
+        made.state.refuse_unfit((1, SIZE, SIZE))
 
 
 def test_a_trunk_of_another_method_is_damage() -> None:
-    saved = taught(tasks=1).method.kept.state()
+    saved = taught(tasks=1).method.state.collect()
     other = learner(DERSettings(base=recipe(), grow=recipe())).method
     with pytest.raises(DamagedError):
-        other.kept.restore(saved, 2)
+        other.state.restore(saved, 2)

@@ -346,7 +346,7 @@ def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> 
         made.update(data.images, class_names(data))
         assert made.method.network.num_parameters().backbones == number * BACKBONE
         assert set(made.method.classifiers()) == {"linear", "nearest_mean"}
-    parts = made.method.kept.state().parts
+    parts = made.method.state.collect().parts
     numbers = {name: sum(t.numel() for t in part.values()) for name, part in parts.items()}
     # Running mean, variance and a count for each of 7 batch norms; d → h → o, and d → d.
     buffers = 2 * (16 * 3 + 32 * 2 + 64 * 2) + 7
@@ -363,10 +363,10 @@ def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> 
 def test_a_saved_learner_without_it_is_refused() -> None:
     made = method()
     drive(made, task(1, {0: 4, 1: 4}, 0))
-    saved = made.kept.state()
+    saved = made.state.collect()
     short = {name: part for name, part in saved.parts.items() if name != "agnostic"}
     with pytest.raises(DamagedError, match="agnostic"):
-        method().kept.restore(type(saved)(saved.values, short), 2)
+        method().state.restore(type(saved)(saved.values, short), 2)
 
 
 def test_the_plan_counts_both_views_of_all_networks() -> None:

@@ -1,4 +1,5 @@
-"""WA against numbers worked by hand from spec §3.5 and §1.8."""
+"""WA against numbers worked by hand from docs/methods/wa.md and
+docs/protocols.md#weight-alignment."""
 
 import math
 
@@ -55,9 +56,7 @@ def test_forgotten_classes_do_not_count() -> None:
     work = Task(
         number=2,
         data=labelled({3: 4}),
-        new_classes=[3],
-        num_old_classes=3,
-        num_classes=4,
+        new_classes=range(3, 4),
         forgotten=frozenset([0]),
     )
     phase = next(method.learn(work))

@@ -72,7 +72,7 @@ def test_cut_and_put_together_a_backbone_is_what_it_was(name: str) -> None:
 @pytest.mark.parametrize(
     ("backbone", "shared", "own"),
     [
-        # spec §3.8.
+        # docs/methods/memo.md.
         (CifarResNet(32, 3, generator(0, "test")), 112_016, 351_488),
         (TorchvisionResNet("resnet18", "conv7", 3, 0), 2_782_784, 8_393_728),
     ],

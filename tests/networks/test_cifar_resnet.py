@@ -21,7 +21,7 @@ def count(module: nn.Module) -> int:
 
 
 def test_resnet32_has_the_published_parameter_counts() -> None:
-    # spec §1.3: 463,504 = stem 432 + 32, stages 23,360, 88,192, 351,488.
+    # docs/protocols.md#resnet-32: 463,504 = stem 432 + 32, stages 23,360, 88,192, 351,488.
     network = resnet()
     assert count(network) == 463_504
     assert [count(layer) for layer in network.stem] == [432, 32, 0]
@@ -36,7 +36,7 @@ def test_depths_have_the_sizes_of_the_resnet_paper(depth: int, millions: float) 
 
 
 def test_shallow_and_deep_part_have_memos_sizes_and_compose() -> None:
-    # spec §3.8: generalised block 112,016, specialised block 351,488.
+    # docs/methods/memo.md: generalised block 112,016, specialised block 351,488.
     network = resnet().eval()
     first, second = split(network)
     assert (count(first), count(second)) == (112_016, 351_488)
@@ -78,7 +78,7 @@ def test_block_by_hand() -> None:
 
 
 def plain_forward(network: CifarResNet, images: Tensor) -> Tensor:
-    """Compute spec §1.3 from the weights alone, with functions instead of modules."""
+    """Compute docs/protocols.md#resnet-32 with functions of the weights, not modules."""
 
     def norm(maps: Tensor, bn: nn.BatchNorm2d) -> Tensor:
         mean = maps.mean(dim=(0, 2, 3), keepdim=True)

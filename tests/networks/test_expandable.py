@@ -43,7 +43,7 @@ def test_a_head_of_another_width_is_our_error() -> None:
 
 
 def test_parameters_with_and_without_heads() -> None:
-    # Ten ResNet-32 and 100 classes: spec §1.3 and 640·100 weights + 100 biases.
+    # Ten ResNet-32 and 100 classes: docs/protocols.md#resnet-32 and 640·100 weights + 100 biases.
     backbones = [CifarResNet(32, 3, generator(0, "test")) for _ in range(2)]
     counts = ExpandableNetwork(
         backbones, LinearHead(128, 100, generator(0, "head"))

@@ -14,7 +14,8 @@ def head(in_features: int, num_classes: int, seed: int = 0) -> LinearHead:
 
 
 def test_fresh_head_is_uniform_within_the_bound_of_the_spec() -> None:
-    # spec §1.5: for 64 features the bound is 0.2165; a uniform's std is bound/sqrt(3) = 1/8.
+    # docs/protocols.md#heads: for 64 features the bound is 0.2165.
+    # A uniform's std is bound/sqrt(3) = 1/8.
     weight = head(64, 500).weight.detach()
     assert float(weight.abs().max()) <= math.sqrt(3 / 64)
     assert float(weight.max()) == pytest.approx(0.2165, abs=1e-3)

@@ -11,7 +11,7 @@ def count(module: nn.Module) -> int:
 
 
 def test_resnet18_has_the_published_parameter_counts() -> None:
-    # spec §1.4 and §3.8.
+    # docs/protocols.md#resnet-18 and docs/methods/memo.md.
     assert count(TorchvisionResNet("resnet18", "conv7", 3, 0)) == 11_176_512
     small = TorchvisionResNet("resnet18", "conv3", 3, 0)
     assert count(small) == 11_168_832
@@ -19,7 +19,7 @@ def test_resnet18_has_the_published_parameter_counts() -> None:
 
 
 def test_shallow_and_deep_part_have_memos_sizes_and_compose() -> None:
-    # spec §3.8: 2,782,784 with the 7x7 stem, 8,393,728 for layer 4.
+    # docs/methods/memo.md: 2,782,784 with the 7x7 stem, 8,393,728 for layer 4.
     network = TorchvisionResNet("resnet18", "conv7", 3, 0).eval()
     first, second = split(network)
     assert (count(first), count(second)) == (2_782_784, 8_393_728)

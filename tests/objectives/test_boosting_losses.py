@@ -10,7 +10,7 @@ from grace.objectives.distillation import balanced_distillation, soft_distillati
 
 
 def test_effective_number_weights_of_the_spec() -> None:
-    # spec §3.7: β = 0.96, 50 old classes of 40 images, 10 new ones of 500.
+    # docs/methods/foster.md: β = 0.96, 50 old classes of 40 images, 10 new ones of 500.
     # 0.96^40 = 0.195366, 0.96^500 ≈ 1.4e-9: 1/0.804634 = 1.242800 and 1; normalised by
     # 60 / (50·1.242800 + 10) = 0.831764.
     counts = torch.tensor([40] * 50 + [500] * 10)

@@ -1,4 +1,4 @@
-"""EWC's penalty and its merging of importances, by hand from spec §3.3."""
+"""EWC's penalty and its merging of importances, by hand from docs/methods/ewc.md."""
 
 import pytest
 import torch

@@ -39,7 +39,7 @@ def test_new_class_cross_entropy_leaves_old_images_out() -> None:
 
 
 def test_old_logits_get_a_gradient_of_exactly_zero() -> None:
-    # spec §3.1.7: zero, not absent, so that weight decay still reaches the old rows.
+    # docs/methods/finetune.md: zero, not absent, so that weight decay still reaches the old rows.
     logits = torch.zeros(1, 3, requires_grad=True)
     new_class_cross_entropy(logits, torch.tensor([2]), num_old=1).backward()
     assert logits.grad is not None
@@ -47,7 +47,7 @@ def test_old_logits_get_a_gradient_of_exactly_zero() -> None:
 
 
 def test_auxiliary_labels() -> None:
-    # spec §3.6.3 with K_old = 4: any old class → 0, class 4 → 1, class 6 → 3.
+    # docs/methods/der.md with K_old = 4: any old class → 0, class 4 → 1, class 6 → 3.
     assert auxiliary_labels(torch.tensor([0, 3, 4, 6]), 4).tolist() == [0, 0, 1, 3]
 
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from grace.record import metrics
 
-# By hand: R over three tasks, and what spec §1.11 makes of it.
+# By hand: R over three tasks, and what docs/protocols.md#metrics makes of it.
 ROWS = [[90.0], [60.0, 80.0], [70.0, 50.0, 95.0]]
 
 
@@ -97,7 +97,7 @@ def test_confusion_counts() -> None:
     [(20, 1, 13466), (20, 10, 8035), (10, 1, 7431), (10, 5, 5017), (20, 20, 2000)],
 )
 def test_memory_aligned_sizes_of_the_paper(reference: int, kept: int, exemplars: int) -> None:
-    one = 463_504  # ResNet-32 without head (spec §1.3); CIFAR images have 3,072 bytes
+    one = 463_504  # docs/protocols.md#resnet-32; CIFAR images have 3,072 bytes
     assert metrics.memory_aligned_size(reference * one, kept * one, 3072, 2000) == exemplars
 
 
@@ -105,7 +105,7 @@ def test_memory_aligned_sizes_of_the_paper(reference: int, kept: int, exemplars:
     ("reference", "kept", "exemplars"), [(20, 1, 7639), (10, 1, 4671), (20, 12, 4374)]
 )
 def test_memory_aligned_sizes_on_imagenet(reference: int, kept: int, exemplars: int) -> None:
-    one = 11_168_832  # ResNet-18 with the 3×3 stem, which the paper's table implies (spec §1.12)
+    one = 11_168_832  # docs/protocols.md#memory-aligned-counts: ResNet-18 with the 3×3 stem
     assert metrics.memory_aligned_size(reference * one, kept * one, 150_528) == exemplars
 
 

@@ -58,7 +58,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
     ("joint", "base"): "the upper bound starts a fresh network at every task",
     ("grace", "compress"): "the student has one backbone less and a fresh head over them",
-    ("ewc", "fisher"): "the pass for the Fisher information moves batch-norm buffers (spec §3.3.4)",
+    ("ewc", "fisher"): "the Fisher pass moves batch-norm buffers (docs/methods/ewc.md)",
     ("create", "balance"): "goes on with the auto-encoders that update has left",
 }
 SELECTIVE = {("create", "balance"), ("beef", "fuse")}

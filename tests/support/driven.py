@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, GradientSweep, Phase, PhaseResult, Rounds, Work
-from grace.methods.base import Method, Outcome
+from grace.methods.method import Method, Outcome
 from grace.networks.heads import LinearHead
 
 Answer = Callable[[Work], Any]
@@ -99,4 +99,4 @@ def forget(method: Method[Any], classes: Collection[int]) -> None:
     """Let a method forget classes, as a learner does."""
     for index in classes:
         method.memory.forget(index)
-    method.kept.forget(classes)
+    method.state.forget(classes)

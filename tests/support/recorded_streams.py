@@ -105,7 +105,7 @@ class Recording:
             step.old = state(method.network)
         num_classes = max(len(self.learner.class_names), *(index + 1 for index in counts))
         step.expected_bytes = {
-            grows: method.kept.bytes_after(num_classes, int(grows)) for grows in (False, True)
+            grows: method.state.bytes_after(num_classes, int(grows)) for grows in (False, True)
         }
         self.reads.now = number
         try:
@@ -116,7 +116,7 @@ class Recording:
         method = self.learner.method
         step.new = state(method.network)
         step.parts = kept_parts(self.learner)
-        step.values = method.kept.state().values
+        step.values = method.state.collect().values
         step.num_backbones = len(method.network.backbones)
         step.exemplars = {
             index: pixels(method.memory.of_class(index)) for index in method.memory.classes
@@ -231,7 +231,7 @@ def loaded(home: Path, num_learnt: int) -> Learner:
 
 def kept_parts(made: Learner) -> dict[str, dict[str, Tensor]]:
     """Copies of the tensors that a method would save."""
-    parts = made.method.kept.state().parts
+    parts = made.method.state.collect().parts
     return {part: {name: t.clone() for name, t in own.items()} for part, own in parts.items()}
 
 

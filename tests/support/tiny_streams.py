@@ -60,8 +60,6 @@ def task(
         number=number,
         data=labelled(counts, seed=seed),
         new_classes=range(num_old, num_classes),
-        num_old_classes=num_old,
-        num_classes=num_classes,
         is_last=is_last,
     )
 

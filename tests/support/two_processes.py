@@ -40,14 +40,14 @@ from grace.engine.phase import (
     Sweep,
     Work,
 )
+from grace.engine.phase_run import Steps
 from grace.engine.ranks import Ranks
-from grace.engine.steps import Steps
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.engine.work import Seconds
 from grace.experiment import run_experiment
 from grace.home.journal import Journal
 from grace.learner.learner import Learner
-from grace.methods.base import Method
+from grace.methods.method import Method
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.expandable import copy_of
 from grace.networks.heads import LinearHead
@@ -207,7 +207,7 @@ def herded_alone(
 def weights(made: Learner) -> str:
     """A hash of all that the method keeps beside its exemplars, buffers too."""
     digest = hashlib.sha256()
-    for name, part in sorted(made.method.kept.state().parts.items()):
+    for name, part in sorted(made.method.state.collect().parts.items()):
         digest.update(name.encode() + encode(part))
     return digest.hexdigest()
 

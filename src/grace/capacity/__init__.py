@@ -1,1 +1,1 @@
-"""How full a backbone is, what follows, and how two become one: pure functions."""
+"""Saturation of a backbone, the decision to grow or compress, and merge weights: pure functions."""

@@ -17,8 +17,10 @@ def bias(images_per_new_class: int, images_per_old_class: int) -> float:
     """Bias factor B = n_new / (n_new + n_old) (Eq. 6), in (0, 1].
 
     Args:
-        images_per_new_class: mean number of images of a new class, floored (spec §5.3.9).
-        images_per_old_class: exemplars in memory divided by old classes, floored.
+        images_per_new_class: mean number of images of a new class, floored, at least 1. With more,
+            B rises and the student stays closer to the mergeable backbone.
+        images_per_old_class: exemplars in memory divided by old classes, floored. With more, B
+            falls.
     """
     assert images_per_new_class >= 1
     assert images_per_old_class >= 0
@@ -26,5 +28,11 @@ def bias(images_per_new_class: int, images_per_old_class: int) -> float:
 
 
 def merge_weight(preservation: float, bias: float, gamma: float) -> float:
-    """Weight w = ((P^γ + B^γ) / 2)^(1/γ) of the mergeable backbone (Eq. 7), between P and B."""
+    """Weight w = ((P^γ + B^γ) / 2)^(1/γ) of the mergeable backbone (Eq. 7), between P and B.
+
+    Args:
+        preservation: P in (0, 1].
+        bias: B in (0, 1].
+        gamma: γ > 0. The higher, the closer w is to the larger of P and B.
+    """
     return float(((preservation**gamma + bias**gamma) / 2) ** (1 / gamma))

@@ -1,4 +1,4 @@
-"""Saturation: how much of a backbone's feature space is in use (paper, Appendix B).
+"""Saturation: the share of a backbone's feature directions in use (paper, Appendix B).
 
 Shapes: N samples, d features.
 """
@@ -18,7 +18,7 @@ def effective_rank(singular_values: Tensor, *, drop_below: float = 1e-5) -> floa
 
     Args:
         singular_values: σ ≥ 0, shape (k,); not squared.
-        drop_below: values up to this are taken for numerical noise (spec §5.3.4).
+        drop_below: values up to this count as numerical noise (docs/how-grace-works.md).
 
     Returns:
         A value in [1, k]; 0 when no singular value is left (constant features).
@@ -36,14 +36,19 @@ def normalised_effective_rank(
 ) -> float:
     """Saturation score eRank / min(N, d), in [0, 1] (paper, Appendix B, last equation).
 
-    The divisor is not reduced for dropped singular values (spec §5.3.4).
+    The divisor is not reduced for dropped singular values (docs/how-grace-works.md).
+
+    Args:
+        singular_values: σ ≥ 0 of the centred features, shape (k,).
+        num_samples: N, at least 1.
+        num_features: d, at least 1.
     """
     return effective_rank(singular_values) / min(num_samples, num_features)
 
 
 @final
 class FeatureMoments:
-    """Saturation of features that stream by, in O(d²) memory.
+    """Computes saturation batch by batch, in O(d²) memory.
 
     Accumulates in float64 the sum and the Gram matrix of the features, shifted by the first
     batch's mean so that centring at the end cancels no digits. With S = Σ(z−c) and
@@ -58,7 +63,7 @@ class FeatureMoments:
         self._gram: Tensor | None = None
 
     def update(self, outputs: Tensor, labels: Tensor | None = None) -> None:
-        """Take one batch of features (B, d); labels are not used."""
+        """Add one batch of features (B, d); labels are not used."""
         features = outputs.detach().double()
         if self._shift is None or self._sum is None or self._gram is None:
             self._shift = features.mean(dim=0)
@@ -70,10 +75,10 @@ class FeatureMoments:
         self._gram += shifted.T @ shifted
 
     def singular_values(self) -> Tensor:
-        """Singular values (d,) of the centred feature matrix, descending.
+        """Return the singular values (d,) of the centred feature matrix, descending.
 
         Raises:
-            ValueError: when no sample was seen.
+            GraceError: before the first sample.
         """
         if self._sum is None or self._gram is None:
             raise GraceError("saturation needs at least one sample: the data of the sweep is empty")
@@ -82,6 +87,6 @@ class FeatureMoments:
         return eigenvalues.clamp_min(0).sqrt().flip(0)
 
     def result(self) -> float:
-        """Return the saturation score of everything seen, in [0, 1]."""
+        """Return the saturation of all batches, in [0, 1]."""
         sigma = self.singular_values()
         return normalised_effective_rank(sigma, self._num_samples, len(sigma))

@@ -9,11 +9,13 @@ Verdict = Literal["grow", "compress"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """Saturation from which the network expands: τ₁·ρ^k after k compressions in a row.
+    """The threshold: the network grows at this saturation or above, and compresses below it.
+
+    It is τ₁·ρ^k after k compressions in a row.
 
     Args:
-        initial: τ₁ in [0, 1].
-        decay: ρ in (0, 1].
+        initial: τ₁ in [0, 1]. Lower: more expansions, more backbones.
+        decay: ρ in (0, 1]. Lower: an expansion comes after fewer compressions.
         compressions: k, compressions since the last expansion.
     """
 
@@ -27,9 +29,9 @@ class Threshold:
         return self.initial * self.decay**self.compressions
 
     def verdict(self, saturation: float) -> Verdict:
-        """Compress if and only if the saturation is strictly below the threshold."""
+        """Return "compress" if the saturation is strictly below the threshold, else "grow"."""
         return "compress" if saturation < self.value else "grow"
 
     def after(self, verdict: Verdict) -> "Threshold":
-        """τ_{t+1}: decayed by ρ after a compression, reset to τ₁ after an expansion."""
+        """Return τ_{t+1}: decayed by ρ after a compression, reset to τ₁ after an expansion."""
         return replace(self, compressions=self.compressions + 1 if verdict == "compress" else 0)

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from grace.configs._base import Settings
 from grace.configs.augmentation import AugmentationSetting
 from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
+from grace.configs.settings_model import Settings
 from grace.text.refusals import GraceError
 
 

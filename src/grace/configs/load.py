@@ -16,7 +16,6 @@ from typing import Any, final
 from pydantic import ValidationError
 
 from grace.configs import _yaml
-from grace.configs._base import Settings
 from grace.configs._merge import (
     Layer,
     as_method,
@@ -32,6 +31,7 @@ from grace.configs.effects import settings_without_effect
 from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.flat import flatten
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
+from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grace.configs._base import Settings
+from grace.configs.settings_model import Settings
 from grace.text.refusals import GraceError
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -56,7 +56,7 @@ def epoch_batches(
         Images (B·V, C, H, W) float32 and class indices (B·V,) int64, both on ``device``.
 
     Reference:
-        spec §1.2 (shuffle, no drop_last).
+        docs/protocols.md#augmentation.
     """
     assert views >= 1
     order = torch.randperm(len(data), generator=order_generator)

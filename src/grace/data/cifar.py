@@ -64,7 +64,7 @@ def load_cifar(settings: DataSettings, num_classes: int) -> Dataset:
         test=files.read(files.test, num_classes),
         class_names=[str(name) for name in names],
     )
-    # spec §1.2: one pair of constants, CIFAR-100's, for both sets.
+    # docs/protocols.md#augmentation: one pair of constants, CIFAR-100's, for both sets.
     return finish(raw, settings, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
 
 

@@ -49,7 +49,7 @@ def load_imagenet100(settings: DataSettings) -> Dataset:
     """Load 100 classes of an ImageNet folder, ``root/train/<synset>`` and ``root/val/<synset>``.
 
     Reference:
-        spec §1.1 and §1.2.
+        docs/protocols.md#imagenet-100.
     """
     tree = scan(_root(settings))
     if tree.test is None:
@@ -82,7 +82,7 @@ def imagenet100_classes(
         ValueError: for any other number of folders.
 
     Reference:
-        spec §1.1.
+        docs/protocols.md#imagenet-100.
     """
     if len(synsets) == 100:
         return list(synsets)
@@ -232,7 +232,7 @@ def _read(
         kept, problems = _readable(paths, settings.skip_unreadable)
         paths, labels = [paths[place] for place in kept], labels[kept]
         kept = list(range(len(paths)))
-        # spec §1.2: 256 to 224 where crops are drawn from the whole image.
+        # docs/protocols.md#augmentation: 256 to 224 where crops are drawn from the whole image.
         wide = size is not None and crops_at_random(settings.augmentation)
         shorter = size * 256 // 224 if size is not None and wide else size
         shape = (size, size) if size is not None else _common_size(paths)

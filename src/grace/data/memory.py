@@ -22,7 +22,7 @@ def normalise_features(features: Tensor) -> Tensor:
     """Scale rows to unit length: ``v / (‖v‖ + 1e-8)``, features (N, d) → float32 (N, d).
 
     Reference:
-        spec §1.9.
+        docs/protocols.md#herding.
     """
     features = features.float()
     norms: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
@@ -44,7 +44,7 @@ def herd(features: Tensor, count: int) -> Tensor:
         (min(count, N),) int64 indices in the order picked, on the features' device.
 
     Reference:
-        spec §1.9, step 2.
+        docs/protocols.md#herding.
     """
     vectors = normalise_features(features)
     mean = vectors.mean(dim=0)
@@ -71,7 +71,7 @@ def class_mean(features: Tensor) -> Tensor:
         (d,) float32.
 
     Reference:
-        spec §1.9, step 3.
+        docs/protocols.md#class-means.
     """
     return F.normalize(normalise_features(features).mean(dim=0), dim=0)
 
@@ -87,7 +87,7 @@ def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
         (B, K) scores in [-4, 0] up to rounding; the largest is the prediction.
 
     Reference:
-        spec §1.10.
+        docs/protocols.md#classifiers.
     """
     vectors = normalise_features(features)
     squares = (vectors**2).sum(dim=1, keepdim=True) + (means**2).sum(dim=1)
@@ -108,7 +108,7 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
         ValueError: if the memory cannot hold one exemplar of each class.
 
     Reference:
-        spec §1.9.
+        docs/protocols.md#exemplar-memory.
     """
     if per_class is not None:
         return per_class
@@ -178,6 +178,11 @@ class ExemplarMemory:
     def classes(self) -> list[int]:
         """Class indices that have exemplars, ascending."""
         return sorted(index for index, images in self._images.items() if len(images))
+
+    @property
+    def largest_class(self) -> int:
+        """Number of exemplars of the class that has most; 0 without exemplars."""
+        return max(map(len, self._images.values()), default=0)
 
     @property
     def num_bytes(self) -> int:

@@ -29,7 +29,7 @@ def class_order(num_classes: int, seed: int) -> list[int]:
         The labels in order of arrival: the class with *index* ``i`` has label ``order[i]``.
 
     Reference:
-        spec §1.1.
+        docs/protocols.md#class-order.
     """
     legacy = np.random.RandomState(seed)
     return [int(label) for label in legacy.permutation(num_classes)]
@@ -50,7 +50,7 @@ def task_sizes(num_classes: int, base: int, increment: int) -> list[int]:
         ValueError: if the first task would need more classes than there are.
 
     Reference:
-        spec §1.1: Base 0 Inc 5 of 100 classes has 20 tasks, Base 50 Inc 10 has 6.
+        docs/protocols.md#tasks: Base 0 Inc 5 of 100 classes has 20 tasks, Base 50 Inc 10 has 6.
     """
     first = base or increment
     if first > num_classes:
@@ -69,31 +69,35 @@ class Task:
     """One step of the stream: the training images of some classes, and nothing else.
 
     ``data`` holds N images labelled with class indices. Images of classes seen before are legal
-    and count as old: ``new_classes`` names the indices that appear for the first time, which are
-    ``num_old_classes .. num_classes - 1``.
+    and count as old.
+
+    Forgotten classes make two counts necessary. A forgotten class keeps its index and its output of
+    the head, so tensors are cut at ``num_old_outputs``. It counts in no formula, so K_old is
+    ``num_old_remembered`` and K is ``num_remembered``. Without forgotten classes they are equal.
     """
 
     number: int
     """Position in the stream, 1 for the first task (the paper's t)."""
     data: LabelledImages
-    new_classes: Sequence[int]
-    """Class indices that appear for the first time, ascending."""
-    num_old_classes: int
-    """Classes seen before this task (K_old)."""
-    num_classes: int
-    """Classes seen including this task (K)."""
+    new_classes: range
+    """Class indices that appear for the first time; lower indices are old. It may be empty."""
     is_last: bool = False
-    """Whether the stream is known to end here: for the upper bound in studies, not for methods."""
+    """True if the stream is known to end here. For the upper bound in studies, not for methods."""
     forgotten: frozenset[int] = frozenset()
-    """Old class indices that were forgotten on request: they keep their index and count nowhere."""
+    """Old class indices that were forgotten on request."""
 
     def __post_init__(self) -> None:
         assert self.number >= 1
-        assert list(self.new_classes) == list(range(self.num_old_classes, self.num_classes))
-        assert all(0 <= index < self.num_old_classes for index in self.forgotten)
+        assert self.new_classes.step == 1
+        assert all(0 <= index < self.num_old_outputs for index in self.forgotten)
         labels = self.data.labels
         assert self.forgotten.isdisjoint(labels.tolist())
         assert len(labels) == 0 or 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes
+
+    @property
+    def num_classes(self) -> int:
+        """Classes seen including this task, forgotten ones too: the number of outputs."""
+        return self.new_classes.stop
 
     @property
     def num_new_classes(self) -> int:
@@ -101,13 +105,18 @@ class Task:
         return len(self.new_classes)
 
     @property
-    def num_live_old(self) -> int:
-        """Old classes that were not forgotten: what K_old stands for in every formula."""
-        return self.num_old_classes - len(self.forgotten)
+    def num_old_outputs(self) -> int:
+        """Outputs of old classes, forgotten ones too: where logits, labels and rows are cut."""
+        return self.new_classes.start
 
     @property
-    def num_live(self) -> int:
-        """Classes seen that were not forgotten: what K stands for in every formula."""
+    def num_old_remembered(self) -> int:
+        """Old classes that were not forgotten: K_old in λ, κ, the bias B and all other formulas."""
+        return self.num_old_outputs - len(self.forgotten)
+
+    @property
+    def num_remembered(self) -> int:
+        """Classes seen that were not forgotten: K in the quota M // K and all other formulas."""
         return self.num_classes - len(self.forgotten)
 
     @property
@@ -120,7 +129,8 @@ class Task:
 class Scenario:
     """A dataset with a class order and a split: an iterable of tasks.
 
-    Each task carries only its own training images, class by class in dataset order (spec §1.2);
+    Each task carries only its own training images, class by class in dataset order
+    (docs/protocols.md#tasks);
     test images are the experiment's.
 
     Args:
@@ -162,8 +172,6 @@ class Scenario:
                 number=number,
                 data=self._of_classes(self._dataset.train, new),
                 new_classes=new,
-                num_old_classes=num_old,
-                num_classes=num_old + size,
                 is_last=number == len(self),
             )
             num_old += size

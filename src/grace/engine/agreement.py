@@ -1,4 +1,4 @@
-"""What the processes of a run must have in common, compared before any of them learns."""
+"""Refuse processes of one run that differ in settings, packages or data, before any learns."""
 
 import json
 import platform
@@ -28,11 +28,11 @@ def refuse_other_settings(
 
     Args:
         settings: of this process.
-        versions: of the packages that it uses.
+        versions: of the packages that this process uses.
         ranks: the processes; this exchange must be their first.
 
     Raises:
-        ValueError: in every process, in the same words.
+        GraceError: in every process, with the same message.
     """
     facts = flatten(settings.model_dump(mode="json"))
     for name in ("data.root", "data.streaming", "engine.threads"):
@@ -46,13 +46,13 @@ def refuse_other_data(dataset: Dataset, digest: str, root: str | None, ranks: Ra
     """Refuse data that are not those of the first process.
 
     Args:
-        dataset: what this process found.
-        digest: of its images and labels.
-        root: where it looked; none if that was not set.
+        dataset: that this process read.
+        digest: hash of its images and labels.
+        root: folder that it was read from; ``None`` if none was set.
         ranks: the processes.
 
     Raises:
-        ValueError: in every process, in the same words.
+        GraceError: in every process, with the same message.
     """
     facts: dict[str, Any] = {
         "the number of classes": len(dataset.class_names),
@@ -66,25 +66,25 @@ def refuse_other_data(dataset: Dataset, digest: str, root: str | None, ranks: Ra
 
 
 def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> None:
-    """Name the first fact that differs in the first process that differs, in all processes."""
+    """Raise in all processes, naming the first fact of the first process that differs."""
     mine = {name: json.dumps(value, ensure_ascii=False) for name, value in own.items()}
     first = ranks.broadcast_value({"host": platform.node(), "facts": mine})
     theirs = first["facts"]
-    # What one method has set and the other one lacks comes after what both have.
+    # Facts that only one of the two has come after those that both have.
     differing = [name for name in mine if name in theirs and mine[name] != theirs[name]]
     differing += sorted(mine.keys() ^ theirs.keys())
-    speaker = torch.tensor([ranks.rank if differing else ranks.num_processes])
-    ranks.minimum([speaker])
-    if int(speaker) == ranks.num_processes:
+    source = torch.tensor([ranks.rank if differing else ranks.num_processes])
+    ranks.minimum([source])
+    if int(source) == ranks.num_processes:
         return
     text = None
-    if ranks.rank == int(speaker):
+    if ranks.rank == int(source):
         name = differing[0]
         text = (
             f"{name} is {_short(mine.get(name))} in process {ranks.rank} on {platform.node()}, but "
             f"{_short(theirs.get(name))} in process 0 on {first['host']}: {remedy}"
         )
-    raise GraceError(ranks.broadcast_value(text, source=int(speaker)))
+    raise GraceError(ranks.broadcast_value(text, source=int(source)))
 
 
 def _short(value: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Batch norm that normalises by the whole batch, where several GPUs hold its rows."""
+"""Batch norm over the whole batch when several GPUs share its rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from torch import nn
 
 @contextmanager
 def synchronised(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Put ``nn.SyncBatchNorm`` in place of every batch norm inside modules, and those back after.
+    """Replace every batch norm inside modules by ``nn.SyncBatchNorm`` while the context lasts.
 
-    Parameters and buffers are the very same tensors in both, and names stay.
+    Both have the very same parameters and buffers, under the same names.
 
     Args:
-        modules: in train mode; none is a batch norm itself.
+        modules: in train mode, each with its batch norms inside it.
     """
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     found = [

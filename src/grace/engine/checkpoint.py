@@ -1,6 +1,6 @@
-"""Snapshots of a phase: what its remaining epochs depend on, and nothing else.
+"""Snapshots of a phase: everything that its remaining epochs depend on.
 
-Random draws are seeded by what they are for, so no generator state belongs to it.
+Random draws are seeded by what they are for, so no generator state is stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,16 +13,16 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class Snapshot:
-    """A phase at the end of an epoch.
+    """The state of a phase at the end of an epoch.
 
     Args:
         epochs: epochs done; all of the recipe's once the phase is over.
-        tensors: weights and buffers of what trains, and the optimiser's momenta while epochs are
-            left.
+        tensors: weights and buffers that train, of any shape; the optimiser's momenta too while
+            epochs are left.
         losses: means over the last epoch done.
-        seconds: spent so far, in all.
+        seconds: time spent so far.
         scaler: state of the gradient scaler (float16 only).
-        is_shared: whether it is another learner's, that had the same phase to do.
+        is_shared: True if another learner trained this same phase.
     """
 
     epochs: int
@@ -36,12 +36,12 @@ class Snapshot:
 @final
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep gave, where it is not done again.
+    """The saved result of a sweep, so that it need not run again.
 
     Args:
         value: its reducer's value.
-        seconds: that it took.
-        buffers: what a gradient sweep moved, as it left them.
+        seconds: time that it took.
+        buffers: buffers that a gradient sweep changed, of any shape, as it left them.
     """
 
     value: Any
@@ -50,10 +50,10 @@ class SweepResult:
 
 
 class SnapshotStore(Protocol):
-    """Keeps snapshots of one phase, where a killed process finds them again."""
+    """Stores snapshots of one phase, so that a killed run can go on from the last one."""
 
     def saved(self) -> Snapshot | None:
-        """Return the phase's last snapshot, if there is one."""
+        """Return the phase's last snapshot; ``None`` if there is none."""
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
         """Store a snapshot, taken by ``take()``, if one is due; the last epoch's always is."""

@@ -1,4 +1,4 @@
-"""Where and in which number format the work is done."""
+"""The device, number format and memory layout of all computations."""
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
@@ -32,7 +32,7 @@ class Device:
         """Choose the device.
 
         Raises:
-            ValueError: when CUDA is asked for and absent, or float16 is asked for on the CPU.
+            GraceError: if CUDA is asked for and absent, or float16 is asked for on the CPU.
         """
         name = device_name(settings)
         if name == "cpu" and settings.precision == "float16":
@@ -53,7 +53,7 @@ class Device:
 
     @property
     def rounding(self) -> str:
-        """Name all of this machine that rounding depends on: equal work then gives equal bits."""
+        """Describe all that rounding depends on; with equal text, equal work gives equal bits."""
         is_gpu = self.torch_device.type == "cuda"
         parts = (
             torch.cuda.get_device_name(self.torch_device) if is_gpu else processor_name(),
@@ -64,17 +64,22 @@ class Device:
         return ", ".join(parts)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Context in which forward passes and losses run."""
+        """Return the context in which forward passes and losses run."""
         if self.precision == torch.float32:
             return nullcontext()
         return torch.autocast(self.torch_device.type, dtype=self.precision)
 
     def compiles(self, recipe: Recipe, num_images: int, shape: tuple[int, int, int]) -> bool:
-        """Decide whether a phase is compiled.
+        """Return True if a phase is compiled.
 
         ``auto`` compares the pixels that the phase passes through the network with what a
         compilation costs (about 40 s on 2 cores for ResNet-32, repaid by a fourth of the run
         time): a rule on sizes, not on measured seconds, so that equal runs stay bit-identical.
+
+        Args:
+            recipe: its epochs count.
+            num_images: images of the phase.
+            shape: (C, H, W) of an image.
         """
         if self.compile != "auto":
             return bool(self.compile)
@@ -83,10 +88,10 @@ class Device:
 
 
 def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:
-    """Say where tensors live.
+    """Return the kind of device that tensors are on.
 
     Raises:
-        ValueError: when CUDA is asked for and absent.
+        GraceError: if CUDA is asked for and absent.
     """
     if settings.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Which of how many processes this one is, as torchrun tells it. Torch-free."""
+"""The rank of this process among those that torchrun started. Torch-free."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Launch:
 
     Args:
         rank: this process among all, from 0.
-        num_processes: that were started together.
+        num_processes: number of processes that were started together.
         local_rank: this process among those of its machine, from 0.
     """
 
@@ -24,10 +24,10 @@ class Launch:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the variables that torchrun sets; without them it is one process.
+        """Read the variables that torchrun sets; without them there is one process.
 
         Raises:
-            ValueError: if several processes are spoken of, but not which one this is.
+            GraceError: if there are several processes and the rank of this one is missing.
         """
         if os.environ.get("WORLD_SIZE", "1") == "1":
             return cls()

@@ -1,4 +1,4 @@
-"""Sums of losses over a pass, and what happens when one of them is no number."""
+"""Mean losses of an epoch or sweep, and the error for a loss that is not finite."""
 
 import math
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ class NonFiniteLossError(GraceError):
 
 @final
 class LossMeter:
-    """Sums of named losses, kept on the device: nothing waits for it within a pass.
+    """Sums named losses on the device, so that no step waits for it.
 
     Args:
-        device: where losses are.
-        ranks: the processes whose losses add up to those of the batches.
+        device: that the losses are on.
+        ranks: the processes that share the batches.
     """
 
     def __init__(self, device: torch.device, ranks: Ranks) -> None:
@@ -34,7 +34,7 @@ class LossMeter:
         self._num_images = 0
 
     def add(self, losses: Mapping[str, Loss], num_images: int) -> None:
-        """Take this process's part of a batch's losses, which are means over ``num_images``."""
+        """Add this process's part of a batch's losses (scalars), means over ``num_images``."""
         self._num_batches += 1
         self._num_images += num_images
         for name, loss in losses.items():
@@ -47,11 +47,11 @@ class LossMeter:
             self._first_bad[name] = torch.minimum(self._first_bad[name], bad)
 
     def means(self, place: str, culprit: str = "this phase") -> dict[str, float]:
-        """Return the means per image, over all processes.
+        """Return the mean of every loss per image, over all processes.
 
         Args:
-            place: the pass, for people: "phase 'grow', epoch 3".
-            culprit: whose recipe is at fault if they are no numbers.
+            place: where this happens, for messages: "phase 'grow', epoch 3".
+            culprit: the phase whose learning rate is too high if a loss is not finite.
 
         Raises:
             NonFiniteLossError: naming the first batch with a bad loss, in every process.

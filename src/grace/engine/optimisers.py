@@ -1,4 +1,7 @@
-"""From a recipe to an optimiser, and its state by the names of the parameters."""
+"""The optimiser of a recipe, and its state named by parameters.
+
+Momenta and moments have the shapes of their parameters; step counts are scalars.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,20 +13,20 @@ from grace.engine.phase import Parts
 from grace.text.refusals import GraceError
 
 _NONE = "none"
-"""In place of the key of a parameter that no loss has reached, or whose optimiser keeps nothing."""
+"""Key of a parameter without state: no loss has reached it, or its optimiser stores nothing."""
 _STATE = "optimiser/"
-"""Before the names of an optimiser's own tensors: ``optimiser/exp_avg/head.weight``."""
+"""Prefix of the names of the optimiser's own tensors: ``optimiser/exp_avg/head.weight``."""
 
 
 def build_optimiser(recipe: Recipe, parts: Parts) -> torch.optim.Optimizer:
-    """Make the optimiser that a recipe states, with a parameter group for each of its groups.
+    """Make a recipe's optimiser, with a parameter group for each of its groups.
 
     Args:
-        recipe: optimiser, decay, factors of the groups.
-        parts: with the parameters that train, and the groups that they belong to.
+        recipe: optimiser, weight decay, factors of the groups.
+        parts: their parameters train, in the groups that they belong to.
 
     Raises:
-        ValueError: if the recipe speaks of a group that no part is in.
+        GraceError: if the recipe names a group that no part is in.
     """
     missing = recipe.groups.keys() - {part.group for part in parts.values()}
     if missing:
@@ -56,7 +59,7 @@ def _decay(recipe: Recipe, group: str) -> float:
 
 
 def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group its learning rate for an epoch."""
+    """Set every parameter group's learning rate: ``lr`` times the group's factor."""
     for group in optimiser.param_groups:
         group["lr"] = lr * group["lr_factor"]
 
@@ -70,13 +73,13 @@ def named_moments(
         for key, value in own.items():
             yield f"{_STATE}{key}/{name}", value
         if not own:
-            # Named too, so that what is lost from a file is told from what never was.
+            # Named too, so that a tensor lost from a file differs from one that never was.
             yield f"{_STATE}{_NONE}/{name}", torch.empty(0)
     yield f"{_STATE}{type(optimiser).__name__.lower()}", torch.empty(0)
 
 
 def is_moment(name: str) -> bool:
-    """Return whether ``named_moments`` gave a name."""
+    """Return True for the names that ``named_moments`` gives."""
     return name.startswith(_STATE)
 
 
@@ -85,7 +88,13 @@ def restore_moments(
     parameters: Mapping[str, nn.Parameter],
     saved: Mapping[str, Tensor],
 ) -> None:
-    """Put back what ``named_moments`` gave."""
+    """Put saved moments back into the optimiser.
+
+    Args:
+        optimiser: gets them.
+        parameters: its parameters by name.
+        saved: tensors that ``named_moments`` gave; others are ignored.
+    """
     for full, value in saved.items():
         key, _, name = full.removeprefix(_STATE).partition("/")
         if full.startswith(_STATE) and name and key != _NONE:
@@ -98,7 +107,13 @@ def restore_moments(
 def moments_fit(
     recipe: Recipe, parameters: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor]
 ) -> bool:
-    """Return whether saved tensors hold, of every parameter, what such an optimiser keeps of it."""
+    """Return True if saved tensors are the full state of this recipe's optimiser.
+
+    Args:
+        recipe: its optimiser.
+        parameters: by name.
+        saved: tensors by name; those of other things are ignored.
+    """
     keys = ["exp_avg", "exp_avg_sq", "step"]
     if recipe.optimiser == "sgd":
         keys = ["momentum_buffer"] if recipe.momentum else []

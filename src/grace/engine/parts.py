@@ -1,4 +1,4 @@
-"""The graph of a phase's parts: what trains, what runs without autograd, and the names of it all.
+"""The graph of a phase's parts: what trains, what runs without autograd, and its tensors by name.
 
 Shapes: B rows in a batch.
 """
@@ -16,7 +16,7 @@ Forward = Callable[..., Any]
 
 
 def frozen(modules: Sequence[nn.Module], reads: str = "images") -> dict[str, Part]:
-    """Make parts that do not train of modules that all read the same, named by their places."""
+    """Make parts that do not train of modules with one input; name them "0", "1" and so on."""
     return {f"{i}": Part(module, (reads,), trains=False) for i, module in enumerate(modules)}
 
 
@@ -42,10 +42,10 @@ def run(
     """Run parts in their order on images (B, C, H, W).
 
     Args:
-        parts: whose inputs are the images, parts among these, or given.
-        images: augmented and normalised.
+        parts: each reads the images, parts before it, or given outputs.
+        images: augmented and normalised, (B, C, H, W).
         forward: called with a part's name and its inputs.
-        outputs: of parts that were run before.
+        outputs: of parts that were run before, by name.
 
     Returns:
         The outputs of all parts by name, the given ones included.
@@ -58,7 +58,7 @@ def run(
 
 
 def changing(parts: Parts) -> list[nn.Module]:
-    """List the modules that a pass may change."""
+    """List the modules that training may change."""
     return [part.module for part in parts.values() if part.changes]
 
 
@@ -74,7 +74,7 @@ def named_parameters(parts: Parts) -> dict[str, nn.Parameter]:
 
 
 def named_state(parts: Parts) -> dict[str, Tensor]:
-    """Name the parameters and buffers that a pass may change; the tensors are the modules' own."""
+    """Name the parameters and buffers that training may change, the modules' own, of any shape."""
     found: dict[str, Tensor] = {}
     for place, part in parts.items():
         own = part.module.state_dict() if part.changes else {}
@@ -84,17 +84,17 @@ def named_state(parts: Parts) -> dict[str, Tensor]:
 
 
 def named_buffers(parts: Parts) -> dict[str, Tensor]:
-    """Name the buffers that a pass may move; the tensors are the modules' own."""
+    """Name the buffers that training may change, the modules' own, of any shape."""
     fixed = named_parameters(parts)
     return {name: value for name, value in named_state(parts).items() if name not in fixed}
 
 
 @contextmanager
 def only_training(parts: Parts) -> Iterator[None]:
-    """Put what trains into train mode with gradients, and back into eval mode without after.
+    """Let the parts train while the context lasts; leave them in eval mode without gradients.
 
-    All else has no gradients, even where autograd passes through it. The gradients themselves go
-    after too: they would double what a backbone holds ever after.
+    Everything else has no gradients, even where autograd passes through it. The gradients are
+    deleted in the end: they would double the memory of a backbone.
     """
     modules = changing(parts)
     try:
@@ -114,7 +114,7 @@ def only_training(parts: Parts) -> Iterator[None]:
 
 @contextmanager
 def in_mode(module: nn.Module, mode: Mode | None) -> Iterator[None]:
-    """Put a module into a mode, and every part of it back after; none leaves all as it is."""
+    """Put a module into a mode while the context lasts; ``None`` changes nothing."""
     before = [] if mode is None else [(part, part.training) for part in module.modules()]
     if mode is not None:
         module.train(mode == "train")

@@ -1,7 +1,7 @@
-"""What a method asks of the engine: phases that optimise and sweeps that do not.
+"""The work that a method yields to the engine: phases, which optimise, and sweeps, which do not.
 
-All are data. A method yields them from ``learn``; the trainer carries them out, and control comes
-back to the method when they are done.
+All are data. A method yields them from ``learn``; the trainer carries them out and returns the
+result to the method.
 
 Shapes: B rows in a batch (its images, each once for every view), d features.
 """
@@ -24,13 +24,13 @@ Mode = Literal["train", "eval"]
 @final
 @dataclass(frozen=True)
 class Part:
-    """One module of a phase: what it reads, and whether it trains.
+    """One module of a phase: its inputs, and the parameters that train.
 
     Args:
         module: called with the outputs that it reads; gives a tensor or a tuple.
         reads: ``"images"`` or names of parts that stand before this one.
         trains: whether all of its parameters train, or the names of those that do.
-        mode: of batch norm and dropout; none is train where anything trains, eval elsewhere.
+        mode: of batch norm and dropout; ``None``: train if anything in it trains, else eval.
         group: the recipe's parameter group that its parameters belong to.
     """
 
@@ -42,16 +42,16 @@ class Part:
 
     @property
     def changes(self) -> bool:
-        """Whether a pass may change it: its parameters, or the running statistics alone."""
+        """True if training changes it: its parameters, or its running statistics alone."""
         return bool(self.trains) or self.mode == "train"
 
     @property
     def is_training(self) -> bool:
-        """Whether it is in train mode."""
+        """True if it is in train mode."""
         return self.mode == "train" if self.mode else bool(self.trains)
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Map names to the parameters that train."""
+        """Return the parameters that train, by name."""
         own = dict(self.module.named_parameters())
         if isinstance(self.trains, bool):
             return own if self.trains else {}
@@ -64,7 +64,7 @@ Parts = Mapping[str, Part]
 """A graph of modules, each after all that it reads."""
 
 Run = Callable[..., Any]
-"""``run(part name, *inputs, mode=None)``: a part's output on other inputs than the batch's."""
+"""``run(part name, *inputs, mode=None)`` gives a part's output for inputs of your own."""
 
 
 @final
@@ -72,20 +72,20 @@ Run = Callable[..., Any]
 class Batch:
     """One step's input to an objective.
 
-    Where several processes share the work, each sees its rows of the batch alone.
+    If several processes share the work, each has its own rows of the batch.
 
     Args:
         images: augmented, normalised images (B, C, H, W); the views of an image stand in a row.
         labels: class indices (B,).
-        outputs: what every part of the phase gave, by name. Autograd is off where neither a part
-            nor anything before it trains.
+        outputs: the output of every part of the phase, by name. Autograd is off for a part if
+            nothing in it or before it trains.
         epoch: epoch of the phase, from 0.
         step: batch of the epoch, from 0.
-        generator: for whatever the objective draws, seeded for this epoch. It is identical on all
-            processes: do not draw one number per row, but see ``normal``.
-        state: the phase's own tensors; what changes them in place is kept with the phase.
-        place: this process's rows among those of the whole batch; none if it has all.
-        num_rows: rows of the whole batch; none if this process has all.
+        generator: for the objective's random numbers, seeded for this epoch. It is identical on
+            every rank: do not draw one number per row from it; use ``normal``.
+        state: the phase's own tensors. Change them in place; snapshots store them.
+        place: this process's rows among those of the whole batch; ``None``: all rows.
+        num_rows: rows of the whole batch; ``None``: this process has all of them.
         call: runs a part by name, see ``run``.
         gather: collects rows from all processes, see ``everyone``.
     """
@@ -103,7 +103,7 @@ class Batch:
     gather: Callable[[Tensor], Tensor] = lambda rows: rows
 
     def __getitem__(self, part: str) -> Tensor:
-        """Return the output of a part that gives one tensor."""
+        """Return the output of a part that gives one tensor, of any shape."""
         output = self.outputs[part]
         assert isinstance(output, Tensor), f"part {part} gives several tensors: use outputs"
         return output
@@ -113,14 +113,14 @@ class Batch:
 
         Args:
             part: name of the part.
-            inputs: as its module takes them.
-            mode: of batch norm and dropout in this pass; none leaves the part's own.
+            inputs: of its module.
+            mode: of batch norm and dropout in this call; ``None``: the part's own.
         """
         assert self.call is not None
         return self.call(part, *inputs, mode=mode)
 
     def normal(self, like: Tensor) -> Tensor:
-        """Draw standard normal numbers of the shape of rows (B, …), as if by a single process."""
+        """Draw standard normal numbers in the shape of ``like`` (B, …), as one process would."""
         num_rows = len(like) if self.num_rows is None else self.num_rows
         draws = self.generator
         if like.device.type != "cpu":
@@ -133,7 +133,7 @@ class Batch:
     def everyone(self, rows: Tensor) -> Tensor:
         """Collect rows (B, …) of all processes in the order of the whole batch, with gradients.
 
-        A loss that compares rows with each other is computed from these, alike on all processes.
+        Use it for losses that compare rows with each other: each process computes the same loss.
         """
         return self.gather(rows)
 
@@ -145,10 +145,10 @@ class Loss:
 
     Args:
         value: scalar.
-        weight: that it enters the sum with.
-        over: what the value is a mean over. ``"images"``: all rows of ``Batch.images``. A whole
-            number on the device: so many of those rows. ``"batch"``: computed alike on all
-            processes, from ``Batch.everyone``. ``"nothing"``: it does not depend on images.
+        weight: its factor in the sum of all losses.
+        over: what the value is a mean over. ``"images"``: all rows of ``Batch.images``. A scalar
+            tensor: this number of those rows. ``"batch"``: the whole batch, computed from
+            ``Batch.everyone``, the same on every rank. ``"nothing"``: it depends on no image.
     """
 
     value: Tensor
@@ -161,23 +161,23 @@ Objective = Callable[[Batch], Mapping[str, Loss]]
 
 
 class LossGradients(Protocol):
-    """Gradients of single losses, for a rule that combines them otherwise than by their sum."""
+    """Gradients of single losses, for a rule that does not simply add them up."""
 
     state: Mapping[str, Tensor]
-    """The phase's own tensors, to be changed in place."""
+    """The phase's own tensors, of any shape; change them in place."""
 
     def of(self, losses: Collection[str], parameters: Collection[str]) -> dict[str, Tensor]:
-        """Return the gradient of the weighted sum of some losses over the whole batch.
+        """Return the gradients of some losses' weighted sum, each in its parameter's shape.
 
         Args:
             losses: their names.
-            parameters: named ``<part>.<parameter>``; 0 where the losses do not reach them.
+            parameters: names ``<part>.<parameter>``. A parameter that no loss depends on gets 0.
         """
 
 
 GradientRule = Callable[[LossGradients], Mapping[str, Tensor]]
-"""Gives, after the losses of a batch are known, the gradients of some parameters by name; all
-others get that of the sum of all losses."""
+"""Returns the gradients of some parameters by name, after the losses of a batch are computed. All
+other parameters get the gradient of the weighted sum."""
 
 
 @final
@@ -186,22 +186,21 @@ class Phase:
     """One optimisation within a task.
 
     Args:
-        name: what people see: "base", "grow", "compress", …
-        parts: the graph of modules; the engine runs each once per batch, in this order, and hands
-            the outputs to the objective. What does not train is left as it is, buffers too.
+        name: shown to people, and seeds the draws: "base", "grow", "compress", …
+        parts: the graph of modules; the engine runs each once per batch, in this order, and passes
+            the outputs to the objective. Parts that do not train do not change, buffers included.
         objective: named losses of a batch.
         recipe: epochs, batch size, optimiser, schedule.
-        data: the images that are drawn from.
-        views: augmented rows that each image has in a batch, in a row.
-        augmentation: operations in place of the learner's; none takes those.
-        rule: combines the gradients of the losses; none takes that of their weighted sum.
+        data: the images to train on.
+        views: augmented rows per image in a batch, one after another.
+        augmentation: operations for this phase; ``None``: the learner's.
+        rule: combines the gradients of the losses; ``None``: the gradient of their weighted sum.
         after_step: runs after every step without autograd: clamps, proximal steps.
-        state: named tensors of this phase alone, such as accumulators: a phase that is interrupted
-            goes on with them as they were.
-        teacher: the network that the phase distils into a smaller one, if it does: whoever wants
-            to can measure what that costs. The engine does not use it.
-        is_common: whether other methods train just this, bit for bit, on the same data with the
-            same recipe and seeds, so that its outcome can be shared. The engine does not use it.
+        state: named tensors of this phase alone, such as accumulators; snapshots store them.
+        teacher: the network that the phase distils into a smaller one, so that the loss of
+            accuracy can be measured. The engine does not use it.
+        is_common: True if other methods train this same phase bit for bit, given the same data,
+            recipe and seeds, so that its result can be shared. The engine does not use it.
     """
 
     name: str
@@ -219,19 +218,19 @@ class Phase:
 
     @property
     def phases(self) -> "Sequence[Phase]":
-        """This phase alone, as ``Rounds.phases`` are several."""
+        """This phase alone; ``Rounds`` has several."""
         return (self,)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Phases in turn, an epoch of each, every one with an optimiser that it keeps.
+    """Phases that take turns, one epoch each; each keeps its own optimiser.
 
     Args:
-        name: what people see.
-        phases: of equally many epochs and different names; a part may train in one and not in
-            another.
+        name: shown to people.
+        phases: with equal numbers of epochs and different names. A part may train in one phase
+            and not in another.
     """
 
     name: str
@@ -245,16 +244,16 @@ class Rounds:
 @final
 @dataclass(frozen=True)
 class PhaseResult:
-    """The mean of every named loss over a finished phase's last epoch."""
+    """The result of a phase: the mean of every loss over its last epoch."""
 
     losses: Mapping[str, float]
 
 
 class Reducer(Protocol):
-    """Accumulates over the batches of a sweep and gives a value at its end."""
+    """Computes the value of a sweep batch by batch."""
 
     def update(self, outputs: Tensor, labels: Tensor) -> None:
-        """Take one batch's features (B, Σd) and class indices (B,)."""
+        """Add one batch's features (B, Σd) and class indices (B,)."""
 
     def result(self) -> Any:  # noqa: ANN401 - each reducer has its own value
         """Return the value over all batches seen."""
@@ -263,16 +262,15 @@ class Reducer(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One pass over data without stepping, that gives its reducer's value.
+    """One pass over data without training; its result is the reducer's value.
 
     Args:
-        name: what people see: "assess", "herd", "evaluate", …
-        parts: run in eval mode without autograd, whatever they say; the reducer gets the outputs
-            of those that no other part reads, side by side (B, Σd).
+        name: shown to people: "assess", "herd", "evaluate", …
+        parts: all run in eval mode without autograd. The reducer gets the outputs that no other
+            part reads, side by side (B, Σd).
         data: the images, in this order.
-        reducer: takes the outputs.
-        augmented: pass the images through the training augmentation, one draw each, instead of
-            the test transform.
+        reducer: gets the outputs of every batch.
+        augmented: augment each image once as in training, instead of the test transform.
     """
 
     name: str
@@ -283,10 +281,10 @@ class Sweep:
 
 
 class GradientReducer(Protocol):
-    """Accumulates over the batches of a gradient sweep and gives a value at its end."""
+    """Computes the value of a gradient sweep batch by batch."""
 
     def update(self, gradients: Mapping[str, Tensor]) -> None:
-        """Take the gradients of one batch's loss, by the names of ``named_parameters``."""
+        """Add the gradients of one batch's loss, by parameter and in its shape."""
 
     def result(self) -> Any:  # noqa: ANN401 - each reducer has its own value
         """Return the value over all batches seen."""
@@ -295,18 +293,18 @@ class GradientReducer(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientSweep:
-    """One pass over shuffled, augmented batches that takes gradients without stepping.
+    """One pass over shuffled, augmented batches that computes gradients but takes no step.
 
-    What trains is in train mode: batch norm normalises by the batch, and its running statistics
-    move. No parameter does.
+    Parts that train are in train mode: batch norm normalises by the batch and updates its running
+    statistics. No parameter changes.
 
     Args:
-        name: what people see: "fisher", …
+        name: shown to people: "fisher", …
         parts: the graph of modules, as a phase's.
         objective: named losses of a batch, whose weighted sum is differentiated.
         data: the images.
         batch_size: images per batch.
-        reducer: takes the gradients of every batch.
+        reducer: gets the gradients of every batch.
     """
 
     name: str

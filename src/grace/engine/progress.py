@@ -1,4 +1,4 @@
-"""The events of phases and sweeps, for whoever shows or records them."""
+"""Callbacks for those who follow a run: progress for people, observers for programs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, final
@@ -8,43 +8,68 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Receives the events of training; every loss is a mean over its epoch."""
+    """Gets the events of training, to show them to people."""
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
-        """A phase begins."""
+        """Called when a phase begins.
+
+        Args:
+            name: of the phase.
+            epochs: that it will train for.
+            images: that it trains on.
+        """
         return
 
     def epoch_finished(
         self, name: str, epoch: int, epochs: int, losses: Mapping[str, float], lr: float
     ) -> None:
-        """Epoch ``epoch`` (1-based) of a phase is over."""
+        """Called after every epoch.
+
+        Args:
+            name: of the phase.
+            epoch: that is over, from 1.
+            epochs: of the phase in all.
+            losses: mean of every loss over the epoch.
+            lr: learning rate of the epoch.
+        """
         return
 
     def phase_finished(self, name: str, seconds: float) -> None:
-        """A phase is over."""
+        """Called when a phase is over."""
         return
 
     def sweep_started(self, name: str, images: int) -> None:
-        """A pass over data without training begins."""
+        """Called when a pass over data without training begins."""
         return
 
 
 class Observer(Protocol):
-    """Follows the work that methods ask for; it changes nothing."""
+    """Follows the work that methods yield; it changes nothing."""
 
     def work_started(self, work: "Work") -> None:
-        """A phase or sweep begins."""
+        """Called when a phase or sweep begins."""
         return
 
     def epoch_finished(self, phase: "Phase", epoch: int, losses: Mapping[str, float]) -> None:
-        """Epoch ``epoch`` (1-based) of a phase is over."""
+        """Called after every epoch.
+
+        Args:
+            phase: that the epoch belongs to.
+            epoch: that is over, from 1.
+            losses: mean of every loss over the epoch.
+        """
         return
 
     def work_finished(self, work: "Work", result: Any) -> None:  # noqa: ANN401 - a sweep's value is its reducer's
-        """A phase or sweep is over, or its result was found; what the method gets is ``result``."""
+        """Called when a phase or sweep is over or its saved result was found.
+
+        Args:
+            work: the phase or sweep.
+            result: that the method gets.
+        """
         return
 
 
 @final
 class Silence(Progress):
-    """Ignores every event."""
+    """Shows nothing."""

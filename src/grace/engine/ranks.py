@@ -1,8 +1,10 @@
-"""The processes that carry a run out together: one, or several that torchrun started.
+"""The processes of a run: one, or several that torchrun started.
 
-Every process runs the same program on the same settings, so that all of them meet the same
-exchanges in the same order. What the first one finds out where rounding could make processes
-differ, the others are told.
+Every process runs the same program on the same settings, so that all of them reach the same
+exchanges in the same order. Where rounding could make processes differ, the first process
+broadcasts its value to the others.
+
+Shapes: B rows in a batch.
 """
 
 import time
@@ -30,27 +32,27 @@ _SAID_BY_FIRST = "the first process ended with the same words"
 
 @final
 class PeerGoneError(ConnectionError):
-    """Another process has ended or cannot be reached; it knows why, and this one cannot go on."""
+    """Another process has ended or cannot be reached, so that this one cannot go on."""
 
 
 def is_said_elsewhere(error: BaseException) -> bool:
-    """Say whether a process other than this one tells people of what ended it."""
+    """Return True if another process reports this error to people."""
     said = _SAID_BY_FIRST in getattr(error, "__notes__", ())
     return said or isinstance(error, PeerGoneError)
 
 
 @final
 class Ranks:
-    """This process among those that work together; alone, every exchange is over at once.
+    """This process and its exchanges with the others; a single process exchanges nothing.
 
     Args:
         rank: of this process, from 0.
         num_processes: in all; more than one needs torch's process group, see ``started``.
-        store: where the first one leaves word of why it ended; none if nobody would read it.
+        store: the first process writes there why it ended; ``None`` for a single process.
     """
 
     patience_after_error: ClassVar[timedelta] = timedelta(seconds=10)
-    """How long a process that failed waits for the first one to have failed too."""
+    """How long a process that failed waits for the first process to fail too."""
     _starts: ClassVar[int] = 0
 
     def __init__(self, rank: int = 0, num_processes: int = 1, store: "Store | None" = None) -> None:
@@ -64,12 +66,12 @@ class Ranks:
     def started(cls, settings: EngineSettings) -> Iterator["Ranks"]:
         """Join the processes that torchrun started, for as long as the context lasts.
 
-        A process that was started alone does nothing here. On GPUs each takes that of its local
-        rank. An error that ends the context in all of them ends the first one's first.
+        A single process does nothing here. On GPUs, each process uses the GPU of its local rank. If
+        an error ends all processes, the first process ends first.
 
         Raises:
-            ValueError: if there are fewer GPUs than processes, or see ``Launch``.
-            PeerGoneError: within the context, once another process has gone.
+            GraceError: if there are fewer GPUs than processes; see also ``Launch``.
+            PeerGoneError: within the context, after another process has ended.
         """
         launch = Launch.from_environment()
         if launch.num_processes == 1:
@@ -86,7 +88,7 @@ class Ranks:
         cls._starts += 1
         store = dist.PrefixStore(f"grace/{cls._starts}", store)  # type: ignore[attr-defined]
         dist.init_process_group(
-            # What is told, such as records and features, is on the CPU wherever the work is done.
+            # Broadcast values, such as records and features, are on the CPU on any device.
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
             store=store,
             rank=rank,
@@ -103,14 +105,14 @@ class Ranks:
         dist.destroy_process_group()
 
     def _end(self, error: Exception) -> None:
-        """Leave word of why the first process ends; in others, hear whether it ends alike.
+        """Store why the first process ends; in others, compare with their own error.
 
-        torchrun ends all with the first that ends. That must not be before the first process has
-        written down why; but an error may well be this process's alone.
+        torchrun ends all processes once one has ended. That must not be before the first process
+        has reported its error; but an error may well be this process's alone.
         """
         words = f"{type(error).__name__}: {error}"
         assert self._store is not None
-        # Nobody may keep the store any more, or nobody leave word.
+        # The store may be gone, or the first process may have stored nothing.
         with suppress(dist.DistError):
             if self.is_first:
                 self._store.set("end", words)
@@ -121,7 +123,7 @@ class Ranks:
                 error.add_note(_SAID_BY_FIRST)
 
     def _last_words(self, patience: timedelta = timedelta()) -> str | None:
-        """Hear why the first process ended; none if it has not said so in time."""
+        """Return why the first process ended; ``None`` if it has not stored that in time."""
         assert self._store is not None
         until = time.monotonic() + patience.total_seconds()
         # The store's own way to wait warns people when it was in vain.
@@ -131,7 +133,7 @@ class Ranks:
 
     @contextmanager
     def _needing_others(self) -> Iterator[None]:
-        """Turn the failure of an exchange into what it tells of: somebody is not there."""
+        """Raise ``PeerGoneError`` for an exchange that fails: another process is not there."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -147,27 +149,27 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and tells."""
+        """True for the process that writes files and broadcasts values."""
         return self.rank == 0
 
     @property
     def are_several(self) -> bool:
-        """Whether there is anybody else."""
+        """True if there is more than one process."""
         return self.num_processes > 1
 
     def rows(self, num_images: int) -> slice:
-        """Say which rows of a batch are this process's.
+        """Return this process's rows of a batch.
 
-        They are shared out evenly, but nobody gets a single one of several, from which batch norm
-        could estimate no variance. A process left without rows borrows the first one's, so that it
-        goes through the same motions; its ``share`` is 0.
+        Rows are shared evenly, but no process gets a single row of several: batch norm could not
+        estimate a variance from it. A process without rows borrows those of the first process, so
+        that it takes part in every exchange; its ``share`` is 0.
         """
         parts = self._num_parts(num_images)
         part = self.rank if self.rank < parts else 0
         return slice(num_images * part // parts, num_images * (part + 1) // parts)
 
     def share(self, num_images: int) -> float:
-        """Say which share of a batch this process's rows are, in [0, 1]; 0 of borrowed ones."""
+        """Return this process's share of a batch's rows, in [0, 1]; 0 for borrowed rows."""
         if self.rank >= self._num_parts(num_images):
             return 0.0
         return len(range(num_images)[self.rows(num_images)]) / num_images
@@ -176,13 +178,13 @@ class Ranks:
         """Collect the rows of a batch from all processes, with gradients.
 
         Args:
-            rows: of this process (B, …), ``views`` for each of its images; numbers of any type.
+            rows: of this process (B, …), ``views`` for each of its images; any dtype.
             num_images: images of the whole batch.
             views: rows of each image.
 
         Returns:
-            ``views · num_images`` rows in the order of the batch, alike on all processes. Each
-            process gets back, through its own rows, the gradients of all.
+            ``views · num_images`` rows in the order of the batch, the same on every rank. In the
+            backward pass, each row gets the sum of its gradients on all ranks.
         """
         if not self.are_several:
             return rows
@@ -196,11 +198,11 @@ class Ranks:
         return min(self.num_processes, max(1, num_images // 2))
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their sums over the processes, the same bits on all of them."""
+        """Replace tensors of any shape by their sums over the processes, bit-identical on all."""
         self._exchange(tensors, lambda tensor: dist.all_reduce(tensor))
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace floating-point tensors by their means over the processes."""
+        """Replace floating-point tensors of any shape by their means over the processes."""
 
         def mean(tensor: Tensor) -> None:
             dist.all_reduce(tensor)
@@ -209,11 +211,11 @@ class Ranks:
         self._exchange(tensors, mean)
 
     def minimum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their least values over the processes."""
+        """Replace tensors of any shape by their least values over the processes."""
         self._exchange(tensors, lambda tensor: dist.all_reduce(tensor, dist.ReduceOp.MIN))
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by the first process's."""
+        """Replace tensors of any shape by those of the first process."""
         self._exchange(tensors, lambda tensor: dist.broadcast(tensor, 0))
 
     def barrier(self) -> None:
@@ -223,7 +225,7 @@ class Ranks:
 
     @contextmanager
     def first_goes_ahead(self) -> Iterator[None]:
-        """Let the first process through the context before the others: it may fetch files."""
+        """Let the first process go through the context before the others: it may download files."""
         if not self.is_first:
             self.barrier()
         yield
@@ -234,25 +236,26 @@ class Ranks:
         """Return one process's value on every process.
 
         Args:
-            value: a tensor, none, a number or text, or a mapping or list of such values. The other
-                processes' own do not matter. They get tensors on the CPU and tuples as lists.
-            source: rank of the process that tells.
+            value: a tensor, ``None``, a number or text, or a mapping or list of such values. Ranks
+                other than the source may give anything; they get tensors on the CPU and tuples
+                as lists.
+            source: rank whose value is broadcast.
         """
         if not self.are_several:
             return value
-        data, tells = torch.empty(0, dtype=torch.uint8), self.rank == source
-        if tells:
+        data, is_source = torch.empty(0, dtype=torch.uint8), self.rank == source
+        if is_source:
             data = torch.frombuffer(bytearray(values.encode(value)), dtype=torch.uint8)
         size = torch.tensor(len(data))
         with self._needing_others():
             dist.broadcast(size, source)
-            if not tells:
+            if not is_source:
                 data = torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(data, source)
-        return value if tells else values.decode(data.numpy().tobytes(), "what was told")
+        return value if is_source else values.decode(data.numpy().tobytes(), "a broadcast value")
 
     def _exchange(self, tensors: Sequence[Tensor], work: Callable[[Tensor], object]) -> None:
-        """Do a collective's work on tensors as on one; it may change what it is given."""
+        """Run a collective on the tensors joined to one of each dtype and device."""
         if not self.are_several:
             return
         with torch.no_grad():
@@ -267,13 +270,13 @@ class Ranks:
 
 
 class _Gathered(torch.autograd.Function):
-    """Rows of all processes; the gradients of all of them come back to each row's process."""
+    """Rows of all processes; in the backward pass, each row gets its gradients from all ranks."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, place: slice | None, total: int, ranks: Ranks) -> Tensor:  # noqa: ANN401 - torch's
         ctx.place, ctx.ranks, ctx.num_rows = place, ranks, len(rows)
         everyone = rows.new_zeros((total, *rows.shape[1:]))
-        # Rows that are borrowed from another process are that one's to give.
+        # Borrowed rows are given by the process that they belong to.
         if place is not None:
             everyone[place] = rows
         ranks.sum([everyone])

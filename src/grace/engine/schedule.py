@@ -1,4 +1,4 @@
-"""Learning rates of a recipe, as a list: nothing to step, nothing to save."""
+"""The learning rates of a recipe, as a list."""
 
 import math
 

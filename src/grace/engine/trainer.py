@@ -1,4 +1,4 @@
-"""The trainer: carries out phases and sweeps. The only epoch loop of the package."""
+"""The trainer: runs phases and sweeps. The only epoch loop of the package."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,21 +19,21 @@ from grace.engine import parts as graph
 from grace.engine.batch_norm import synchronised
 from grace.engine.checkpoint import Snapshot, SnapshotStore, SweepResult
 from grace.engine.device import Device
+from grace.engine.forward_backward import BatchRows, ForwardBackward
 from grace.engine.loss_meter import LossMeter
 from grace.engine.loss_meter import NonFiniteLossError as NonFiniteLossError
 from grace.engine.parts import Forward
-from grace.engine.passes import BatchRows, Passes
 from grace.engine.phase import GradientSweep, Loss, Parts, Phase, PhaseResult, Rounds, Sweep, Work
+from grace.engine.phase_run import PhaseRun, average_buffers, restored, snapshot
 from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
-from grace.engine.steps import PhaseRun, average_buffers, restored, snapshot
 from grace.engine.work import Seconds, WorkDone
 from grace.networks.folding import folded
 from grace.randomness import generator, seeded_globally
 from grace.text.refusals import GraceError
 
-Told = TypeVar("Told", SweepResult, Snapshot)
+Shared = TypeVar("Shared", SweepResult, Snapshot)
 
 
 def _forward(module: nn.Module, *inputs: Any) -> Any:  # noqa: ANN401 - as the module gives
@@ -42,19 +42,19 @@ def _forward(module: nn.Module, *inputs: Any) -> Any:  # noqa: ANN401 - as the m
 
 @final
 class Trainer:
-    """Carries out phases and sweeps on one device.
+    """Runs phases and sweeps on one device.
 
-    With several processes, each with a trainer of its own, all are given the same work in the same
-    order. They share out the batches of phases and gradient sweeps; other sweeps are the first
-    one's, which tells the others what they gave: where rounding could differ between GPUs, no two
-    processes ever decide differently.
+    With several processes, each has a trainer, and all trainers get the same work in the same
+    order. They share the batches of phases and gradient sweeps. Other sweeps run on the first
+    process, which broadcasts the result: rounding differs between GPUs, and all processes must
+    take the same decisions.
 
     Args:
         settings: device, precision, layout, compilation.
         augmentation: training augmentation and test transform of the data.
         data_seed: seed of image order and augmentation.
-        progress: told about every phase, epoch and sweep.
-        ranks: the processes that do the work together; none for this one alone.
+        progress: gets every phase, epoch and sweep; ``None`` shows nothing.
+        ranks: the processes that share the work; ``None``: this process alone.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Trainer:
         self.device = Device.from_settings(settings)
         self.progress: Progress = progress or Silence()
         self.observers: list[Observer] = []
-        """Told about every piece of work before and after it is done."""
+        """Called before and after every phase and sweep, and after every epoch."""
         self.work: list[WorkDone] = []
         self.ranks = ranks or Ranks()
         self._settings = settings
@@ -78,15 +78,17 @@ class Trainer:
         self._folded: dict[int, tuple[nn.Module, nn.Module]] = {}
 
     def start_task(self, number: int) -> None:
-        """Name the task that the next phases belong to: it seeds their draws."""
+        """Set the number of the task that comes next: it seeds the draws of its phases."""
         self._task = number
         self.work = []
         self._folded = {}
 
     def run(self, item: Work, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
-        """Carry out and note what a method yielded; return its result or value.
+        """Run what a method yielded; return its result.
 
-        A keeper makes a phase go on from its last snapshot.
+        Args:
+            item: a phase or sweep.
+            keeper: stores snapshots; a phase goes on from its last one.
         """
         self._tell_start(item)
         return self._tell_end(item, self._carried_out(item, keeper))
@@ -107,7 +109,7 @@ class Trainer:
         known: SweepResult | None = None
         if isinstance(item, Sweep) and self.ranks.is_first:
             known = SweepResult(self.sweep(item), time.perf_counter() - started, {})
-        # The first process may have found what an earlier one did.
+        # The first process may have found the saved result of an earlier run.
         known = self._agreed(SweepResult, known)
         if known is not None:
             return self._taken(item, known)
@@ -119,13 +121,13 @@ class Trainer:
         return result
 
     def recall(self, item: Sweep | GradientSweep, known: SweepResult) -> Any:  # noqa: ANN401
-        """Note what a sweep gave an earlier process instead of doing it again; return it.
+        """Use the saved result of a sweep instead of running it again; return it.
 
-        With several processes this is the first one's to call: the others ``run`` the sweep, and
-        hear of it there.
+        With several processes, the first process calls this; the others call ``run`` and get the
+        result by its broadcast.
 
         Raises:
-            ValueError: if its buffers are not those of the sweep; nothing has happened then.
+            GraceError: if the saved buffers do not fit the sweep; nothing has changed then.
         """
         self._tell_start(item)
         result = self._taken(item, known, known.seconds)
@@ -139,8 +141,8 @@ class Trainer:
         self.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
         return known.value
 
-    def _agreed(self, kind: type[Told], own: Told | None) -> Told | None:
-        """Hear what the first process found."""
+    def _agreed(self, kind: type[Shared], own: Shared | None) -> Shared | None:
+        """Return the value of the first process."""
         if not self.ranks.are_several:
             return own
         facts = self.ranks.broadcast_value(vars(own) if own is not None else None)
@@ -149,7 +151,7 @@ class Trainer:
     def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
         """Pass over data once, in eval mode and order; return the reducer's value.
 
-        Every process that calls this does it alone.
+        Each process that calls this does the whole sweep itself.
         """
         self.progress.sweep_started(sweep.name, len(sweep.data))
         modules = {name: self._frozen(part.module) for name, part in sweep.parts.items()}
@@ -167,7 +169,7 @@ class Trainer:
         return sweep.reducer.result()
 
     def _frozen(self, module: nn.Module) -> nn.Module:
-        """Fold a module once for as long as nothing trains; without batch norm it serves itself."""
+        """Fold batch norm into a module's convolutions, once as long as nothing trains."""
         if not any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
             return module
         # The entry keeps the module alive, so that no other can take its id.
@@ -189,7 +191,7 @@ class Trainer:
         )
 
     def differentiate(self, sweep: GradientSweep, seconds: Seconds) -> Any:  # noqa: ANN401
-        """Pass over data once in train mode without stepping; return the reducer's value.
+        """Compute gradients in one pass in train mode, without a step; return the reducer's value.
 
         In float32 whatever the precision of training: squares of gradients leave float16's range.
 
@@ -198,16 +200,16 @@ class Trainer:
         """
         assert len(sweep.data) > 0, f"sweep {sweep.name} has no data"
         self.progress.sweep_started(sweep.name, len(sweep.data))
-        self._folded = {}  # What was folded is about to move.
+        self._folded = {}  # Folded copies are about to be outdated.
         device = replace(self.device, precision=torch.float32)
         meter = LossMeter(device.torch_device, self.ranks)
         data = self._on_device(sweep.data)
         batches = self._epoch_batches(sweep.name, 0, data, sweep.batch_size, self._augmentation)
         with self._training(sweep.parts), self._dropout(sweep.name, 0):
             modules = self._modules(sweep.parts)
-            passes = Passes(sweep, modules, device, _forward, seconds, self.ranks)
+            passes = ForwardBackward(sweep, modules, device, _forward, seconds, self.ranks)
             draws = self._draws("objective", sweep.name, 0)
-            for losses, num_images in passes.over(batches, 0, draws):
+            for losses, num_images in passes.run(batches, 0, draws):
                 gradients = passes.gradients()
                 sweep.reducer.update(gradients)
                 norm = torch.nn.utils.get_total_norm(gradients.values())
@@ -217,10 +219,14 @@ class Trainer:
         return sweep.reducer.result()
 
     def restore_buffers(self, sweep: GradientSweep, buffers: Mapping[str, Tensor]) -> None:
-        """Leave the modules as a finished gradient sweep left them, instead of doing it again.
+        """Set the modules' buffers as a finished gradient sweep had left them.
+
+        Args:
+            sweep: that is not run again.
+            buffers: saved tensors by name, each in the shape of the module's own.
 
         Raises:
-            ValueError: if these are not its buffers; the modules are then as they were.
+            GraceError: if they do not fit the sweep; the modules have not changed then.
         """
         own = graph.named_buffers(sweep.parts)
         forms = [{n: (t.shape, t.dtype) for n, t in of.items()} for of in (own, buffers)]
@@ -231,15 +237,14 @@ class Trainer:
             buffer.copy_(buffers[name])
 
     def optimise(self, work: Phase | Rounds, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401
-        """Train what the phases of some work train for all epochs of their recipes; note it.
+        """Train a phase, or several in turn, for all epochs of its recipe.
 
         Args:
-            work: a phase, or phases of which each does an epoch in turn.
-            keeper: where its snapshots are found and left; the epochs of one that is found are
-                not done again.
+            work: a phase, or phases that take turns.
+            keeper: stores snapshots; training goes on after the epochs of the last one.
 
         Returns:
-            The phase's result, or one of each of the phases.
+            The phase's result, or a list with a result of each phase.
 
         Raises:
             NonFiniteLossError: naming phase, epoch, batch and loss, at the end of that epoch.
@@ -256,7 +261,7 @@ class Trainer:
         for epoch in range(first, epochs):
             for run in runs:
                 if len(runs) > 1:
-                    self._unfold(work.phases)  # Another phase has trained what this one only runs.
+                    self._unfold(work.phases)  # Another phase has trained parts frozen here.
                     run.use(self._modules(run.phase.parts))
                 self._epoch(run, epoch)
             if keeper and epoch + 1 < epochs:
@@ -280,7 +285,7 @@ class Trainer:
         return PhaseRun(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
 
     def _epoch(self, run: PhaseRun, epoch: int) -> None:
-        """Take one epoch's steps of a phase, and tell of it."""
+        """Train a phase for one epoch, and report it."""
         phase, recipe = run.phase, run.phase.recipe
         augmentation = self._augmentation
         if phase.augmentation is not None:
@@ -300,14 +305,14 @@ class Trainer:
             observer.epoch_finished(phase, epoch + 1, losses)
 
     def _unfold(self, phases: Sequence[Phase]) -> None:
-        """Keep the folded copies of what none of these phases may change, and no others."""
+        """Drop the folded copies of all modules but those that no phase changes."""
         parts = [part for phase in phases for part in phase.parts.values()]
         moving = {id(part.module) for part in parts if part.changes}
         idle = {id(part.module) for part in parts} - moving
         self._folded = {key: entry for key, entry in self._folded.items() if key in idle}
 
     def _modules(self, parts: Parts) -> dict[str, nn.Module]:
-        """Choose what to run for every part: itself where it may change, else a folded copy."""
+        """Choose the module to run for every part: its own if it changes, else a folded copy."""
         return {
             name: part.module if part.changes else self._frozen(part.module)
             for name, part in parts.items()
@@ -322,7 +327,7 @@ class Trainer:
         augmentation: Augmentation,
         views: int = 1,
     ) -> Iterator[BatchRows]:
-        """Give this process's rows of every batch."""
+        """Yield this process's rows of every batch of an epoch."""
         sizes = batch_sizes(len(data), batch_size)
         batches = epoch_batches(
             data,
@@ -341,7 +346,7 @@ class Trainer:
         return generator(self._data_seed, purpose, self._task, name, epoch)
 
     def _dropout(self, name: str, epoch: int) -> AbstractContextManager[None]:
-        """Seed torch's global generator, from which dropout draws, in each process anew."""
+        """Seed torch's global generator, from which dropout draws, differently in each process."""
         others = [self.ranks.rank] if self.ranks.rank else []
         return seeded_globally(self._data_seed, "dropout", self._task, name, epoch, *others)
 

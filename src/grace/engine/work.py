@@ -1,4 +1,4 @@
-"""What work costs, for records. Torch-free."""
+"""The cost of phases and sweeps, for records. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from typing import final
 @final
 @dataclass
 class Seconds:
-    """Where the time of a phase or sweep went, in seconds.
+    """The time of a phase or sweep, in seconds.
 
-    On a GPU, work is queued: the parts tell when it was queued, only ``total`` is exact.
+    On a GPU, work is queued: only ``total`` is exact, the other numbers say when it was queued.
     """
 
     data: float = 0.0
@@ -18,13 +18,13 @@ class Seconds:
     training: float = 0.0
     total: float = 0.0
     earlier: float = 0.0
-    """Of the total, what another process had spent: it was interrupted, or shares its result."""
+    """Part of the total that another process had spent: an interrupted one, or another run."""
 
 
 @final
 @dataclass
 class WorkDone:
-    """What one phase or sweep of the current task cost, for the record."""
+    """The cost of one phase or sweep of the current task."""
 
     name: str
     epochs: int
@@ -32,4 +32,4 @@ class WorkDone:
     losses: Mapping[str, float] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=Seconds)
     is_shared: bool = False
-    """Whether another learner did it, whose outcome was taken over."""
+    """True if another learner trained it and this one took the result."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from grace.engine.checkpoint import Snapshot, SweepResult
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
-from grace.engine.steps import PHASE_STATE
+from grace.engine.phase_run import PHASE_STATE
 from grace.engine.trainer import Trainer
 from grace.storage import atomic, strict_json, tensors
 from grace.storage.memory import memory_bytes

@@ -43,7 +43,8 @@ from grace.learner.update_input import (
     class_indices,
     split_validation,
 )
-from grace.methods.base import Classifier, Method, Outcome
+from grace.methods.classifier import Classifier
+from grace.methods.method import Method, Outcome
 from grace.methods.module_factory import ModuleFactory
 from grace.text.refusals import GraceError
 
@@ -250,8 +251,6 @@ class BaseLearner(ABC):
             number=number,
             data=data,
             new_classes=range(num_old, len(index)),
-            num_old_classes=num_old,
-            num_classes=len(index),
             is_last=given.is_last,
             forgotten=frozenset(self.forgotten - present),
         )
@@ -328,7 +327,7 @@ class BaseLearner(ABC):
         """Refuse a task that memory or ceiling cannot hold, and say what exemplars may take."""
         memory, traits = self.method.memory, self.settings.method.traits
         wants = traits.memory != "none"
-        if memory.keep_all and self.history and len(memory.classes) < task.num_live_old:
+        if memory.keep_all and self.history and len(memory.classes) < task.num_old_remembered:
             raise GraceError(
                 f"a saved {self.settings.method.name} learner does not have the images it learnt "
                 "from and cannot go on",
@@ -345,14 +344,14 @@ class BaseLearner(ABC):
             kept = self.settings.memory
             keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
             self._ceiling.check(
-                self.method.kept.bytes_after(task.num_classes, int(grows)),
-                task.num_live if keeps_any else 0,
+                self.method.state.bytes_after(task.num_classes, int(grows)),
+                task.num_remembered if keeps_any else 0,
                 held_out.num_bytes,
                 reserved,
             )
             memory.room = self._ceiling.room(held_out.num_bytes, reserved)
         if wants:
-            memory.quota(task.num_live)
+            memory.quota(task.num_remembered)
 
     def _accuracy(self, held_out: HeldOut, classes: set[int]) -> float | None:
         classifier = next(iter(self.method.classifiers().values()), None)
@@ -380,7 +379,7 @@ class BaseLearner(ABC):
         """
         for index in self.forgotten:
             self.method.memory.forget(index)
-        self.method.kept.forget(self.forgotten)
+        self.method.state.forget(self.forgotten)
 
     def _remember(self) -> dict[str, Any]:
         # Exemplars and the factory are shared with the copy: updates never write into them.

@@ -11,7 +11,7 @@ from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.phase import Part, Phase
 from grace.learner.learner import Learner
-from grace.methods.base import classification
+from grace.methods.classification import classification
 from grace.methods.planning import Coming
 
 
@@ -55,7 +55,7 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     pixels = most * channels * height * width
     num_classes = len(learner.class_names) + num_new
     num_more = int(learner.settings.method.traits.grows_every_task and not coming.is_first)
-    weights = method.kept.bytes_after(max(2, num_classes), num_more)
+    weights = method.state.bytes_after(max(2, num_classes), num_more)
     # The backup, the network under way and its momenta stand beside the network.
     return Estimate(
         images_per_second=images_per_second,

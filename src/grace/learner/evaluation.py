@@ -9,7 +9,7 @@ from grace.data.images import LabelledImages
 from grace.engine.parts import frozen
 from grace.engine.phase import Sweep
 from grace.engine.trainer import Trainer
-from grace.methods.base import Classifier
+from grace.methods.classifier import Classifier
 
 
 @final

@@ -12,7 +12,7 @@ from grace.engine.trainer import Trainer
 from grace.learner.evaluation import scores
 from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx
 from grace.learner.held_out import HeldOut
-from grace.methods.base import Method
+from grace.methods.method import Method
 from grace.randomness import generator
 
 

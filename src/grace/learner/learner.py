@@ -390,8 +390,8 @@ class Learner(BaseLearner):
         before = self._remember()
         try:
             with saving.told_of(document, home):
-                self.method.kept.restore(state, len(document.class_names))
-                self.method.kept.refuse_unfit(document.shape)
+                self.method.state.restore(state, len(document.class_names))
+                self.method.state.refuse_unfit(document.shape)
             self.method.memory.restore(exemplars, document.original_counts)
             self.class_names = list(document.class_names)
             self.history = list(document.history)

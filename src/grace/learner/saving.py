@@ -19,8 +19,9 @@ from grace.data.images import TensorImages
 from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
-from grace.methods.base import Method
-from grace.methods.kept import MethodState, Parts
+from grace.methods.method import Method
+from grace.methods.slots import Parts
+from grace.methods.state import MethodState
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
@@ -68,7 +69,7 @@ def _objects_of(contents: Contents) -> _Objects:
             exemplars[index] = {"images": images.pixels}
     familiarities = contents.familiarities
     return _Objects(
-        parts=method.kept.state().parts,
+        parts=method.state.collect().parts,
         exemplars=exemplars,
         validation={i: {"images": held_out.of_class(i).pixels} for i in held_out.classes},
         calibration={"familiarities": familiarities} if len(familiarities) else None,
@@ -107,7 +108,7 @@ def to_document(
         std=contents.std,
         class_names=tuple(contents.class_names),
         forgotten=tuple(sorted(contents.forgotten)),
-        values=dict(contents.method.kept.state().values),
+        values=dict(contents.method.state.collect().values),
         parts={name: put(part) for name, part in objects.parts.items()},
         original_counts=dict(contents.method.memory.original_counts),
         exemplars={index: put(images) for index, images in objects.exemplars.items()},

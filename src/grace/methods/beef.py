@@ -33,13 +33,15 @@ from grace.configs.recipe import Recipe
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Part, Phase
-from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
+from grace.methods.classification import classification
 from grace.methods.energies import module_objective
 from grace.methods.fusion import Fusion, affine
-from grace.methods.herding import balanced
-from grace.methods.kept import Values
+from grace.methods.herding import balanced, balanced_size
+from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.network_parts import frozen_network, trained_network
 from grace.methods.planning import Coming, PlannedPhase
+from grace.methods.state import StateValues
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import Head
@@ -47,7 +49,7 @@ from grace.objectives.energy import module_labels
 
 
 @final
-class BeefValues(Values):
+class BeefValues(StateValues):
     """What BEEF knows beside its tensors."""
 
     class_counts: list[int] = Field(default_factory=list)
@@ -69,12 +71,12 @@ class Beef(Method[BeefSettings]):
         self, settings: BeefSettings, factory: ModuleFactory, memory: ExemplarMemory
     ) -> None:
         super().__init__(settings, factory, memory)
-        self.values = self.kept.values(BeefValues())
+        self.values = self.state.add_values(BeefValues())
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
         self.network = self.fresh_network(task)
-        yield self._module_phase("base", self.settings.base, task, single(self.network))
+        yield self._module_phase("base", self.settings.base, task, trained_network(self.network))
         self.values.class_counts = [task.num_classes]
         return Outcome(verdict="base")
 
@@ -163,10 +165,7 @@ class Beef(Method[BeefSettings]):
         if coming.is_first:
             return found
         moving = count - 1 if settings.old_batch_norm == "train" else 0
-        memory = self.memory
-        quota = max((len(memory.of_class(index)) for index in memory.classes), default=0)
-        chosen = min(coming.num_new * quota, coming.num_images) if quota else coming.num_images
-        num_images = coming.num_kept + chosen
+        num_images = balanced_size(self.memory, coming)
         return [
             replace(found[0], frozen=moving),
             replace(found[1], num_images=num_images, trained=0, frozen=count + 1),

@@ -5,7 +5,8 @@ import torch
 from grace.configs.methods import GraceSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.base import Method, Steps, frozen_network
+from grace.methods.method import Method, Steps
+from grace.methods.network_parts import frozen_network
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, align_weights
@@ -40,7 +41,7 @@ def compress(
         student=student,
         head=head,
         num_replaced=2,
-        share=distillation_share(task.num_live_old, task.num_live),
+        share=distillation_share(task.num_old_remembered, task.num_remembered),
     )
     align_weights(head, task.num_new_classes)
     return ExpandableNetwork([*fixed, student], head)

@@ -30,8 +30,9 @@ from grace.configs.methods import CreateSettings
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective, Part
-from grace.methods.base import Method, Outcome, Steps, frozen_network
-from grace.methods.herding import balanced
+from grace.methods.herding import balanced, balanced_size
+from grace.methods.method import Method, Outcome, Steps
+from grace.methods.network_parts import frozen_network
 from grace.methods.planning import Coming, PlannedPhase
 from grace.networks.autoencoders import AutoEncoders
 from grace.networks.expandable import copy_of
@@ -58,7 +59,7 @@ class Create(Method[CreateSettings]):
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         settings, data = self.settings, self.with_exemplars(task)
-        teacher = copy_of(self.network) if task.num_live_old else None
+        teacher = copy_of(self.network) if task.num_old_remembered else None
         old = {} if teacher is None else frozen_network(teacher)
         self.grow_head(task)
         objective = self._objective(task, distils=teacher is not None)
@@ -87,7 +88,7 @@ class Create(Method[CreateSettings]):
                 batch.everyone(head.encode(batch["backbone.0"])),
                 batch.everyone(labels),
                 batch.everyone(confusion),
-                task.num_live,
+                task.num_remembered,
                 settings.contrast_temperature,
                 settings.contrast_base_temperature,
             )
@@ -96,7 +97,7 @@ class Create(Method[CreateSettings]):
                 "contrast": Loss(contrast, settings.contrast_weight, over="batch"),
             }
             if distils:
-                old_scores, temperature = scores[:, : task.num_old_classes], settings.temperature
+                old_scores, temperature = scores[:, : task.num_old_outputs], settings.temperature
                 kept = soft_distillation(old_scores, batch["old.head"], temperature)
                 weight = settings.distillation_weight * temperature**2
                 losses["distillation"] = Loss(kept, weight)
@@ -135,8 +136,6 @@ class Create(Method[CreateSettings]):
         plan = super().plan(coming)
         if coming.is_first:
             return plan
-        memory = self.memory
-        quota = max((len(memory.of_class(index)) for index in memory.classes), default=0)
-        chosen = min(coming.num_new * quota, coming.num_images)
-        balance = replace(plan[1], num_images=coming.num_kept + chosen, trained=0, frozen=2)
-        return [plan[0], balance] if quota else plan[:1]
+        num_images = balanced_size(self.memory, coming)
+        balance = replace(plan[1], num_images=num_images, trained=0, frozen=2)
+        return [plan[0], balance] if len(self.memory) else plan[:1]

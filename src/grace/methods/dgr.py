@@ -27,7 +27,8 @@ from grace.configs.methods import DGRSettings
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, LossGradients, Objective, Phase
-from grace.methods.base import Method, Outcome, Steps, frozen_network, single
+from grace.methods.method import Method, Outcome, Steps
+from grace.methods.network_parts import frozen_network, trained_network
 from grace.networks.expandable import copy_of
 from grace.objectives.imbalance import (
     distribution_aware_distillation,
@@ -121,7 +122,7 @@ class DGR(Method[DGRSettings]):
         learns, keeps = self._classification(counts), self._distillation(task, counts)
         phase = Phase(
             name="update",
-            parts=frozen_network(teacher) | single(self.network),
+            parts=frozen_network(teacher) | trained_network(self.network),
             objective=lambda batch: {**learns(batch), **keeps(batch)},
             recipe=self.settings.update,
             data=data,
@@ -130,7 +131,7 @@ class DGR(Method[DGRSettings]):
         return Outcome(verdict="update", reason="dgr keeps to one backbone")
 
     def _count(self, task: Task, data: LabelledImages) -> Counts:
-        num_old = task.num_old_classes
+        num_old = task.num_old_outputs
         present = torch.bincount(data.labels, minlength=task.num_classes)
         # This task's images of known classes are among these too.
         originals = self.memory.original_counts
@@ -157,10 +158,10 @@ class DGR(Method[DGRSettings]):
             evenness = torch.ones_like(evenness)
         growth = sqrt(counts.num_seen / counts.num_new) * settings.temperature**2
         if settings.distillation_by == "classes":
-            growth = task.num_live_old / task.num_new_classes
+            growth = task.num_old_remembered / task.num_new_classes
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            old, teacher = batch["head"][:, : task.num_old_classes], batch["old.head"]
+            old, teacher = batch["head"][:, : task.num_old_outputs], batch["old.head"]
             loss = distribution_aware_distillation(
                 old, teacher, direction, evenness, settings.temperature
             )
@@ -172,7 +173,7 @@ class DGR(Method[DGRSettings]):
         """Give a phase the rule, with γ = exp(−share of what was seen before), and Φ = 0."""
         share = counts.num_seen / (counts.num_seen + counts.num_new)
         if self.settings.discount_by == "classes":
-            share = task.num_live_old / task.num_live
+            share = task.num_old_remembered / task.num_remembered
         device = self.factory.device.torch_device
         old = torch.tensor(counts.old, dtype=torch.int64, device=device)
         new = torch.tensor(task.new_classes, dtype=torch.int64, device=device)

@@ -5,7 +5,8 @@ from typing import Any
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
-from grace.methods.base import Method, Steps, frozen_network, single
+from grace.methods.method import Method, Steps
+from grace.methods.network_parts import frozen_network, trained_network
 from grace.networks.expandable import copy_of
 from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import soft_distillation
@@ -30,7 +31,7 @@ def distil_old_self(
 
     def objective(batch: Batch) -> dict[str, Loss]:
         logits = batch["head"]
-        old_logits = logits[:, : task.num_old_classes]
+        old_logits = logits[:, : task.num_old_outputs]
         distillation = soft_distillation(old_logits, batch["old.head"], temperature)
         return {
             "classification": Loss(cross_entropy(logits, batch.labels), classification_weight),
@@ -39,7 +40,7 @@ def distil_old_self(
 
     yield Phase(
         name="update",
-        parts=frozen_network(teacher) | single(method.network),
+        parts=frozen_network(teacher) | trained_network(method.network),
         objective=objective,
         recipe=recipe,
         data=method.with_exemplars(task),

@@ -25,9 +25,10 @@ from grace.data.scenario import Task
 from grace.engine.parts import named_parameters
 from grace.engine.phase import Batch, GradientSweep, Loss, Phase
 from grace.engine.reducers import SquaredGradients
-from grace.methods.base import Method, Outcome, Steps, classification, single
+from grace.methods.classification import classification, new_class_loss
+from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
-from grace.methods.new_classes import new_class_loss
+from grace.methods.network_parts import trained_network
 from grace.objectives.importance import merged_importance, quadratic_penalty
 
 
@@ -40,7 +41,7 @@ class EWC(Method[EWCSettings]):
     ) -> None:
         super().__init__(settings, factory, memory)
         # The anchor needs no keeping: it is the network itself.
-        self.importance = self.kept.tensors_place(
+        self.importance = self.state.tensors_slot(
             "importance", _like_parameters, renamed={"head.0.": "head."}
         )
 
@@ -54,14 +55,14 @@ class EWC(Method[EWCSettings]):
     def later_task(self, task: Task) -> Steps[Outcome]:
         """L = CE(z[:, K_old:], y − K_old) + λ·Ω, with the present network as anchor."""
         importance = self.importance.value or {}
-        before = named_parameters(single(self.network))
+        before = named_parameters(trained_network(self.network))
         anchor = {name: value.detach().clone() for name, value in before.items()}
         self.grow_head(task)
-        parts = single(self.network)
+        parts = trained_network(self.network)
         parameters = named_parameters(parts)
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            loss = new_class_loss(batch["head"], batch.labels, task.num_old_classes)
+            loss = new_class_loss(batch["head"], batch.labels, task.num_old_outputs)
             penalty = quadratic_penalty(parameters, anchor, importance)
             weight = self.settings.penalty_weight
             return {"classification": loss, "penalty": Loss(penalty, weight, over="nothing")}
@@ -78,7 +79,7 @@ class EWC(Method[EWCSettings]):
 
     def _estimate_importance(self, task: Task, batch_size: int) -> Steps[None]:
         """F_new = min(mean over batches of (∂CE/∂θ)², limit), merged by numbers of classes."""
-        parts = single(self.network)
+        parts = trained_network(self.network)
         squares = yield GradientSweep(
             name="fisher",
             parts=parts,
@@ -93,7 +94,7 @@ class EWC(Method[EWCSettings]):
             name: torch.empty_like(value).copy_(squares[name]).clamp_(max=limit)
             for name, value in named_parameters(parts).items()
         }
-        share = task.num_live_old / task.num_live
+        share = task.num_old_remembered / task.num_remembered
         self.importance.value = merged_importance(self.importance.value or {}, fresh, share)
 
 

@@ -7,8 +7,8 @@ from typing_extensions import override
 from grace.configs.methods import FinetuneSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss
-from grace.methods.base import Method, Outcome, Steps
-from grace.methods.new_classes import new_class_loss
+from grace.methods.classification import new_class_loss
+from grace.methods.method import Method, Outcome, Steps
 
 
 @final
@@ -23,7 +23,7 @@ class Finetune(Method[FinetuneSettings]):
         self.grow_head(task)
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            loss = new_class_loss(batch["head"], batch.labels, task.num_old_classes)
+            loss = new_class_loss(batch["head"], batch.labels, task.num_old_outputs)
             return {"classification": loss}
 
         yield self.classification_phase("update", self.settings.update, task.data, objective)

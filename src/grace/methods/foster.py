@@ -25,10 +25,11 @@ from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.base import Classifier, Method, Outcome, Steps, frozen_network
-from grace.methods.kept import NetworkPlace
+from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.network_parts import frozen_network
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
+from grace.methods.slots import NetworkSlot
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.objectives.balancing import effective_number_weights
 from grace.objectives.classification import cross_entropy
@@ -45,9 +46,9 @@ class Foster(Method[FosterSettings]):
         super().__init__(settings, factory, memory)
         self._keeps_teacher = memory.settings.max_mb is None
         self.teacher = (
-            self.kept.network_place("teacher.", num_more=1)
+            self.state.network_slot("teacher.", num_more=1)
             if self._keeps_teacher
-            else NetworkPlace("teacher.", factory)
+            else NetworkSlot("teacher.", factory)
         )
 
     @override
@@ -76,7 +77,7 @@ class Foster(Method[FosterSettings]):
         def objective(batch: Batch) -> dict[str, Loss]:
             logits, labels = batch["head"], batch.labels
             distillation = soft_distillation(
-                logits[:, : task.num_old_classes], batch["old.head"], settings.temperature
+                logits[:, : task.num_old_outputs], batch["old.head"], settings.temperature
             )
             return {
                 "classification": Loss(cross_entropy(logits / weights, labels)),

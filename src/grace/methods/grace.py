@@ -33,17 +33,17 @@ from grace.configs.methods import GraceSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Part, Sweep
-from grace.methods.base import Method, Outcome, Steps
 from grace.methods.compression import compress, distillation_phase
 from grace.methods.growth import grow
-from grace.methods.kept import Values
+from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
+from grace.methods.state import StateValues
 from grace.networks.expandable import ExpandableNetwork, copy_of
 
 
 @final
-class GraceValues(Values):
+class GraceValues(StateValues):
     """What GRACE knows beside its tensors."""
 
     compressions: int = Field(0, ge=0)
@@ -66,7 +66,7 @@ class Grace(Method[GraceSettings]):
         self, settings: GraceSettings, factory: ModuleFactory, memory: ExemplarMemory
     ) -> None:
         super().__init__(settings, factory, memory)
-        self.values = self.kept.values(GraceValues())
+        self.values = self.state.add_values(GraceValues())
 
     @property
     def threshold(self) -> Threshold:
@@ -156,10 +156,12 @@ class Grace(Method[GraceSettings]):
         given = {"average": 0.5, "merge": 1.0, "provisional": 0.0, "random": None}
         if self.settings.initialisation in given:
             return given[self.settings.initialisation]
-        new_images = int((task.data.labels >= task.num_old_classes).sum())
+        new_images = int((task.data.labels >= task.num_old_outputs).sum())
+        images_per_new_class = new_images // task.num_new_classes
+        images_per_old_class = len(self.memory) // max(1, task.num_old_remembered)
         return merge_weight(
             preservation(self.values.class_counts[-1], task.num_new_classes),
-            bias(new_images // task.num_new_classes, len(self.memory) // max(1, task.num_live_old)),
+            bias(images_per_new_class, images_per_old_class),
             self.settings.gamma,
         )
 

@@ -5,7 +5,8 @@ from typing import Any
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.base import Method, Steps, frozen_network
+from grace.methods.method import Method, Steps
+from grace.methods.network_parts import frozen_network
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import align_weights
 from grace.objectives.classification import auxiliary_labels, cross_entropy
@@ -50,7 +51,7 @@ def grow(
         parts["trunk"] = Part(trunk, trains=trains_trunk)
 
     def objective(batch: Batch) -> dict[str, Loss]:
-        targets = auxiliary_labels(batch.labels, task.num_old_classes)
+        targets = auxiliary_labels(batch.labels, task.num_old_outputs)
         return {
             "classification": Loss(cross_entropy(batch["head"], batch.labels)),
             "auxiliary": Loss(cross_entropy(batch["auxiliary"], targets), auxiliary_weight),

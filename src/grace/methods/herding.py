@@ -1,32 +1,90 @@
-"""Which images are kept of each class, and the class means that they give.
+"""Choice of the exemplars, class means of the exemplars, and class-balanced training sets.
 
 Herding picks, one after another, the image that brings the mean feature of those picked closest to
-the class's own mean (Rebuffi et al., "iCaRL", CVPR 2017, Algorithm 4).
+the class's own mean (Rebuffi et al., "iCaRL", CVPR 2017, Algorithm 4; docs/protocols.md#herding).
 
 Shapes: N images, D concatenated features, K classes.
 """
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
-from grace.data.memory import ExemplarMemory, class_mean, herd
+from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean
 from grace.data.scenario import Task
 from grace.engine.parts import frozen
 from grace.engine.phase import Sweep
 from grace.engine.reducers import Collect
+from grace.methods.classifier import Classifier
+from grace.methods.module_factory import Outline
+from grace.methods.planning import Coming
+from grace.methods.state import DeclaredState
 from grace.networks.expandable import ExpandableNetwork
+from grace.networks.heads import MASKED
 from grace.randomness import generator
+
+
+@final
+class ClassMeans:
+    """The class means of the exemplars, saved with the method: a classifier beside the head.
+
+    Args:
+        state: where the means are declared.
+        device: where they are stored.
+    """
+
+    def __init__(self, state: DeclaredState, device: torch.device) -> None:
+        self._device = device
+        self._slot = state.tensors_slot(
+            "class_means", _like_class_means, is_needed=False, has_class_rows=True
+        )
+
+    def update(
+        self, memory: ExemplarMemory, num_classes: int, network: ExpandableNetwork
+    ) -> Generator[Sweep, Any, None]:
+        """Compute the means (K, D) again with this network; a class without exemplars has 0.
+
+        Args:
+            memory: its exemplars are averaged.
+            num_classes: K, rows of the means.
+            network: gives the features.
+        """
+        exemplars = memory.data()
+        found = yield from features("class means", exemplars, network)
+        means = torch.zeros(num_classes, found.shape[1])
+        for index in memory.classes:
+            means[index] = class_mean(found[exemplars.labels == index])
+        self._slot.value = {"means": means.to(self._device)}
+
+    def classifier(self, backbones: Sequence[nn.Module]) -> Classifier | None:
+        """Return the nearest-mean classifier; ``None`` before the first update.
+
+        Classes without a mean get the score of a masked class.
+        """
+        if self._slot.value is None:
+            return None
+        means = self._slot.value["means"]
+        absent = means.norm(dim=1) == 0
+        return Classifier(
+            backbones,
+            lambda features: nearest_mean(features.float(), means).masked_fill(absent, MASKED),
+        )
 
 
 def features(
     name: str, data: LabelledImages, network: ExpandableNetwork
 ) -> Generator[Sweep, Any, Tensor]:
-    """Ask for a network's features (N, D) of images, through the test transform."""
+    """Yield a sweep over images with the test transform; return the network's features (N, D).
+
+    Args:
+        name: of the sweep.
+        data: N images.
+        network: its backbones' features are concatenated.
+    """
     sweep = Sweep(name=name, parts=frozen(network.extractors), data=data, reducer=Collect())
     found: Tensor = yield sweep
     return found
@@ -38,6 +96,12 @@ def update_exemplars(
     """Cut the exemplars of old classes to ``quota``, and herd those of the task's classes.
 
     A known class is herded from its stored and its new images together.
+
+    Args:
+        memory: is changed.
+        task: its images are candidates.
+        quota: exemplars per class. With more, fewer classes are forgotten and phases last longer.
+        network: its features are herded.
     """
     exemplars = memory.data()
     stored = torch.isin(exemplars.labels, torch.tensor(task.present_classes))
@@ -50,34 +114,21 @@ def update_exemplars(
         memory.store(index, candidates.images.subset(places), herd(found[places], quota))
 
 
-def class_means(
-    memory: ExemplarMemory, num_classes: int, network: ExpandableNetwork
-) -> Generator[Sweep, Any, Tensor]:
-    """Give the mean (K, D) of every class's exemplars; 0 of a class without any."""
-    exemplars = memory.data()
-    found = yield from features("class means", exemplars, network)
-    means = torch.zeros(num_classes, found.shape[1])
-    for index in memory.classes:
-        means[index] = class_mean(found[exemplars.labels == index])
-    return means
-
-
 def balanced(
     memory: ExemplarMemory, task: Task, network: ExpandableNetwork | None, seed: int
 ) -> Generator[Sweep, Any, LabelledImages]:
-    """Choose equally many images of every class: the exemplars, and as many of each new class.
+    """Choose equally many images of every class: all exemplars, and as many of each new class.
 
-    The number is that of the stored exemplars of the old class that has most; classes with fewer
-    images give all they have.
+    The number is that of the old class with the most exemplars; a class with fewer images gives
+    all it has. Without exemplars every image is chosen.
 
     Args:
-        memory: as the last task left it.
-        task: of which images are chosen.
-        network: herds them by its features; none draws them uniformly.
+        memory: the exemplars, as the last task left them.
+        task: images of its new classes are chosen.
+        network: herds them by its features; ``None``: they are drawn uniformly.
         seed: of that draw.
     """
-    exemplars = memory.data()
-    quota = max((len(memory.of_class(index)) for index in memory.classes), default=len(task.data))
+    count = memory.largest_class or len(task.data)
     chosen = []
     found = None
     if network is not None:
@@ -85,9 +136,21 @@ def balanced(
     for index in task.new_classes:
         places = (task.data.labels == index).nonzero().flatten()
         if found is not None:
-            order = herd(found[places], quota)
+            order = herd(found[places], count)
         else:
             draws = generator(seed, "balanced", task.number, index)
-            order = torch.randperm(len(places), generator=draws)[:quota]
+            order = torch.randperm(len(places), generator=draws)[:count]
         chosen.append(task.data.subset(places[order]))
-    return concatenate([exemplars, *chosen])
+    return concatenate([memory.data(), *chosen])
+
+
+def balanced_size(memory: ExemplarMemory, coming: Coming) -> int:
+    """Estimate how many images ``balanced`` chooses, exemplars included, in a coming task."""
+    count = memory.largest_class
+    chosen = min(coming.num_new * count, coming.num_images) if count else coming.num_images
+    return coming.num_kept + chosen
+
+
+def _like_class_means(network: Outline) -> Mapping[str, Tensor]:
+    shape = (network.head.num_classes, network.feature_dim)
+    return {"means": torch.empty(shape, device="meta")}

@@ -18,8 +18,8 @@ from typing_extensions import override
 from grace.configs.methods import ICaRLSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.methods.base import Classifier, Method, Outcome, Steps
 from grace.methods.distilling import distil_old_self
+from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.text.refusals import GraceError
 

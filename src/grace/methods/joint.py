@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from grace.configs.methods import JointSettings
 from grace.data.scenario import Task
-from grace.methods.base import Method, Outcome, Steps
+from grace.methods.method import Method, Outcome, Steps
 from grace.methods.planning import Coming, PlannedPhase
 
 

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from grace.configs.methods import MemoSettings
 from grace.data.scenario import Task
-from grace.methods.base import Method, Outcome, Steps
 from grace.methods.growth import grow
+from grace.methods.method import Method, Outcome, Steps
 
 
 @final

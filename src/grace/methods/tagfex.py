@@ -1,21 +1,18 @@
-"""TagFex: DER beside a self-supervised network that all tasks go on to train.
+"""TagFex: DER beside a self-supervised network that every task goes on training.
 
-New backbones learn to be more than repetitions of the old ones: features of the task-agnostic
-network, learnt without labels, are merged with theirs by attention, and what the merged features
-tell is transferred to them. For predictions only the backbones stay.
+New backbones should not repeat the features of the old ones. So the features of a task-agnostic
+network, trained without labels, are merged with a new backbone's by attention, and what the merged
+features predict is transferred to it. Predictions use the backbones alone.
 
 Where this departs from the paper (Zheng et al., CVPR 2025) or fills its gaps:
 
-1. ``old_rows``: what the grown head's old rows weigh the new features with starts at zero, as the
-   authors release it; in PyCIL it is drawn at random.
-2. The merge attention has 8 heads for both backbones. Its number is published for ResNet-18 alone.
-   The projections of queries, keys and values have no biases.
-3. The last, incomplete batch of an epoch is trained on. The authors drop it on CIFAR (``drop_last``
-   in the recipes).
+1. ``old_rows``: in the grown head, old rows weigh new features with 0, as the authors release it;
+   in PyCIL these weights are drawn at random.
+2. The merge attention has 8 heads (published for ResNet-18 alone) and projections without biases.
+3. The last, incomplete batch is trained on. The authors drop it on CIFAR (``drop_last``).
 4. The predictor is made with the agnostic network in task 1, where nothing uses it.
-5. Projector, predictor and attention start as torch's layers do; the auxiliary head and the
-   classifier of merged features as all heads do.
-6. Without an image of a new class in a batch, CE_trans and L_transfer are 0.
+5. Projector, predictor and attention start as torch's layers do; heads start as all heads do.
+6. If a batch has no image of a new class, CE_trans and L_transfer are 0.
 7. With several processes, views are compared, and the transfer is gated, over the whole batch.
 8. The new backbone's batch-norm statistics start afresh.
 9. A task without a new class is refused: there is nothing to expand for.
@@ -35,8 +32,10 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Parts, Phase
 from grace.methods import guidance
-from grace.methods.base import Method, Outcome, Steps, classification, frozen_network, single
+from grace.methods.classification import classification
+from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.network_parts import frozen_network, trained_network
 from grace.methods.planning import Coming, PlannedPhase
 from grace.networks.agnostic import TaskAgnostic
 from grace.networks.backbone import Backbone
@@ -61,7 +60,7 @@ class TagFex(Method[TagFexSettings]):
         self, settings: TagFexSettings, factory: ModuleFactory, memory: ExemplarMemory
     ) -> None:
         super().__init__(settings, factory, memory)
-        self.agnostic = self.kept.module_place(
+        self.agnostic = self.state.module_slot(
             "agnostic",
             partial(guidance.fresh_agnostic, self.factory, settings, "restored"),
             partial(guidance.sketched_agnostic, self.factory, settings),
@@ -90,7 +89,7 @@ class TagFex(Method[TagFexSettings]):
         }
         yield Phase(
             name="base",
-            parts=single(self.network) | guide,
+            parts=trained_network(self.network) | guide,
             objective=objective,
             recipe=settings.base,
             data=task.data,
@@ -165,7 +164,8 @@ class TagFex(Method[TagFexSettings]):
 
 
 def _later_objective(settings: TagFexSettings, task: Task, batch: Batch) -> dict[str, Loss]:
-    num_old, kappa = task.num_old_classes, distillation_share(task.num_live_old, task.num_live)
+    num_old = task.num_old_outputs
+    kappa = distillation_share(task.num_old_remembered, task.num_remembered)
     views, predicted, before, logits, merged = (
         batch.everyone(batch[part].float())
         for part in ("projector", "predicted", "old.agnostic", "head", "merged")

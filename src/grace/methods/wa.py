@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from grace.configs.methods import WASettings
 from grace.data.scenario import Task
-from grace.methods.base import Method, Outcome, Steps
 from grace.methods.distilling import distil_old_self
+from grace.methods.method import Method, Outcome, Steps
 from grace.networks.heads import align_weights
 from grace.objectives.distillation import distillation_share
 
@@ -29,7 +29,7 @@ class WA(Method[WASettings]):
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        share = distillation_share(task.num_live_old, task.num_live)
+        share = distillation_share(task.num_old_remembered, task.num_remembered)
         yield from distil_old_self(
             self,
             task,

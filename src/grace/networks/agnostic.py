@@ -1,4 +1,4 @@
-"""The network that learns from two views of an image without its label. Shapes: d features."""
+"""The task-agnostic network: it learns from two views of an image without its label."""
 
 from typing import final
 
@@ -9,12 +9,12 @@ from grace.networks.backbone import Backbone
 
 @final
 class TaskAgnostic(nn.Module):
-    """A backbone with the two modules that its self-supervised losses compare features through.
+    """A backbone with the projector and the predictor of its self-supervised losses.
 
     Args:
         backbone: images → features of width d.
-        projector_width: h, hidden units of the projector.
-        embedding_width: o, what the projector gives.
+        projector_width: h, hidden units of the projector. More: slower, and more memory.
+        embedding_width: o, outputs of the projector, in which views are compared.
     """
 
     def __init__(self, backbone: Backbone, projector_width: int, embedding_width: int) -> None:
@@ -26,6 +26,6 @@ class TaskAgnostic(nn.Module):
             nn.ReLU(),
             nn.Linear(projector_width, embedding_width),
         )
-        """Features → what views are compared by, d → h → o."""
+        """Features → embeddings, d → h → o."""
         self.predictor = nn.Linear(width, width)
-        """Present features → those that the network had before the task, d → d."""
+        """Features → features of the network from before the task, d → d."""

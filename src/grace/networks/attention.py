@@ -14,10 +14,10 @@ from grace.text.refusals import GraceError
 
 @final
 class Pick(nn.Module):
-    """Picks one of several outputs of the part before it.
+    """Returns one of several outputs of the part before it.
 
     Args:
-        place: which, from 0.
+        place: index of the output, from 0.
     """
 
     def __init__(self, place: int) -> None:
@@ -26,16 +26,16 @@ class Pick(nn.Module):
 
     @override
     def forward(self, outputs: tuple[Tensor, ...]) -> Tensor:
-        """Return the output at the place."""
+        """Return the chosen output, of any shape."""
         return outputs[self._place]
 
 
 def tokens(last_map: Tensor) -> Tensor:
-    """Make tokens (B, N, d) of a backbone's last map.
+    """Reshape a backbone's last map to tokens (B, N, d).
 
     Args:
-        last_map: (B, c, h, w), whose h·w places are tokens of width c; (B, N, d), which are tokens
-            already; or (B, d), a single token.
+        last_map: (B, c, h, w), whose h·w positions become tokens of width c; (B, N, d), already
+            tokens; or (B, d), one token.
     """
     if last_map.dim() == 4:
         return last_map.flatten(2).transpose(1, 2)
@@ -44,22 +44,22 @@ def tokens(last_map: Tensor) -> Tensor:
 
 @final
 class MergeAttention(nn.Module):
-    """Lets the tokens of one map gather from their own and from another's, then averages them.
+    """Merges two maps: tokens of one attend to the tokens of both, and are averaged.
 
     With s the specific and a the agnostic tokens, each after a layer norm of its own:
 
         Q = s W_q,   K = [a W_ka ; s W_ks],   V = [a W_va ; s W_vs],
         merged = mean over the tokens of s of softmax(Q Kᵀ / sqrt(d / heads)) V,
 
-    by heads, whose outputs stand side by side. The projections have no biases, and none follows.
-    No gradient goes back into a.
+    by heads, whose outputs are concatenated. The projections have no biases, and there is no output
+    projection. No gradient flows back into a.
 
     Args:
         width: d of the tokens of both maps.
-        num_heads: heads, a divisor of d.
+        num_heads: heads, a divisor of d. More heads: each sees fewer dimensions.
 
     Raises:
-        ValueError: if the heads cannot share the width evenly.
+        GraceError: if the number of heads does not divide the width.
 
     Source: Zheng et al., "Task-Agnostic Guided Feature Expansion for Class-Incremental Learning"
     (CVPR 2025).
@@ -83,7 +83,7 @@ class MergeAttention(nn.Module):
 
     @override
     def forward(self, agnostic: Tensor, specific: Tensor) -> Tensor:
-        """Map two last maps of equally many channels to one vector (B, d) per image."""
+        """Map two last maps (B, c, h, w) of equally many channels to a vector per image, (B, d)."""
         other = self.agnostic_norm(tokens(agnostic.detach()))
         own = self.specific_norm(tokens(specific))
         queries = self._by_head(self.query(own))

@@ -14,7 +14,7 @@ from grace.networks.heads import Head
 
 @final
 class AutoEncoders(Head):
-    """One small auto-encoder without biases for every class, all of them in two tensors.
+    """One small auto-encoder without biases for every class, stored in two tensors.
 
     ``h_c = tanh(W_c φ)``, ``φ̂_c = tanh(V_c h_c)``, ``e_c = clamp(−s·‖φ̂_c − φ‖₁, ±limit)``. Each
     number starts as PyTorch draws a 1×1 convolution: U(−1/√n, 1/√n) with n inputs, which are D for
@@ -23,10 +23,10 @@ class AutoEncoders(Head):
     Args:
         in_features: width D of the features.
         num_classes: number of auto-encoders K.
-        generator: CPU generator that draws the weights; none leaves them undrawn.
-        latent_dim: H.
-        scale: s.
-        limit: largest size of a score.
+        generator: CPU generator that draws the weights; ``None`` leaves them undrawn.
+        latent_dim: H. More: better reconstructions, and more parameters per class.
+        scale: s. Higher: scores differ more.
+        limit: largest absolute score.
 
     Source: Chen et al., "CREATE" (CVPR 2025, arXiv:2503.17677).
     """
@@ -74,7 +74,7 @@ class AutoEncoders(Head):
     def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
         """Make a head of more auto-encoders that keeps this one's exactly.
 
-        The others, and what wider features add to the old ones, are fresh draws.
+        New auto-encoders, and the rows of wider features in old ones, are fresh draws.
 
         Args:
             in_features: width D, at least this one's.

@@ -1,4 +1,4 @@
-"""What a backbone is: stages that map images to feature maps, and a pool that makes features.
+"""A backbone: stages that map images to feature maps, and a pool that makes features.
 
 Shapes: B images, C channels, H×W pixels, c channels of h×w in a map, d features.
 """
@@ -14,17 +14,17 @@ class Backbone(nn.Module, ABC):
     """A sequence of stages, ``pool(stage_m(… stage_1(stem(images))))``.
 
     A *map* is the output of a stage before any pooling to a vector: (B, c, h, w). Transformers have
-    one stage, whose map is all tokens (B, T, d), the class token included where there is one; their
-    pool picks the feature from the tokens. A few models of timm give neither; their one map is the
+    one stage, whose map is all tokens (B, T, d), the class token included if there is one; their
+    pool makes the features from the tokens. A few models of timm give neither; their one map is the
     feature vector (B, d) itself, and their pool changes nothing. A method that needs (B, c, h, w)
-    must therefore look at the number of dimensions.
+    must therefore check the number of dimensions.
 
     Two backbones can be merged when their parameters agree in names and shapes. Every subclass
     sets the four fields in its ``__init__``.
     """
 
     name: str
-    """What the setting ``backbone.name`` calls it."""
+    """Value of the setting ``backbone.name``."""
     feature_dim: int
     """Width d of the features."""
     map_channels: tuple[int, ...]
@@ -36,7 +36,7 @@ class Backbone(nn.Module, ABC):
     def stages(self) -> tuple[nn.Module, ...]:
         """Return the stages in order: the stem with its pooling, stage 1, …, stage m.
 
-        Each reads the map of the one before it, the first reads images. They share this backbone's
+        The first reads images, each other one the map before it. They share this backbone's
         parameters.
         """
 
@@ -56,7 +56,7 @@ class Backbone(nn.Module, ABC):
 
 @final
 class JoinedStage(nn.Sequential):
-    """A stage made of layers that stand side by side in their model, such as a ResNet's stem.
+    """A stage made of several layers of the model, such as a ResNet's stem.
 
     A trunk names these layers one by one (``branching.split``), as saved learners do.
     """
@@ -64,9 +64,9 @@ class JoinedStage(nn.Sequential):
 
 @final
 class WithMaps(nn.Module):
-    """Gives the features and the last map of one pass: ``(φ(x), maps(x)[-1])``.
+    """Returns features and last map together, ``(φ(x), maps(x)[-1])``.
 
-    Its parameters are those of the backbone, with ``backbone.`` in front of their names.
+    Its parameters are the backbone's; their names start with ``backbone.``.
 
     Args:
         backbone: shared, not copied.

@@ -1,4 +1,4 @@
-"""Backbones that differ in their last stages only: one trunk, and a branch for each of them.
+"""Backbones that share their first stages: one trunk, and a branch for each backbone.
 
 Shapes: B images, C channels, H×W pixels, c channels of h×w after the trunk, d features.
 """
@@ -16,10 +16,10 @@ from grace.text.refusals import GraceError
 
 @final
 class Branch(Backbone):
-    """The last stages of a backbone, which read what a trunk gives instead of images.
+    """The last stages of a backbone, which read the output of a trunk instead of images.
 
     Args:
-        backbone: that is cut; shared, not copied.
+        backbone: to cut; shared, not copied.
         at: index of its first stage that belongs to the branch.
     """
 
@@ -50,7 +50,7 @@ class Fork(nn.Module):
     """``[b₁(t(x)), …, b_n(t(x))]``: a trunk t, computed once for all branches.
 
     Args:
-        trunk: images → what the branches read.
+        trunk: images → input of the branches.
         branches: at least one.
     """
 
@@ -61,7 +61,7 @@ class Fork(nn.Module):
 
     @override
     def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) to the branches' features side by side, (B, Σd)."""
+        """Map images (B, C, H, W) to the concatenated features of all branches, (B, Σd)."""
         maps = self.trunk(images)
         return torch.cat([branch(maps) for branch in self.branches], dim=1)
 
@@ -79,7 +79,7 @@ def split(backbone: Backbone, at: int = -1) -> tuple[nn.Module, Branch]:
             would be empty.
 
     Raises:
-        ValueError: if there is no stage before the cut, or none behind it.
+        GraceError: if there is no stage before the cut, or none after it.
     """
     stages = backbone.stages()
     first = at if at >= 0 else len(stages) + at

@@ -1,4 +1,4 @@
-"""From the settings of a backbone to the backbone."""
+"""Build the backbone that the settings name."""
 
 from difflib import get_close_matches
 from typing import Literal, cast
@@ -18,20 +18,20 @@ from grace.text.refusals import GraceError
 def build_backbone(
     settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
 ) -> Backbone:
-    """Build a backbone on the CPU, freshly initialised or with the weights that are set.
+    """Build a backbone on the CPU, freshly initialised or with given weights.
 
     Args:
-        settings: name, stem and weights. Whoever overwrites all numbers, or needs only shapes,
-            passes ``without_weights(settings)``, so that no file is read.
+        settings: name, stem and weights. Pass ``without_weights(settings)`` to read no file, if
+            all numbers are overwritten or only shapes matter.
         num_channels: channels C of the images.
-        seed: seed of the initialisation; without effect where weights are set.
-        purpose: words and counters that set this draw apart, e.g. ``"backbone", task``.
+        seed: seed of the initialisation; without effect if weights are given.
+        purpose: words and counters that seed this draw too, e.g. ``"backbone", task``.
 
     Returns:
         A backbone in train mode; equal arguments give equal weights.
 
     Raises:
-        ValueError: if no backbone has that name, its library is not installed, or its weights
+        GraceError: if no backbone has that name, its library is not installed, or its weights
             cannot be read or are another model's.
     """
     backbone = _freshly_drawn(settings, num_channels, seed, *purpose)
@@ -46,10 +46,10 @@ def without_weights(settings: BackboneSettings) -> BackboneSettings:
 
 
 def digest_of_weights(settings: BackboneSettings) -> str:
-    """Compute the SHA-256 of the weights that every backbone of these settings starts from.
+    """Compute the SHA-256 of the weights that these settings name.
 
     Args:
-        settings: whose ``weights`` are not ``none``.
+        settings: with ``weights`` other than ``none``.
 
     Raises:
         ValueError: as ``build_backbone``.

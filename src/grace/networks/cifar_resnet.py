@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
 
     ``relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))``, where the shortcut is x itself or, when the
     block changes shape, every ``stride``-th pixel of x with zero channels behind the real ones
-    (spec §1.3).
+    (docs/protocols.md#resnet-32).
 
     Args:
         in_channels: channels of the input.
@@ -72,10 +72,10 @@ class CifarResNet(Backbone):
     A 3×3 stem and (depth − 2)/6 basic blocks per stage, strides 1/2/2, option-A shortcuts, the
     last ReLU kept, then global average pooling to 64 non-negative features. Convolutions start at
     N(0, sqrt(2/(k²·C_out))), batch norm at weight 1 and bias 0. Any image of 8 pixels or more
-    works. ResNet-32 on colour images has 463,504 parameters (spec §1.3).
+    works. ResNet-32 on colour images has 463,504 parameters (docs/protocols.md#resnet-32).
 
     Args:
-        depth: 6n + 2 layers, e.g. 32.
+        depth: 6n + 2 layers, e.g. 32. More layers: more parameters, slower training.
         num_channels: channels of the images.
         generator: CPU generator that draws the weights.
 

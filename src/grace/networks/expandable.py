@@ -64,7 +64,7 @@ class ExpandableNetwork(nn.Module):
     Args:
         backbones: at least one, in the order of the head's columns; with a trunk, its branches.
         head: a head over the sum of their widths.
-        trunk: what all of them read instead of the images, if they share one.
+        trunk: maps images to the input of all backbones; ``None``: they read the images.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class ExpandableNetwork(nn.Module):
         self.extractors: tuple[nn.Module, ...] = (
             tuple(backbones) if trunk is None else (Fork(trunk, backbones),)
         )
-        """Modules from images to features, which side by side are the network's: the backbones,
-        or with a trunk one module for all of them, so that it is computed once."""
+        """Modules from images to features, to be concatenated: the backbones or, with a trunk, one
+        module for all of them, so that the trunk is computed once."""
 
     @property
     def backbone(self) -> Backbone:
-        """The backbone of a network that has just one."""
+        """The only backbone of a network."""
         (backbone,) = self.backbones
         return backbone
 
@@ -104,22 +104,22 @@ class ExpandableNetwork(nn.Module):
         return logits
 
     def parts(self) -> dict[str, Mapping[str, Tensor]]:
-        """Name the tensors in groups that change together: trunk, each backbone, head."""
+        """Return all tensors, of any shape, in groups: trunk, each backbone, head."""
         return {name: module.state_dict() for name, module in self.modules_by_part().items()}
 
     def modules_by_part(self) -> dict[str, nn.Module]:
-        """Name the modules that ``parts`` are the tensors of."""
+        """Return the modules of the groups in ``parts``, by the same names."""
         trunk: dict[str, nn.Module] = {} if self.trunk is None else {"trunk": self.trunk}
         backbones = {f"backbone.{i}": backbone for i, backbone in enumerate(self.backbones)}
         return {**trunk, **backbones, "head": self.head}
 
     def num_parameters(self) -> ParameterCounts:
-        """Count the parameters, frozen ones too; a trunk's count as the backbones'."""
+        """Count the parameters, frozen ones too; the trunk's belong to the backbones."""
         heads = _num_parameters(self.head)
         return ParameterCounts(_num_parameters(self) - heads, heads)
 
     def num_bytes(self) -> int:
-        """Count the bytes of weights and buffers: all that must be stored to predict."""
+        """Count the bytes of weights and buffers: everything that predictions need."""
         return sum(tensor.nbytes for tensor in self.state_dict().values())
 
 

@@ -12,9 +12,9 @@ def folded(module: nn.Module) -> nn.Module:
     """Make a frozen copy in eval mode whose batch norms are folded into their convolutions.
 
     In eval mode ``bn(conv(x)) = (g/s)·W∗x + (c − m)·g/s + h`` (running mean m and deviation s,
-    scale g and shift h, convolution bias c), which is one convolution. What cannot be traced or
-    folded stays as it is, so every module gives a copy with the same outputs up to rounding. The
-    copy is for inference: it must not be put back into train mode.
+    scale g and shift h, convolution bias c), which is one convolution. Parts that cannot be
+    traced or folded stay as they are, so every copy gives the same outputs up to rounding. The copy
+    is for inference: do not put it into train mode.
 
     Args:
         module: any module; left as it is.
@@ -33,7 +33,7 @@ def folded(module: nn.Module) -> nn.Module:
 
 
 def _conv_norm_pairs(module: nn.Module) -> list[tuple[str, str]]:
-    """Paths of each convolution that feeds one batch norm and nothing else, and of that norm.
+    """Find each convolution whose only reader is one batch norm; return both paths.
 
     The graph is traced only to see what feeds what. The copy keeps its classes, so that all
     backbones of one architecture share one compiled program.

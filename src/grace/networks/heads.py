@@ -1,4 +1,4 @@
-"""Heads: from features to scores; their initialisation, growth, masking and alignment.
+"""Heads: they map features to scores. Initialisation, growth, masking, alignment.
 
 Shapes: B images, D concatenated features, K classes.
 """
@@ -19,7 +19,7 @@ MASKED = -1e4
 
 
 class Head(nn.Module, ABC):
-    """Features side by side → one score for every class; forgotten classes are masked.
+    """Maps concatenated features to one score per class; forgotten classes are masked.
 
     Args:
         num_classes: number of scores K.
@@ -29,15 +29,15 @@ class Head(nn.Module, ABC):
         super().__init__()
         self.num_classes = num_classes
         self.masked: tuple[int, ...] = ()
-        """Classes that were forgotten: their logits are ``MASKED``, so no loss and no prediction
-        knows them."""
+        """Forgotten classes: their logits are ``MASKED``, so that losses and predictions ignore
+        them."""
         self._hidden: Tensor
         self.register_buffer("_hidden", torch.zeros(num_classes, dtype=torch.bool), False)
 
     @property
     @abstractmethod
     def in_features(self) -> int:
-        """Width D of the features that it reads."""
+        """Width D of its input."""
 
     @abstractmethod
     def score(self, features: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
-        """Make a larger head that keeps what this one has learnt; this one stays as it is.
+        """Make a larger head that keeps this one's weights; this one does not change.
 
         Args:
             in_features: total width D, at least this one's.
             num_classes: number of scores K, at least this one's.
-            generator: CPU generator that draws what is fresh.
+            generator: CPU generator that draws the fresh weights.
         """
 
     @override
@@ -77,7 +77,7 @@ class LinearHead(Head):
     Args:
         in_features: width D of the features.
         num_classes: number of logits K.
-        generator: CPU generator that draws the weights; none leaves them undrawn.
+        generator: CPU generator that draws the weights; ``None`` leaves them undrawn.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class LinearHead(Head):
 
 @torch.no_grad()
 def align_weights(head: Head, num_new: int) -> float:
-    """Scale the newest rows, in place, to the mean length of the old rows.
+    """Weight alignment: scale the newest rows, in place, to the mean length of the old rows.
 
-    ``γ = mean_old ‖w‖₂ / mean_new ‖w‖₂``; the last ``num_new`` rows become ``γ·w``. Biases stay, γ
-    may exceed 1, and a second call finds γ = 1. Masked rows do not count. Without new or without
-    old rows nothing happens.
+    ``γ = mean_old ‖w‖₂ / mean_new ‖w‖₂``; the last ``num_new`` rows become ``γ·w``. Biases do not
+    change, γ may exceed 1, and a second call changes nothing. Masked rows do not count. Without new
+    or without old rows nothing happens (docs/protocols.md#weight-alignment).
 
     Args:
         head: a linear head.
@@ -140,7 +140,7 @@ def align_weights(head: Head, num_new: int) -> float:
         γ, or 1 where nothing happens.
 
     Raises:
-        ValueError: if all new rows are zero, so that no factor can align them.
+        GraceError: if all new rows are zero, so that no factor can align them.
 
     Source: Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning"
     (CVPR 2020), Eq. 8.

@@ -1,4 +1,7 @@
-"""Weights from a file into a module, or not at all."""
+"""Copy saved weights into a module if all of them fit, else change nothing.
+
+Tensors have any shape, the same in file and module.
+"""
 
 from collections.abc import Mapping
 
@@ -14,8 +17,8 @@ def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) ->
 
     Args:
         module: of the architecture that was saved.
-        tensors: its state by name.
-        what: names the module in errors.
+        tensors: saved state by name.
+        what: name of the module in errors.
 
     Raises:
         DamagedError: if a name, shape or type differs, or a number is not finite; the module is
@@ -26,19 +29,25 @@ def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) ->
 
 @torch.no_grad()
 def load_tensors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
-    """Copy saved tensors into those of the same names; see ``load_exactly``."""
+    """Copy saved tensors into those of the same names; see ``load_exactly``.
+
+    Args:
+        own: tensors that are overwritten, by name.
+        saved: tensors of a file, by name.
+        what: name of the owner in errors.
+    """
     refuse_unlike(own, saved, what)
     for name, tensor in own.items():
         tensor.copy_(saved[name])
 
 
 def refuse_unlike(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
-    """Refuse saved tensors that ``own`` could not hold.
+    """Refuse saved tensors that do not fit ``own``.
 
     Args:
-        own: tensors by name, also of the meta device: nothing large need be made to find out.
-        saved: those of a file.
-        what: names the module in errors.
+        own: tensors by name, of any device; meta tensors need no memory.
+        saved: tensors of a file, by name.
+        what: name of the owner in errors.
 
     Raises:
         DamagedError: if a name, shape or type differs, or a number is not finite.

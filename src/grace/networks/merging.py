@@ -1,4 +1,4 @@
-"""Two backbones become one: the student's weights at the start of Compress."""
+"""Merge two backbones by averaging: the student's weights at the start of Compress."""
 
 import torch
 from torch import nn
@@ -14,19 +14,19 @@ def merge_backbones(mergeable: Backbone, provisional: Backbone, weight: float) -
     """Average the parameters of two backbones, ``φ = w·φ_merge + (1 − w)·φ_prov`` (paper Eq. 8).
 
     Batch-norm running statistics start afresh (mean 0, variance 1): neither backbone's fit the
-    average, and they settle while the student trains (spec §5.3.8). Other buffers, modes and
-    ``requires_grad`` flags come from the mergeable backbone.
+    average, and they settle while the student trains (docs/how-grace-works.md). Other buffers,
+    modes and ``requires_grad`` flags come from the mergeable backbone.
 
     Args:
-        mergeable: the backbone weighted by w; left as it is.
-        provisional: the backbone weighted by 1 − w; left as it is.
-        weight: w in [0, 1].
+        mergeable: the backbone weighted by w; not changed.
+        provisional: the backbone weighted by 1 − w; not changed.
+        weight: w in [0, 1]. Higher: the student is closer to the mergeable backbone.
 
     Returns:
         A new backbone. Two equal backbones give exactly their parameters.
 
     Raises:
-        ValueError: if the backbones' parameters differ in names or shapes.
+        GraceError: if the backbones' parameters differ in names or shapes.
     """
     assert 0.0 <= weight <= 1.0
     _refuse_unlike(mergeable, provisional)

@@ -1,4 +1,4 @@
-"""Any image model of the timm library as a backbone (an extra)."""
+"""Any image model of the timm library as a backbone (an optional package)."""
 
 from difflib import get_close_matches
 from typing import Any, Literal, cast, final
@@ -13,8 +13,8 @@ from grace.text.escaping import one_line
 from grace.text.refusals import GraceError
 
 Form = Literal["resnet", "map", "channels_last", "tokens", "vector"]
-"""How a model gives its maps: five stages; or one that gives (B, c, h, w), (B, h, w, c), (B, T, d)
-or only the features (B, d)."""
+"""Form of a model's maps: five stages; or one map (B, c, h, w), (B, h, w, c), (B, T, d), or only
+the features (B, d)."""
 
 _RESNET = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4")
 """The children of timm's ResNets before pooling, in the order of the pass."""
@@ -26,8 +26,8 @@ class TimmBackbone(Backbone):
 
     A model built like timm's ResNets has five stages. Every other model has one, timm's
     ``forward_features``: its map is (B, c, h, w), or the tokens (B, T, d) of a transformer with the
-    class token. The pool is then timm's ``forward_head`` without the classifier. Where a model does
-    not have these two, the one stage is the whole model and its map the features.
+    class token. The pool is then timm's ``forward_head`` without the classifier. If a model does
+    not have these two, its one stage is the whole model and its map is the features.
 
     Args:
         name: timm's name of the model, without the ``timm/`` in front.
@@ -156,17 +156,17 @@ def _form_of(body: Any, image: Tensor, whole: Tensor) -> Form:  # noqa: ANN401 -
 
 
 def pretrained_state(name: str) -> dict[str, Tensor]:
-    """Fetch a model's pre-trained weights from timm's hub, or from its cache on this machine.
+    """Download a model's pre-trained weights from timm's hub, or read them from its cache.
 
     Args:
         name: timm's name with the tag, such as ``vit_base_patch16_224.orig_in21k``.
 
     Returns:
-        Tensors by timm's names, without the classifier's, for images of the channels that they were
-        trained on.
+        Tensors of any shape by timm's names, without the classifier's, for images with the channels
+        that they were trained on.
 
     Raises:
-        ValueError: if timm is not installed, has no such model or weights, or cannot reach its hub.
+        GraceError: if timm is not installed, has no such model or weights, or cannot reach its hub.
     """
     timm = _timm_with(name)
     try:

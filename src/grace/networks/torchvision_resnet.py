@@ -13,16 +13,17 @@ from grace.randomness import seeded_globally
 class TorchvisionResNet(Backbone):
     """A torchvision ResNet without its classifier.
 
-    Stems (spec §1.4): ``conv7`` is 7×7 stride 2 with max-pooling, ``conv3`` is 3×3 stride 1 with
-    max-pooling, ``cifar`` is 3×3 stride 1 without pooling. ResNet-18 has 11,176,512 parameters with
-    conv7 and 11,168,832 with conv3. Weights start as torchvision's do: Kaiming-normal, fan-out.
+    Stems: ``conv7`` is 7×7 stride 2 with max-pooling, ``conv3`` is 3×3 stride 1 with max-pooling,
+    ``cifar`` is 3×3 stride 1 without pooling. ResNet-18 has 11,176,512 parameters with conv7 and
+    11,168,832 with conv3 (docs/protocols.md#resnet-18). Weights start as torchvision's do:
+    Kaiming-normal, fan-out.
 
     Args:
         name: resnet18, resnet34 or resnet50.
-        stem: which of the three stems.
+        stem: one of the three stems. Less stride or pooling: larger maps, slower training.
         num_channels: channels C of the images.
         seed: seed of the initialisation.
-        purpose: words and counters that set this draw apart (``grace.randomness``).
+        purpose: words and counters that seed this draw too (``grace.randomness``).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Weights that a backbone starts from instead of a fresh draw.
+"""Pre-trained weights that a backbone starts from.
 
 Shapes: c output channels and k×k pixels of a convolution.
 """
@@ -31,18 +31,18 @@ _CLASSIFIERS = ("head", "fc", "classifier")
 def load_weights(backbone: Backbone, settings: BackboneSettings) -> None:
     """Copy the weights that ``settings.weights`` names into a backbone.
 
-    Names may have ``body.`` in front of them or not. A classifier is left out, and batch norm's
-    counters of steps may be absent; every other name and shape must be there. Where the images are
-    grey and the weights are for colour, the first convolution's are summed over the three channels,
-    ``W'[c, 0] = Σ_i W[c, i]``: a grey image then gives what its copy in three channels would give.
+    Names may start with ``body.`` or not. A classifier is left out, and batch norm's counters of
+    steps may be absent; every other name and shape must be there. If the images are grey and the
+    weights are for colour, the first convolution is summed over its three channels,
+    ``W'[c, 0] = Σ_i W[c, i]``: a grey image then gives the output of its copy in three channels.
 
     Args:
         backbone: on the CPU, of the architecture that the weights are for.
-        settings: whose ``weights`` are not ``none``.
+        settings: with ``weights`` other than ``none``.
 
     Raises:
-        ValueError: if the weights cannot be read, or are not those of this backbone; the first name
-            or shape that is wrong is stated.
+        GraceError: if the weights cannot be read, or are not those of this backbone; it states the
+            first name or shape that is wrong.
     """
     own = _own_state(backbone)
     found = {name: t for name, t in named_weights(backbone, settings).items() if name in own}
@@ -54,15 +54,15 @@ def load_weights(backbone: Backbone, settings: BackboneSettings) -> None:
 def weights_digest(backbone: Backbone, settings: BackboneSettings) -> str:
     """Compute the SHA-256 of the weights that a backbone would start from.
 
-    It covers names, types, shapes and numbers, not the path: the same weights have one digest
-    wherever they lie. Classifier and counters of steps, which are not used, are left out.
+    It covers names, types, shapes and numbers, not the path. Classifier and counters of steps are
+    not used and left out.
 
     Args:
-        backbone: of the same architecture, also of the meta device; only its names are used.
-        settings: whose ``weights`` are not ``none``.
+        backbone: of the same architecture, on any device; only its names are used.
+        settings: with ``weights`` other than ``none``.
 
     Raises:
-        ValueError: as ``load_weights``.
+        GraceError: as ``load_weights``.
     """
     found = named_weights(backbone, settings)
     digest = hashlib.sha256()
@@ -73,10 +73,10 @@ def weights_digest(backbone: Backbone, settings: BackboneSettings) -> str:
 
 
 def named_weights(backbone: Backbone, settings: BackboneSettings) -> dict[str, Tensor]:
-    """Read the weights, under the names of the backbone's tensors without ``body.``.
+    """Read the weights, of any shape, under the backbone's names without ``body.``.
 
     Raises:
-        ValueError: if they cannot be read, or a name is missing or unknown.
+        GraceError: if they cannot be read, or a name is missing or unknown.
     """
     own = _own_state(backbone)
     read = _read(settings)
@@ -117,7 +117,7 @@ def _another(backbone: Backbone) -> str:
 
 
 def _fitted(given: Tensor, own: Tensor, name: str, backbone: Backbone) -> Tensor:
-    """Bring a tensor to its place, or refuse it."""
+    """Return a tensor in the shape that the backbone needs, or refuse it."""
     is_first = name == _first_convolution(backbone)
     if is_first and own.shape[1] == 1 and given.ndim == 4 and given.shape[1] == 3:
         given = given.sum(dim=1, keepdim=True)

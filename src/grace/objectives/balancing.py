@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
-    """Weigh classes by the inverse of their effective number of images (spec §3.7).
+    """Weigh classes by the inverse of their effective number of images (docs/methods/foster.md).
 
     ``w_c ∝ (1 − β) / (1 − β^{n_c})``, normalised to sum to K: 1 for all classes at β = 0, and
     inversely proportional to n_c as β approaches 1.

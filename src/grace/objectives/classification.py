@@ -19,14 +19,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def new_class_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Tensor:
-    """Mean cross-entropy among the new logits, CE(z[:, K_old:], y − K_old) (spec §3.1).
+    """Mean cross-entropy among the new logits, CE(z[:, K_old:], y − K_old).
 
-    Images of old classes have no target among the new logits and are left out of the mean.
+    Images of old classes have no target among the new logits and are left out of the mean
+    (docs/methods/finetune.md).
 
     Args:
         logits: z, shape (B, K).
         labels: class indices, shape (B,).
-        num_old: K_old.
+        num_old: outputs of old classes, the first ones.
 
     Returns:
         Scalar; 0 for a batch without an image of a new class.
@@ -38,7 +39,7 @@ def new_class_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Ten
 
 
 def auxiliary_labels(labels: Tensor, num_old: int) -> Tensor:
-    """Targets of the auxiliary head: 0 for any old class, y − K_old + 1 for a new one (spec §3.6).
+    """Targets of the auxiliary head: 0 for any old class, y − K_old + 1 for a new class.
 
     Args:
         labels: class indices, shape (B,).
@@ -46,5 +47,8 @@ def auxiliary_labels(labels: Tensor, num_old: int) -> Tensor:
 
     Returns:
         Targets in 0..K_new, shape (B,).
+
+    Reference:
+        docs/methods/der.md.
     """
     return (labels - num_old + 1).clamp_min(0)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def floored_cross_entropy(scores: Tensor, labels: Tensor, floor: float = 1e-10) -> Tensor:
-    """Mean of −log(σ(e)_y + floor), a cross-entropy that never exceeds −log(floor).
+    """Cross-entropy with a floor, mean of −log(σ(e)_y + floor); at most −log(floor).
 
     Args:
         scores: e, shape (B, K).
         labels: y, class indices, shape (B,).
-        floor: what is added to every probability, > 0.
+        floor: added to every probability, > 0. Higher: badly classified images count less.
 
     Returns:
         Scalar.
@@ -31,8 +31,8 @@ def confusion_weights(scores: Tensor, sharpness: float) -> Tensor:
     there is one class alone, s is 0.
 
     Args:
-        scores: e, shape (B, K), of the classes that are compared and no others.
-        sharpness: a ≥ 0.
+        scores: e of the classes that are compared, shape (B, K).
+        sharpness: a ≥ 0. Higher: fewer images count as confused.
 
     Returns:
         ω in [1, 2], shape (B,), float32, without gradient.
@@ -52,7 +52,7 @@ def confusion_aware_contrast(
     base_temperature: float,
     floor: float = -95.0,
 ) -> Tensor:
-    """Draw latents of a class together and away from all others, within its own auto-encoder.
+    """Contrastive loss of the latents: close within a class, apart from other classes.
 
     With h from the auto-encoder of class c for the whole batch and unnormalised dot products::
 
@@ -67,8 +67,8 @@ def confusion_aware_contrast(
         latents: h, shape (B, K', H), of the auto-encoders that the labels index.
         labels: y, class indices below K', shape (B,).
         weights: ω, shape (B,).
-        num_classes: K that the sum is divided by.
-        temperature: τ > 0.
+        num_classes: K, the divisor.
+        temperature: τ > 0. Lower: the most similar images count more.
         base_temperature: τ_b > 0.
         floor: lowest exponent.
 

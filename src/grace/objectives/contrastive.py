@@ -1,6 +1,6 @@
-"""Losses that compare two views of every image. Shapes: B images, o embedding.
+"""Losses that compare two views of every image. Shapes: B images, o embedding width.
 
-The two views of an image stand in a row: rows 2i and 2i + 1 are those of image i.
+Rows 2i and 2i + 1 are the two views of image i.
 """
 
 import torch
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 def info_nce(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
-    """Tell the other view of each image among all other views: InfoNCE.
+    """InfoNCE: cross-entropy of finding each image's other view among all views.
 
     ``− mean_r log( exp(s(r, r')/τ) / Σ_{q ≠ r} exp(s(r, q)/τ) )``, where s is the cosine of an
     anchor and a candidate, r' is the row of the other view of r's image, and a row is never
-    compared with the candidate of the same row. With candidates from a frozen network it distils
-    what lies where in that network's space.
+    compared with the candidate of the same row. With candidates from a frozen network, it
+    distils that network's embeddings.
 
     Args:
         anchors: (2B, o).
         candidates: (2B, o), the anchors themselves or another network's embeddings.
-        temperature: τ > 0.
+        temperature: τ > 0. Lower: the most similar views count more.
 
     Returns:
         Scalar: the mean over the 2B anchors; 0 for a single image, whose other view has no rival.

@@ -10,7 +10,7 @@ def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> 
     Args:
         student: z_com, shape (B, K).
         teacher: z_exp, shape (B, K).
-        temperature: T > 0.
+        temperature: T > 0. Higher: small probabilities count more.
 
     Returns:
         Scalar: the sum over classes, averaged over the batch, times T².
@@ -23,9 +23,10 @@ def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> 
 
 
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of softened predictions, KDsoft = −Σ_c σ(b/T)_c · log σ(a/T)_c (spec §1.7).
+    """Cross-entropy of softened predictions, KDsoft = −Σ_c σ(b/T)_c · log σ(a/T)_c.
 
-    Without the factor T² of ``logit_distillation``; the gradient is otherwise the same.
+    Without the factor T² of ``logit_distillation``; the gradient is otherwise the same
+    (docs/protocols.md#distillation).
 
     Args:
         student: a, shape (B, K).
@@ -43,7 +44,7 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> T
 def balanced_distillation(
     student: Tensor, teacher: Tensor, class_weights: Tensor, temperature: float
 ) -> Tensor:
-    """Distillation from a reweighted teacher, −Σ_c q_c · log σ(z_S/T)_c (spec §3.7).
+    """Distillation from a reweighted teacher, −Σ_c q_c · log σ(z_S/T)_c (docs/methods/foster.md).
 
     ``q ∝ w ⊙ σ(z_T/T)``, summing to 1: classes of few images weigh more.
 
@@ -75,6 +76,6 @@ def feature_distillation(projected: Tensor, teacher: Tensor) -> Tensor:
 
 
 def distillation_share(num_old: int, num_classes: int) -> float:
-    """Trade-off λ = K_old / K between distillation and cross-entropy (spec §3.5, §5.3.11)."""
+    """Trade-off λ = K_old / K between distillation and cross-entropy (docs/methods/wa.md)."""
     assert 0 <= num_old <= num_classes
     return num_old / num_classes

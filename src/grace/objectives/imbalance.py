@@ -30,7 +30,7 @@ def log_prior(counts: Tensor) -> Tensor:
 def prior_adjusted_cross_entropy(logits: Tensor, labels: Tensor, log_prior: Tensor) -> Tensor:
     """Compute the mean cross-entropy of logits shifted by the prior, CE(z + log π, y).
 
-    Frequent classes get their advantage for free, so that z itself need not learn it.
+    The shift gives frequent classes their advantage, so that z itself need not learn it.
 
     Args:
         logits: z, shape (B, K).
@@ -49,7 +49,7 @@ def prior_adjusted_cross_entropy(logits: Tensor, labels: Tensor, log_prior: Tens
 def lost_direction(lost: Tensor) -> Tensor:
     """Scale the numbers of lost images to unit length, p = r / ‖r‖₂ (0 where nothing is lost).
 
-    This is what r / Σr becomes when it is divided by its own length.
+    Equal to r / Σr divided by its own length.
 
     Args:
         lost: images r_c ≥ 0 of each class that were seen and are no longer there, shape (K,).
@@ -89,10 +89,10 @@ def lost_evenness(lost: Tensor) -> Tensor:
 def distribution_aware_distillation(
     student: Tensor, teacher: Tensor, direction: Tensor, evenness: Tensor, temperature: float
 ) -> Tensor:
-    """Distil most where most images were lost (DAKD).
+    """Distil more strongly the classes that have lost more images (DAKD).
 
-    ``R·KDsoft(z, z_T, T) + (1 − R)·KDsoft(p ⊙ z + (1 − p) ⊙ z_T, z_T, T)``: in the second term the
-    teacher's logit stands for the student's as far as a class has lost little. At R = 1 this is
+    ``R·KDsoft(z, z_T, T) + (1 − R)·KDsoft(p ⊙ z + (1 − p) ⊙ z_T, z_T, T)``: in the second term,
+    the teacher's logit replaces the student's for classes that have lost little. At R = 1 this is
     plain distillation.
 
     Args:
@@ -100,7 +100,7 @@ def distribution_aware_distillation(
         teacher: z_T, shape (B, K).
         direction: p, shape (K,).
         evenness: R, a scalar.
-        temperature: T > 0.
+        temperature: T > 0. Higher: small probabilities count more.
 
     Returns:
         Scalar: the sum over classes, averaged over the batch, without a factor T².

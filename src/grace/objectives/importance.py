@@ -1,6 +1,7 @@
 """Importance of parameters, and the penalty for moving the important ones (EWC).
 
-Parameters go by name. A head that has grown since is compared in the rows that it had.
+Parameters are given by name. Of a grown head, the rows that existed before are compared
+(docs/methods/ewc.md).
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,13 @@ def quadratic_penalty(
     anchor: Mapping[str, Tensor],
     importance: Mapping[str, Tensor],
 ) -> Tensor:
-    """Penalty for leaving an anchor, Ω = ½ Σ_n Σ F_n ⊙ (θ_n[:len(θ*_n)] − θ*_n)² (spec §3.3).
+    """Penalise the distance from an anchor, Ω = ½ Σ_n Σ F_n ⊙ (θ_n[:len(θ*_n)] − θ*_n)².
 
     Args:
-        parameters: θ, of the anchor's shapes or with more rows.
-        anchor: θ*.
-        importance: F ≥ 0, of the anchor's shapes and names.
+        parameters: θ by name, of the anchor's shapes or with more rows.
+        anchor: θ* by name.
+        importance: F ≥ 0, of the anchor's shapes and names. The higher, the firmer a parameter
+            is held at its anchor.
 
     Returns:
         Scalar.
@@ -34,12 +36,12 @@ def quadratic_penalty(
 def merged_importance(
     old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """Average two importances, F ← α·F_old + (1 − α)·F_new; new rows keep F_new (spec §3.3).
+    """Average two importances, F ← α·F_old + (1 − α)·F_new; new rows keep F_new.
 
     Args:
-        old: F_old; what it does not name is all new.
+        old: F_old by name; parameters that it lacks keep F_new.
         new: F_new, of the same shapes or with more rows.
-        share: α in [0, 1].
+        share: α in [0, 1]. Higher: earlier tasks count more.
 
     Returns:
         F, of the shapes of ``new``.

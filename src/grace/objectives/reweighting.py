@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def accumulated_norms(accumulated: Tensor, gradient: Tensor) -> Tensor:
-    """Add the length of each class's gradient to those before, Φ_c + ‖∂L/∂w_c‖₂.
+    """Add the length of each class's gradient to the sum so far, Φ_c + ‖∂L/∂w_c‖₂.
 
-    A gradient that is not finite, whose step float16 skips, adds nothing.
+    A gradient that is not finite adds nothing; its step is skipped in float16.
 
     Args:
         accumulated: Φ, shape (K,).
@@ -28,17 +28,17 @@ def accumulated_norms(accumulated: Tensor, gradient: Tensor) -> Tensor:
 def class_gradient_weights(
     accumulated: Tensor, old: Tensor, new: Tensor, discount: float
 ) -> Tensor:
-    """Weigh classes against what their gradients have done so far.
+    """Weigh classes by the inverse of their accumulated gradient norms.
 
-    Within a group, α_c = min Φ / Φ_c: the class that was pushed least has 1, one that was pushed
-    twice as much a half. Between the groups, with ρ = mean Φ_new / mean Φ_old, old classes are
+    Within a group, α_c = min Φ / Φ_c: the class with the smallest norm has 1, one with twice that
+    norm has ½. Between the groups, with ρ = mean Φ_new / mean Φ_old, old classes are
     weighed by ``min(1, ρ)`` and new ones by ``min(1, ρ·γ)``. Without old classes α alone counts.
 
     Args:
         accumulated: Φ ≥ 0, shape (K,).
-        old: indices of the old classes.
-        new: indices of the new classes, at least one.
-        discount: γ > 0; lower values hold new classes back.
+        old: indices of the old classes, shape (K_old,).
+        new: indices of the new classes, at least one, shape (K_new,).
+        discount: γ > 0. Lower: new classes learn more slowly.
 
     Returns:
         Weights in [0, 1], shape (K,); 0 for classes of neither group.
@@ -70,10 +70,10 @@ def weighted_rows(weights: Tensor, gradient: Tensor) -> Tensor:
 
 
 def distillation_factor(classification: Tensor, distillation: Tensor) -> Tensor:
-    """Compute κ, the factor that makes the second of two gradients as long as the first.
+    """Compute κ, which scales the distillation gradient to the length of the classification one.
 
-    ``κ = ‖(weight_c·‖∂L_cn/∂w_c‖)_c‖₂ / ‖(‖∂L_kd/∂w_c‖)_c‖₂``: whatever factor L_kd has, κ·∂L_kd is
-    the same.
+    ``κ = ‖(weight_c·‖∂L_cn/∂w_c‖)_c‖₂ / ‖(‖∂L_kd/∂w_c‖)_c‖₂``: a factor on L_kd
+    does not change κ·∂L_kd.
 
     Args:
         classification: weight_c·∂L_cn/∂w_c of all classes, shape (K, D).

@@ -10,7 +10,7 @@ from grace.objectives.classification import cross_entropy, new_class_cross_entro
 def guided_transfer(
     logits: Tensor, guide: Tensor, labels: Tensor, num_old: int, temperature: float
 ) -> Tensor:
-    """Draw the new logits towards those of a guide, where the guide is better.
+    """Distil a guide's logits into the new ones, if the guide's loss is lower.
 
     ``KL(σ(g/T) ‖ σ(z[:, K_old:]/T))``, a mean over the images of new classes, without the factor
     T²; 0 unless the guide's cross-entropy among the new classes, on these images, is below that of
@@ -20,8 +20,8 @@ def guided_transfer(
         logits: z, shape (B, K).
         guide: g, shape (B, K_new); it gets no gradient.
         labels: class indices, shape (B,).
-        num_old: K_old.
-        temperature: T > 0.
+        num_old: outputs of old classes, the first ones.
+        temperature: T > 0. Higher: small probabilities count more.
 
     Returns:
         Scalar; 0 for a batch without an image of a new class.

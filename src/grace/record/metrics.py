@@ -1,8 +1,8 @@
 """Numbers about a finished stream, from plain lists; percent in, percent out, never rounded.
 
 ``R[t][i]`` is the accuracy (%) after task t on the test images of task i's classes, A_t the one on
-all classes seen by then, T the number of tasks (spec §1.11). A number that some task would be
-needed for, and that is missing (joint training may skip all tasks but the last), is none.
+all classes seen by then, T the number of tasks (docs/protocols.md#metrics). A number is ``None``
+if a task that it needs was not tested: joint training may skip all tasks but the last.
 """
 
 from collections.abc import Sequence
@@ -39,18 +39,18 @@ def accuracy_matrix(rows: Sequence[Sequence[float | None] | None]) -> Matrix:
 
 
 def last(accuracies: Sequence[float | None]) -> float | None:
-    """Return *Last* = A_T from A_1..A_T (spec §1.11)."""
+    """Return *Last* = A_T from A_1..A_T (docs/protocols.md#metrics)."""
     return accuracies[-1] if accuracies else None
 
 
 def average(accuracies: Sequence[float | None]) -> float | None:
-    """Return *Avg* = mean of A_1..A_T, task 1 included (spec §1.11)."""
+    """Return *Avg* = mean of A_1..A_T, task 1 included (docs/protocols.md#metrics)."""
     known = [value for value in accuracies if value is not None]
     return fmean(known) if known and len(known) == len(accuracies) else None
 
 
 def forgetting(matrix: Sequence[Sequence[float | None]]) -> float | None:
-    """Return the mean over i < T of max_t R[t,i] − R[T,i], in 0..100 (spec §1.11).
+    """Return the mean over i < T of max_t R[t,i] − R[T,i], in 0..100 (docs/protocols.md#metrics).
 
     A single task has nothing to forget: none.
     """
@@ -120,7 +120,8 @@ def old_new_accuracy(
 ) -> tuple[float | None, float | None]:
     """Return the accuracies (%) on old classes (the first ``num_old``) and on new ones.
 
-    Both against all K classes, no masking (spec §1.10); none where there is no such class.
+    Both against all K classes, no masking (docs/protocols.md#classifiers); ``None`` without such a
+    class.
     """
     old, new = range(num_old), range(num_old, len(confusion))
     return (
@@ -130,7 +131,7 @@ def old_new_accuracy(
 
 
 def overall_accuracy(confusion: Sequence[Sequence[int]]) -> float:
-    """Return A_t (%): right answers over all test images of seen classes (spec §1.11)."""
+    """Return A_t (%), the share of right answers (docs/protocols.md#metrics)."""
     return _accuracy(confusion, range(len(confusion)))
 
 
@@ -145,7 +146,8 @@ def memory_aligned_size(
 ) -> int:
     """Return how many exemplars a smaller model may keep to cost what the reference costs.
 
-    ``base_memory + floor((reference_parameters − parameters) · 4 / image_bytes)`` (spec §1.12).
+    ``base_memory + floor((reference_parameters − parameters) · 4 / image_bytes)``, see
+    docs/protocols.md#memory-aligned-counts.
 
     Args:
         reference_parameters: backbone parameters of the largest method (DER), 4 bytes each.

@@ -93,9 +93,10 @@ def lone_class_note(tasks: Sequence[int]) -> str:
 def comparison_table(records: Sequence[RunRecord]) -> ComparisonTable:
     """Summarise runs by experiment, method and settings; mean and deviation over seeds.
 
-    Accuracies are the primary classifier's, at the end of the stream (spec §1.11); the nearest-mean
-    classifier has columns of its own where a run has it beside the primary one. Task-aware numbers
-    (TA) have columns of their own where a run has them.
+    Accuracies are the primary classifier's, at the end of the stream
+    (docs/protocols.md#metrics); the nearest-mean classifier has columns of its own where a run has
+    it beside the primary one. Task-aware numbers (TA) have columns of their own where a run has
+    them.
     """
     groups = group_records(records)
     columns = _columns(records)

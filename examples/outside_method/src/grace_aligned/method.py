@@ -10,7 +10,7 @@ from typing import final
 from typing_extensions import override
 
 from grace.data.scenario import Task
-from grace.methods.base import Method, Outcome, Steps
+from grace.methods.method import Method, Outcome, Steps
 from grace.networks.heads import align_weights
 from grace_aligned.settings import AlignedSettings
 

@@ -5,8 +5,6 @@ place of the class that carries it out. This module imports no registry, so that
 method in another package can be derived from it while the registry is being made.
 """
 
-from grace.configs.methods.base import AnyMethodSettings as AnyMethodSettings
-from grace.configs.methods.base import BaseMethodSettings as BaseMethodSettings
 from grace.configs.methods.beef import BeefSettings as BeefSettings
 from grace.configs.methods.create import CreateSettings as CreateSettings
 from grace.configs.methods.der import DERSettings as DERSettings
@@ -18,6 +16,8 @@ from grace.configs.methods.grace import GraceSettings as GraceSettings
 from grace.configs.methods.icarl import ICaRLSettings as ICaRLSettings
 from grace.configs.methods.joint import JointSettings as JointSettings
 from grace.configs.methods.memo import MemoSettings as MemoSettings
+from grace.configs.methods.method_settings import AnyMethodSettings as AnyMethodSettings
+from grace.configs.methods.method_settings import BaseMethodSettings as BaseMethodSettings
 from grace.configs.methods.replay import ReplaySettings as ReplaySettings
 from grace.configs.methods.tagfex import TagFexSettings as TagFexSettings
 from grace.configs.methods.wa import WASettings as WASettings

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.methods.method_settings import BaseMethodSettings
 from grace.configs.recipe import Recipe
 from grace.configs.traits import Traits
 from grace.text.refusals import GraceError

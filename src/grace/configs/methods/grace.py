@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.methods.method_settings import BaseMethodSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import ThresholdRule, Traits
 from grace.text.refusals import GraceError

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods.base import BaseMethodSettings
+from grace.configs.methods.method_settings import BaseMethodSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 

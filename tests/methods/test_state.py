@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.methods import ReplaySettings, TagFexSettings
 from grace.engine.device import Device
-from grace.methods.kept import Kept, MethodState
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.state import DeclaredState, MethodState
 from grace.text.refusals import DamagedError
 from support.tiny_streams import class_names, labelled, learner, recipe, settings
 
@@ -22,8 +22,8 @@ def factory() -> ModuleFactory:
     return ModuleFactory(chosen, 3, Device.from_settings(chosen.engine))
 
 
-def parts_of(kept: Kept) -> dict[str, Mapping[str, Tensor]]:
-    made = kept.network.value
+def parts_of(state: DeclaredState) -> dict[str, Mapping[str, Tensor]]:
+    made = state.network.value
     assert made is not None
     return dict(made.parts())
 
@@ -40,43 +40,43 @@ def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
     def sketch() -> nn.Linear:
         return nn.Linear(3, 2, device="meta")
 
-    kept = Kept(factory())
-    place = kept.module_place("guide", make, sketch)
-    network = kept._workshop.network(1, 4)
-    kept.network.value, place.value = network, make()
-    state = kept.state()
+    state = DeclaredState(factory())
+    slot = state.module_slot("guide", make, sketch)
+    network = state._factory.network(1, 4)
+    state.network.value, slot.value = network, make()
+    saved = state.collect()
     assert made == 1
-    wide = {**state.parts, "guide": {"weight": torch.zeros(5, 3), "bias": torch.zeros(5)}}
-    lacking = {name: part for name, part in state.parts.items() if name != "guide"}
+    wide = {**saved.parts, "guide": {"weight": torch.zeros(5, 3), "bias": torch.zeros(5)}}
+    lacking = {name: part for name, part in saved.parts.items() if name != "guide"}
     for parts, message in (
         (wide, r"is torch.float32 \(5, 3\), not"),
         (lacking, "lacks tensor 'bias'"),
     ):
         with pytest.raises(DamagedError, match=message):
-            kept.restore(MethodState({}, parts), 4)
+            state.restore(MethodState({}, parts), 4)
     assert made == 1
     # Bytes are counted without making one either: 8 numbers, and 4 · 64 + 4 more of the head.
-    before = kept.bytes_after(4)
-    assert kept.bytes_after(5) == before + 4 * 65
+    before = state.bytes_after(4)
+    assert state.bytes_after(5) == before + 4 * 65
     assert made == 1
-    kept.restore(state, 4)
+    state.restore(saved, 4)
     assert made == 2
-    assert place.value is not None
-    assert torch.equal(place.value.weight, state.parts["guide"]["weight"])
-    assert not place.value.weight.requires_grad
+    assert slot.value is not None
+    assert torch.equal(slot.value.weight, saved.parts["guide"]["weight"])
+    assert not slot.value.weight.requires_grad
 
 
 def test_a_guide_counts_in_the_saved_bytes_and_not_among_the_parameters() -> None:
     made = learner(TagFexSettings(base=recipe(), grow=recipe()))
     data = labelled({0: 8, 1: 8})
     made.update(data.images, class_names(data))
-    parts = made.method.kept.state().parts
+    parts = made.method.state.collect().parts
     assert set(parts) == {"backbone.0", "head", "class_means", "agnostic"}
     backbone = sum(t.numel() for n, t in parts["backbone.0"].items() if is_parameter(n))
     assert made.size().backbone_parameters == backbone
     own = sum(tensor.nbytes for part in parts.values() for tensor in part.values())
     # Headers take some bytes for every tensor.
-    assert own < made.method.kept.bytes_after(2) < own + 40_000
+    assert own < made.method.state.bytes_after(2) < own + 40_000
 
 
 def is_parameter(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Forward and backward passes over batches: what a phase and a gradient sweep share.
+"""Forward and backward passes over the batches of a phase or gradient sweep.
 
 Shapes: B rows in a batch.
 """
@@ -25,10 +25,10 @@ Losses = Mapping[str, Loss]
 @final
 @dataclass(frozen=True)
 class BatchRows:
-    """One batch as a process gets it.
+    """The rows of a batch that one process computes.
 
     Args:
-        images: its rows (B, C, H, W).
+        images: rows (B, C, H, W).
         labels: their class indices (B,).
         num_images: images of the whole batch, on all processes.
     """
@@ -39,18 +39,18 @@ class BatchRows:
 
 
 @final
-class Passes:
-    """Runs the parts on every batch and leaves the gradients of its losses in the parameters.
+class ForwardBackward:
+    """Runs the parts on every batch and stores the gradients in the parameters.
 
-    With several processes, each does its rows of a batch; losses are scaled by the share of the
-    batch that they are means over, so that they, and then the gradients, add up to the batch's.
+    With several processes, each computes its rows of a batch. Its losses are scaled by its share of
+    the batch, so that the sums of losses and gradients over all processes are those of the batch.
 
     Args:
-        work: parts, objective, and what else a phase states.
-        modules: what to run for every part: itself, or a folded copy.
-        device: where, and in which precision.
+        work: the phase or gradient sweep.
+        modules: the module to run for every part: the part's own, or a folded copy.
+        device: device and precision.
         forward: runs a module on its inputs.
-        seconds: where the time is noted.
+        seconds: the time is added to it.
         ranks: the processes that share the work.
     """
 
@@ -81,18 +81,20 @@ class Passes:
             self._views, self._rule = work.views, work.rule
             self.state = dict(work.state)
 
-    def over(
+    def run(
         self, batches: Iterator[BatchRows], epoch: int, draws: torch.Generator
     ) -> Iterator[tuple[Losses, int]]:
-        """Yield this process's part of each batch's losses, with the batch's gradients in place.
+        """Compute losses and gradients batch by batch; the caller takes the step.
+
+        When a batch is yielded, its gradients are stored in the parameters.
 
         Args:
-            batches: this process's rows.
+            batches: this process's rows of each.
             epoch: of the phase, from 0.
-            draws: for whatever the objective draws.
+            draws: for the random numbers of the objective.
 
         Yields:
-            Losses, and the number of images of the whole batch.
+            This process's part of the losses (scalars), and the images of the whole batch.
         """
         clock = time.perf_counter
         before = clock()
@@ -113,7 +115,7 @@ class Passes:
                     state=self.state,
                     place=self._place(rows.num_images),
                     num_rows=self._views * rows.num_images,
-                    call=self._run,
+                    call=self._run_part,
                     gather=partial(self._gather, rows.num_images),
                 )
                 losses = self._part_of(self._work.objective(batch), rows.num_images)
@@ -126,7 +128,7 @@ class Passes:
             before = stepped
 
     def gradients(self) -> dict[str, Tensor]:
-        """Name the gradients of the batch at hand; 0 where its losses do not reach."""
+        """Return the present batch's gradients by parameter and in its shape; 0 without any."""
         return {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in self.parameters.items()
@@ -135,7 +137,7 @@ class Passes:
     def _pass(self, name: str, *inputs: Any) -> Any:  # noqa: ANN401 - as the parts give
         return self._forward(self.modules[name], *inputs)
 
-    def _run(self, name: str, *inputs: Any, mode: Mode | None) -> Any:  # noqa: ANN401
+    def _run_part(self, name: str, *inputs: Any, mode: Mode | None) -> Any:  # noqa: ANN401
         module = self.modules[name]
         # Not compiled: a compiled backward computes gradients of weights that nobody asks for.
         with graph.in_mode(module, mode):
@@ -149,7 +151,7 @@ class Passes:
         return self._ranks.gather(rows, num_images, self._views)
 
     def _part_of(self, losses: Losses, num_images: int) -> Losses:
-        """Scale losses over this process's rows to their part of those over the batch."""
+        """Scale the losses of this process's rows to their part of the batch's."""
         ranks = self._ranks
         if not ranks.are_several:
             return losses
@@ -161,7 +163,7 @@ class Passes:
         }
         counts = {n: loss.over for n, loss in losses.items() if isinstance(loss.over, Tensor)}
         if counts:
-            # Of borrowed rows nothing counts.
+            # Borrowed rows do not count.
             own = torch.stack(list(counts.values())).float() * (share > 0)
             total = own.clone()
             ranks.sum([total])
@@ -178,14 +180,19 @@ class Passes:
             scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
             final = self._rule(_Gradients(losses, self, scale))
         self.scaler.scale(_total(losses.values())).backward()
-        # One exchange for all: networks grow and parts freeze, so no bucket would last.
+        # One exchange for all gradients: buckets would not last, as networks grow and parts freeze.
         gradients = [parameter.grad for parameter in self.parameters.values()]
         self._ranks.sum([gradient for gradient in gradients if gradient is not None])
         for name, gradient in final.items():
             self.parameters[name].grad = gradient * scale
 
     def gradients_of(self, total: Tensor, names: Collection[str]) -> dict[str, Tensor]:
-        """Differentiate a scalar by some parameters; the sum over all processes."""
+        """Differentiate a scalar by some parameters, summed over all processes.
+
+        Args:
+            total: scalar.
+            names: of the parameters; each gradient has its parameter's shape.
+        """
         parameters = [self.parameters[name] for name in names]
         found = torch.autograd.grad(
             self.scaler.scale(total),
@@ -201,9 +208,9 @@ class Passes:
 
 @final
 class _Gradients:
-    """The gradients of single losses of one batch, as a rule asks for them."""
+    """The ``LossGradients`` of one batch."""
 
-    def __init__(self, losses: Losses, passes: Passes, scale: float) -> None:
+    def __init__(self, losses: Losses, passes: ForwardBackward, scale: float) -> None:
         self.state: Mapping[str, Tensor] = passes.state
         self._losses = losses
         self._passes = passes

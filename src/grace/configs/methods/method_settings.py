@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from grace.configs._base import Settings
 from grace.configs.recipe import Recipe, completed, first_task
+from grace.configs.settings_model import Settings
 from grace.configs.traits import ThresholdRule, Traits
 from grace.text.refusals import GraceError
 

@@ -1,4 +1,4 @@
-"""The optimiser steps of one phase, and the snapshots between its epochs."""
+"""One phase while it is trained: its optimiser steps and its snapshots."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.checkpoint import Snapshot
 from grace.engine.device import Device
+from grace.engine.forward_backward import BatchRows, ForwardBackward
 from grace.engine.loss_meter import LossMeter, NonFiniteLossError
 from grace.engine.optimisers import (
     build_optimiser,
@@ -22,21 +23,26 @@ from grace.engine.optimisers import (
     set_rate,
 )
 from grace.engine.parts import Forward
-from grace.engine.passes import BatchRows, Passes
 from grace.engine.phase import GradientSweep, Phase
 from grace.engine.ranks import Ranks
 from grace.engine.work import WorkDone
 
 Value = TypeVar("Value")
 PHASE_STATE = "state/"
-"""Before the names of a phase's own tensors in a snapshot."""
+"""Prefix of a phase's own tensors in a snapshot."""
 
 
 @final
 class PhaseRun:
-    """The optimiser steps of one phase; ``data`` are its images on the device.
+    """Trains one phase, epoch by epoch; ``done`` notes what the steps cost.
 
-    The other arguments are those of ``Passes``; ``done`` notes what the steps cost.
+    Args:
+        phase: to train.
+        data: its images, on the device.
+        modules: see ``ForwardBackward``, as for all others.
+        device: device and precision.
+        forward: runs a module on its inputs.
+        ranks: the processes that share the work.
     """
 
     def __init__(
@@ -53,20 +59,20 @@ class PhaseRun:
         self.done = WorkDone(phase.name, phase.recipe.epochs, len(phase.data))
         self._device = device
         self._ranks = ranks
-        self._passes = Passes(phase, modules, device, forward, self.done.seconds, ranks)
+        self._passes = ForwardBackward(phase, modules, device, forward, self.done.seconds, ranks)
         self._parameters = self._passes.parameters
         self._optimiser = build_optimiser(phase.recipe, phase.parts)
 
     def use(self, modules: Mapping[str, nn.Module]) -> None:
-        """Run other copies of the parts that do not change here."""
+        """Use other copies of the parts that do not change in this phase."""
         self._passes.modules = modules
 
     def snapshot(self, epochs: int, started: float) -> Snapshot:
-        """Gather what the phase's further epochs depend on, to be written before the next step.
+        """Collect everything that the remaining epochs depend on; write it before the next step.
 
         Args:
             epochs: epochs done.
-            started: performance counter at the phase's start.
+            started: performance counter at the start of the phase.
         """
         tensors = self._kept()
         if epochs < self.phase.recipe.epochs:
@@ -80,7 +86,7 @@ class PhaseRun:
         )
 
     def fits(self, saved: Snapshot) -> bool:
-        """Return whether a snapshot is of such a phase; one that is not counts as absent."""
+        """Return True if a snapshot is of this phase; any other is ignored."""
         own = {name: tensor.shape for name, tensor in self._kept().items()}
         found = {name: t.shape for name, t in saved.tensors.items() if not is_moment(name)}
         is_over = saved.epochs == self.phase.recipe.epochs
@@ -89,7 +95,7 @@ class PhaseRun:
         )
 
     def restore(self, saved: Snapshot) -> None:
-        """Put everything back as it was when the snapshot was taken."""
+        """Go back to the state of a snapshot."""
         with torch.no_grad():
             for name, tensor in self._kept().items():
                 tensor.copy_(saved.tensors[name])
@@ -100,17 +106,24 @@ class PhaseRun:
         self.done.seconds.earlier, self.done.is_shared = saved.seconds, saved.is_shared
 
     def equalise(self) -> None:
-        """Take over the first process's weights and buffers, so that none can ever drift."""
+        """Copy the first process's weights and buffers, so that processes cannot drift apart."""
         self._ranks.broadcast(list(self._state().values()))
 
     def epoch(
         self, epoch: int, lr: float, batches: Iterator[BatchRows], draws: torch.Generator
     ) -> None:
-        """Take one epoch's steps; note the mean of every named loss over its images."""
+        """Train for one epoch, and note the mean of every loss over it.
+
+        Args:
+            epoch: from 0.
+            lr: learning rate of the epoch.
+            batches: this process's rows of each.
+            draws: for the random numbers of the objective.
+        """
         set_rate(self._optimiser, lr)
         scaler, clip = self._passes.scaler, self.phase.recipe.clip_norm
         meter = LossMeter(self._device.torch_device, self._ranks)
-        for losses, num_images in self._passes.over(batches, epoch, draws):
+        for losses, num_images in self._passes.run(batches, epoch, draws):
             if clip is not None:
                 scaler.unscale_(self._optimiser)
                 nn.utils.clip_grad_norm_(self._parameters.values(), clip)
@@ -124,7 +137,7 @@ class PhaseRun:
         self.done.losses = meter.means(f"phase '{self.phase.name}', epoch {epoch + 1}")
 
     def refuse_bad_weights(self) -> None:
-        """Find what the last step broke: its loss was computed before it.
+        """Refuse weights that the last step made infinite; its loss was computed before it.
 
         Raises:
             NonFiniteLossError: naming the phase.
@@ -141,13 +154,19 @@ class PhaseRun:
         return graph.named_state(self.phase.parts)
 
     def _kept(self) -> dict[str, Tensor]:
-        """Name all that the phase changes and a method may look at after it."""
+        """Name all tensors that the phase changes and a method may read afterwards."""
         state = {f"{PHASE_STATE}{name}": value for name, value in self.phase.state.items()}
         return self._state() | state
 
 
 def snapshot(runs: Sequence[PhaseRun], epochs: int, started: float) -> Snapshot:
-    """Take one snapshot of phases that do their epochs in turn; see ``PhaseRun.snapshot``."""
+    """Take one snapshot of phases that take turns; see ``PhaseRun.snapshot``.
+
+    Args:
+        runs: the phases.
+        epochs: epochs done by each.
+        started: performance counter at their start.
+    """
     taken = [run.snapshot(epochs, started) for run in runs]
     if len(taken) == 1:
         return taken[0]
@@ -186,6 +205,6 @@ def _below(name: str, values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def average_buffers(work: Phase | GradientSweep, ranks: Ranks) -> None:
-    """Make running statistics the same in all processes: each saw its rows of the batches."""
+    """Average running statistics over all processes: each has seen its own rows only."""
     buffers = graph.named_buffers(work.parts).values()
     ranks.average([buffer for buffer in buffers if buffer.is_floating_point()])

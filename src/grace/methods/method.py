@@ -1,17 +1,16 @@
-"""The contract of every method, and the steps that methods share.
+"""The contract of every method: what it must say, and what it gets.
 
 Shapes: B images, D features of all backbones together, K classes.
 """
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 import torch
-from torch import Tensor, nn
 
 from grace.configs.load import ConfigWarning
 from grace.configs.methods import AnyMethodSettings, BaseMethodSettings
@@ -19,85 +18,77 @@ from grace.configs.recipe import Recipe
 from grace.configs.registry import METHOD_SETTINGS
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
-from grace.data.memory import ExemplarMemory, nearest_mean
+from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Objective, Part, Phase, Work
-from grace.methods.herding import class_means, update_exemplars
-from grace.methods.kept import Kept, TensorsPlace
-from grace.methods.module_factory import ModuleFactory, Outline
+from grace.engine.phase import Objective, Phase, Work
+from grace.methods.classification import classification
+from grace.methods.classifier import Classifier as Classifier
+from grace.methods.herding import ClassMeans, update_exemplars
+from grace.methods.module_factory import ModuleFactory
+from grace.methods.network_parts import trained_network
 from grace.methods.outcome import Outcome as Outcome
 from grace.methods.planning import Coming, PlannedPhase, usual_plan
+from grace.methods.state import DeclaredState
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import MASKED, Head, LinearHead
-from grace.objectives.classification import cross_entropy
+from grace.networks.heads import Head, LinearHead
 from grace.text.refusals import GraceError
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound=AnyMethodSettings)
 
 Steps = Generator[Work, Any, T]
-"""What ``learn`` and its parts are: they yield work, get its result back, and return T."""
+"""The type of ``learn`` and of its parts: they yield work, receive its result, and return T."""
 
 
 _FIRST_PHASE = ("make_head", "fresh_network", "classification_phase")
 """What makes the first phase. If a method overrides one of these, its first phase is its own."""
 
 
-@final
-@dataclass(frozen=True)
-class Classifier:
-    """A predictor: backbones whose concatenated features (B, D) are scored, (B, K)."""
-
-    backbones: Sequence[nn.Module]
-    score: Callable[[Tensor], Tensor]
-
-
 class Method(ABC, Generic[SettingsT]):
     """An algorithm that learns task after task.
 
-    ``learn`` yields everything that costs or decides; between two yields nothing runs but what
-    stands there. Its frame is the same for all: a method says what it does in ``later_task`` and,
-    where that differs, in ``first_task`` and ``remember``. What it keeps between tasks it declares
-    with ``kept``. It starts without a network: its first task builds it.
+    ``learn`` yields every phase and sweep to the engine; between two yields only the code that
+    stands there runs. A method implements ``later_task`` and overrides ``first_task`` and
+    ``remember`` where it differs from the others. What it saves between tasks it declares in
+    ``state``. It has no network until its first task builds one.
     """
 
     def __init__(self, settings: SettingsT, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         self.settings = settings
         self.factory = replace(factory, make_head=partial(self.make_head, settings))
         self.memory = memory
-        self.kept = Kept(self.factory)
-        self._class_means: TensorsPlace | None = None
+        self.state = DeclaredState(self.factory)
+        self._class_means: ClassMeans | None = None
         if settings.traits.memory == "exemplars":
-            self._class_means = self.kept.tensors_place(
-                "class_means", _like_class_means, is_needed=False, rows=True
-            )
+            self._class_means = ClassMeans(self.state, self.factory.device.torch_device)
 
     @property
     def network(self) -> ExpandableNetwork:
         """The network as it stands.
 
         Raises:
-            ValueError: before the first task.
+            GraceError: before the first task.
         """
-        network = self.kept.network.value
+        network = self.state.network.value
         if network is None:
             raise GraceError("nothing has been learnt yet", "learn a first task")
         return network
 
     @network.setter
     def network(self, network: ExpandableNetwork) -> None:
-        self.kept.network.value = network
+        self.state.network.value = network
 
     @final
     def learn(self, task: Task) -> Steps[Outcome]:
-        """Learn a task's images; yield every phase and sweep, return the outcome.
+        """Learn a task's images: yield every phase and sweep, return the outcome.
 
         Raises:
-            ValueError: for a task of known classes only that the method has no rule for.
+            GraceError: for a task of known classes only that the method has no rule for.
 
         Warns:
-            ConfigWarning: the task's one new class has no other that the method compares it with.
+            ConfigWarning: the task has one new class, and the method learns new classes by
+                comparing them with each other.
         """
         if task.number == 1:
             outcome = yield from self.first_task(task)
@@ -122,44 +113,42 @@ class Method(ABC, Generic[SettingsT]):
 
     @abstractmethod
     def later_task(self, task: Task) -> Steps[Outcome]:
-        """Train on a later task's images, and on exemplars where there are any."""
+        """Train on a later task's images, and on exemplars if the method has a memory."""
 
     def remember(self, task: Task, herd_with: ExpandableNetwork | None = None) -> Steps[None]:
-        """Update the exemplars and the class means; keep none, or all, if the traits say so.
+        """Update the exemplars and the class means, as the method's traits say.
 
-        Old classes keep their first exemplars. Each class of the task is herded from its images,
-        those of a known class together with its stored ones. The means are the present network's;
-        so are the features that are herded, unless another network is given.
+        Old classes keep their first exemplars. Each class of the task is herded from its images;
+        a known class also from its stored ones. The class means are always the present network's.
+
+        Args:
+            task: that was just learnt.
+            herd_with: its features choose the exemplars; ``None``: the present network's.
         """
         if self.settings.traits.memory == "all images":
             self.memory.keep(task.data)
         if self._class_means is None:
             return
-        quota = self.memory.quota(task.num_live, self.kept.bytes_after(task.num_classes))
+        weight_bytes = self.state.bytes_after(task.num_classes)
+        quota = self.memory.quota(task.num_remembered, weight_bytes)
         if not quota:
             return
         yield from update_exemplars(self.memory, task, quota, herd_with or self.network)
-        means = yield from class_means(self.memory, task.num_classes, self.network)
-        self._class_means.value = {"means": means.to(self.factory.device.torch_device)}
+        yield from self._class_means.update(self.memory, task.num_classes, self.network)
 
     def classifiers(self) -> Mapping[str, Classifier]:
         """Name the predictors, the primary one first: the one that is reported and exported."""
-        network = self.kept.network.value
+        network = self.state.network.value
         if network is None:
             return {}
-        backbones = network.extractors
-        classifiers = {"linear": Classifier(backbones, network.head)}
-        if self._class_means is not None and self._class_means.value is not None:
-            means = self._class_means.value["means"]
-            absent = means.norm(dim=1) == 0
-            classifiers["nearest_mean"] = Classifier(
-                backbones,
-                lambda features: nearest_mean(features.float(), means).masked_fill(absent, MASKED),
-            )
+        classifiers = {"linear": Classifier(network.extractors, network.head)}
+        if self._class_means is not None:
+            nearest = self._class_means.classifier(network.extractors)
+            classifiers |= {} if nearest is None else {"nearest_mean": nearest}
         return classifiers
 
     def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
-        """Say what a task will cost: its phases, their images and their passes."""
+        """Estimate what a task will cost: its phases, their images and their passes."""
         return usual_plan(self.settings, coming)
 
     @staticmethod
@@ -169,32 +158,45 @@ class Method(ABC, Generic[SettingsT]):
         num_classes: int,
         draws: torch.Generator | None,
     ) -> Head:
-        """Make the head of the method's networks; without draws only its shapes matter."""
+        """Make the head of the method's networks.
+
+        Args:
+            settings: the method's own.
+            in_features: width D of the concatenated features.
+            num_classes: K.
+            draws: of its weights; ``None`` if only its shapes matter.
+        """
         return LinearHead(in_features, num_classes, draws)
 
     def has_room_to_grow(self, task: Task) -> bool:
-        """Return whether one backbone more leaves room for an exemplar of each class."""
+        """Return True if one more backbone leaves room for an exemplar of each class."""
         room = self.memory.room
-        return (
-            room is None
-            or room.quota(task.num_live, self.kept.bytes_after(task.num_classes, 1)) > 0
-        )
+        if room is None:
+            return True
+        weight_bytes = self.state.bytes_after(task.num_classes, 1)
+        return room.quota(task.num_remembered, weight_bytes) > 0
 
     def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
-        """Make a fresh head over a task's classes for one backbone, a fresh one unless given."""
+        """Make a network of one backbone, a fresh one if none is given, and a fresh head."""
         backbone = backbone or self.factory.backbone(task.number)
         network = self.factory.first_network(task.num_classes, backbone, "main", task.number)
         network.head.mask(task.forgotten)
         return network
 
     def class_head(self, task: Task, in_features: int, purpose: str) -> Head:
-        """Make a fresh head over all classes of a task, the forgotten ones masked."""
+        """Make a fresh head over all classes of a task; forgotten classes are masked.
+
+        Args:
+            task: its K classes.
+            in_features: width of the features.
+            purpose: seeds the draws of the weights.
+        """
         head = self.factory.head(in_features, task.num_classes, purpose, task.number)
         head.mask(task.forgotten)
         return head
 
     def grow_head(self, task: Task) -> None:
-        """Give the head the rows of a task's new classes; the backbones stay."""
+        """Add the rows of a task's new classes to the head; the backbones do not change."""
         network = self.network
         head = self.factory.grown_head(
             network.head, network.feature_dim, task.num_classes, "main", task.number
@@ -213,60 +215,26 @@ class Method(ABC, Generic[SettingsT]):
         objective: Objective | None = None,
         backbone: Backbone | None = None,
     ) -> Phase:
-        """Train the single backbone and its head, with cross-entropy unless told otherwise."""
+        """Make a phase that trains the single backbone and its head.
+
+        Args:
+            name: of the phase.
+            recipe: epochs, batch size, optimiser, schedule.
+            data: images to train on.
+            objective: ``None``: cross-entropy over all classes.
+            backbone: replaces the network's own; see ``trained_network``.
+        """
         return Phase(
             name=name,
-            parts=single(self.network, backbone),
+            parts=trained_network(self.network, backbone),
             objective=objective or classification,
             recipe=recipe,
             data=data,
         )
 
 
-def single(network: ExpandableNetwork, backbone: Backbone | None = None) -> dict[str, Part]:
-    """Name the parts of a network of one backbone that trains, its head included.
-
-    Args:
-        network: of one backbone, without a trunk unless ``backbone`` is given.
-        backbone: in place of the network's, which was cut from it.
-    """
-    return {
-        "backbone.0": Part(backbone or network.backbone),
-        "head": Part(network.head, ["backbone.0"]),
-    }
-
-
-def frozen_network(network: ExpandableNetwork, *, has_head: bool = True) -> dict[str, Part]:
-    """Name the parts of an old network that does not train: "old.0", …, "old.head".
-
-    Args:
-        network: its backbones read "trunk" where they share one.
-        has_head: whether its logits are wanted too.
-    """
-    parts: dict[str, Part] = {}
-    if network.trunk is not None:
-        parts["trunk"] = Part(network.trunk, trains=False)
-    source = "images" if network.trunk is None else "trunk"
-    names = [f"old.{i}" for i in range(len(network.backbones))]
-    for name, backbone in zip(names, network.backbones, strict=True):
-        parts[name] = Part(backbone, [source], trains=False)
-    if has_head:
-        parts["old.head"] = Part(network.head, names, trains=False)
-    return parts
-
-
-def classification(batch: Batch) -> dict[str, Loss]:
-    """Cross-entropy of the part "head" over all classes: the objective of a plain phase."""
-    return {"classification": Loss(cross_entropy(batch["head"], batch.labels))}
-
-
-def _like_class_means(network: Outline) -> Mapping[str, Tensor]:
-    shape = (network.head.num_classes, network.feature_dim)
-    return {"means": torch.empty(shape, device="meta")}
-
-
 def _refuse_or_warn(settings: AnyMethodSettings, task: Task) -> None:
-    """Refuse a later task that the method has no rule for; warn of one that it cannot learn."""
+    """Refuse a later task that the method has no rule for; warn if it cannot learn the task."""
     if task.num_new_classes == 0 and not settings.traits.learns_known_classes:
         able = [n for n, own in METHOD_SETTINGS.items() if own.traits.learns_known_classes]
         raise GraceError(

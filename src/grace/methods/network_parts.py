@@ -1,0 +1,40 @@
+"""The parts of a phase that stand for a whole network: one that trains, or a frozen one."""
+
+from grace.engine.phase import Part
+from grace.networks.backbone import Backbone
+from grace.networks.expandable import ExpandableNetwork
+
+
+def trained_network(
+    network: ExpandableNetwork, backbone: Backbone | None = None
+) -> dict[str, Part]:
+    """Name the parts of a network of one backbone that trains: "backbone.0" and "head".
+
+    Args:
+        network: has one backbone, and no trunk unless ``backbone`` is given.
+        backbone: replaces the network's own. The first phase of a method with a trunk trains the
+            backbone that trunk and branch were cut from.
+    """
+    return {
+        "backbone.0": Part(backbone or network.backbone),
+        "head": Part(network.head, ["backbone.0"]),
+    }
+
+
+def frozen_network(network: ExpandableNetwork, *, has_head: bool = True) -> dict[str, Part]:
+    """Name the parts of an old network that does not train: "old.0", …, "old.head".
+
+    Args:
+        network: its backbones read the part "trunk" if they share one.
+        has_head: include the head, for the old network's logits.
+    """
+    parts: dict[str, Part] = {}
+    if network.trunk is not None:
+        parts["trunk"] = Part(network.trunk, trains=False)
+    source = "images" if network.trunk is None else "trunk"
+    names = [f"old.{i}" for i in range(len(network.backbones))]
+    for name, backbone in zip(names, network.backbones, strict=True):
+        parts[name] = Part(backbone, [source], trains=False)
+    if has_head:
+        parts["old.head"] = Part(network.head, names, trains=False)
+    return parts

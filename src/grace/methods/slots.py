@@ -1,0 +1,214 @@
+"""Slots: each holds one network, module or group of tensors that a method saves.
+
+Shapes: D features of all backbones together, K classes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from typing import Generic, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from grace.methods.module_factory import ModuleFactory, Outline
+from grace.networks.expandable import ExpandableNetwork
+from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
+from grace.text.refusals import DamagedError
+
+Parts = Mapping[str, Mapping[str, Tensor]]
+"""Tensors by name, in groups that change together: a backbone, a head."""
+T = TypeVar("T")
+
+
+class Slot(ABC, Generic[T]):
+    """Holds one thing that a method saves; ``value`` is ``None`` while the slot is empty."""
+
+    comes_later = False
+    """True if the slot is still empty after the first task."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.value: T | None = None
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """Return the value's tensors by name, of any shape; they are its own, not copies."""
+
+    @abstractmethod
+    def outline(self, network: Outline) -> Parts:
+        """Return meta tensors of the shapes that the value has beside a network of this form."""
+
+    @abstractmethod
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        """Make the value from saved tensors.
+
+        Args:
+            parts: saved tensors by name, of any shape; those of this slot are removed.
+            network: form of the method's network; ``None`` if it has no network yet.
+
+        Raises:
+            DamagedError: if the tensors do not fit this slot.
+        """
+
+    def mask(self, classes: Collection[int]) -> None:
+        """Hide these class indices and no others."""
+        return
+
+
+@final
+class NetworkSlot(Slot[ExpandableNetwork]):
+    """Holds a network of backbones like the learner's own and one head.
+
+    Args:
+        name: prefix of its parts' names.
+        factory: makes the network when it is loaded.
+        num_more: how many more backbones it has than the method's network. With one or more, the
+            slot is still empty after the first task.
+    """
+
+    def __init__(self, name: str, factory: ModuleFactory, num_more: int = 0) -> None:
+        super().__init__(name)
+        self.comes_later = num_more > 0
+        self._factory = factory
+        self._num_more = num_more
+
+    @override
+    def parts(self) -> Parts:
+        if self.value is None:
+            return {}
+        return {f"{self.name}{part}": tensors for part, tensors in self.value.parts().items()}
+
+    @override
+    def outline(self, network: Outline) -> Parts:
+        own = network.with_more(self._num_more)
+        return {f"{self.name}{part}": tensors for part, tensors in own.parts().items()}
+
+    @override
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        self.value = None
+        own = [name for name in parts if name.startswith(self.name)]
+        count = sum(name.startswith(f"{self.name}backbone.") for name in own)
+        if not count or network is None:
+            return
+        expected = network.with_more(count - network.num_backbones).parts()
+        for part, tensors in expected.items():
+            what = f"{self.name}{part}".replace("backbone.", "backbone ")
+            refuse_unlike(tensors, parts.get(f"{self.name}{part}", {}), what)
+        made = self._factory.network(count, network.head.num_classes)
+        for part, module in made.modules_by_part().items():
+            name = f"{self.name}{part}"
+            load_exactly(module, parts.pop(name), name.replace("backbone.", "backbone "))
+        self.value = made
+
+    @override
+    def mask(self, classes: Collection[int]) -> None:
+        if self.value is not None:
+            self.value.head.mask(classes)
+
+
+@final
+class TensorsSlot(Slot[dict[str, Tensor]]):
+    """Holds named tensors whose shapes follow from the network.
+
+    Args:
+        name: of the one part that they make.
+        like: gives meta tensors of their shapes for a network of some form.
+        device: where they are stored.
+        is_needed: refuse a saved method that has a network but lacks these tensors.
+        has_class_rows: row ``i`` of every tensor belongs to class index ``i``; the rows of
+            forgotten classes are set to 0.
+        renamed: prefixes of names that earlier versions wrote → today's prefixes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        like: Callable[[Outline], Mapping[str, Tensor]],
+        device: torch.device,
+        *,
+        is_needed: bool = True,
+        has_class_rows: bool = False,
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._like = like
+        self._device = device
+        self._is_needed = is_needed
+        self._has_class_rows = has_class_rows
+        self._renamed = renamed or {}
+
+    @override
+    def parts(self) -> Parts:
+        return {} if self.value is None else {self.name: self.value}
+
+    @override
+    def outline(self, network: Outline) -> Parts:
+        return {self.name: self._like(network)}
+
+    @override
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        self.value = None
+        what = self.name.replace("_", " ")
+        if network is None or (self.name not in parts and not self._is_needed):
+            return
+        if self.name not in parts:
+            raise DamagedError(f"the saved method lacks the {what} of its network")
+        saved = {self._now(name): tensor for name, tensor in parts.pop(self.name).items()}
+        like = self._like(network)
+        refuse_unlike(like, saved, what)
+        device = self._device
+        self.value = {name: torch.empty_like(t, device=device) for name, t in like.items()}
+        load_tensors(self.value, saved, what)
+
+    @override
+    def mask(self, classes: Collection[int]) -> None:
+        if self._has_class_rows and self.value is not None:
+            for tensor in self.value.values():
+                tensor[list(classes)] = 0
+
+    def _now(self, name: str) -> str:
+        for earlier, now in self._renamed.items():
+            if name.startswith(earlier):
+                return now + name.removeprefix(earlier)
+        return name
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+@final
+class ModuleSlot(Slot[ModuleT]):
+    """Holds a module whose shapes follow from the settings alone.
+
+    Args:
+        name: of the one part that its tensors make.
+        make: makes a fresh module on the device. Give a plain function: a bound method would be
+            copied with the method it belongs to.
+        sketch: makes the module on the meta device, which takes no memory.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[[], ModuleT], sketch: Callable[[], nn.Module]
+    ) -> None:
+        super().__init__(name)
+        self._make = make
+        self._sketch = sketch
+
+    @override
+    def parts(self) -> Parts:
+        return {} if self.value is None else {self.name: self.value.state_dict()}
+
+    @override
+    def outline(self, network: Outline) -> Parts:
+        return {self.name: self._sketch().state_dict()}
+
+    @override
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        self.value = None
+        if network is not None:
+            # Before anything is made: the settings of a stranger's file may ask for any width.
+            refuse_unlike(self._sketch().state_dict(), parts.get(self.name, {}), self.name)
+            made = self._make().eval().requires_grad_(False)
+            load_exactly(made, parts.pop(self.name, {}), self.name)
+            self.value = made

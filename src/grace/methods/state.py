@@ -1,0 +1,194 @@
+"""The state that a method saves between tasks, declared once.
+
+A method declares its networks, tensors, modules and small values when it is made. Saving, loading,
+checking what is loaded, counting bytes ahead of time and masking forgotten classes follow from
+that: no method does any of it itself.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor, nn
+
+from grace.methods.module_factory import ModuleFactory, Outline
+from grace.methods.slots import ModuleSlot, ModuleT, NetworkSlot, Parts, Slot, TensorsSlot
+from grace.storage.tensors import encoded_size
+from grace.text.refusals import DamagedError
+
+ValuesT = TypeVar("ValuesT", bound="StateValues")
+
+
+class StateValues(BaseModel):
+    """Small facts that a method saves: a model with a default for each, changed by assignment."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
+
+    def problem(self, num_backbones: int, num_classes: int) -> str | None:
+        """Say what contradicts a network of this size; ``None`` if nothing does."""
+        return None
+
+
+@final
+@dataclass(frozen=True)
+class MethodState:
+    """The saved state of a method, its exemplars left out.
+
+    Args:
+        values: small facts that JSON can hold.
+        parts: tensors by name, in groups that change together.
+    """
+
+    values: Mapping[str, Any]
+    parts: Parts
+
+
+@final
+class DeclaredState:
+    """Everything that a method saves between tasks, its exemplars left out.
+
+    Args:
+        factory: makes the modules that are loaded.
+    """
+
+    def __init__(self, factory: ModuleFactory) -> None:
+        self._factory = factory
+        self._slots: list[Slot[Any]] = []
+        self._values: StateValues | None = None
+        self.network = self.network_slot("")
+
+    def network_slot(self, name: str, num_more: int = 0) -> NetworkSlot:
+        """Declare a network; see ``NetworkSlot``."""
+        slot = NetworkSlot(name, self._factory, num_more)
+        self._slots.append(slot)
+        return slot
+
+    def tensors_slot(
+        self,
+        name: str,
+        like: Callable[[Outline], Mapping[str, Tensor]],
+        *,
+        is_needed: bool = True,
+        has_class_rows: bool = False,
+        renamed: Mapping[str, str] | None = None,
+    ) -> TensorsSlot:
+        """Declare named tensors of any shape.
+
+        Args:
+            name: see ``TensorsSlot``, as for all others.
+            like: gives their shapes.
+            is_needed: refuse a saved method without them.
+            has_class_rows: their rows are classes.
+            renamed: names of earlier versions.
+        """
+        slot = TensorsSlot(
+            name,
+            like,
+            self._factory.device.torch_device,
+            is_needed=is_needed,
+            has_class_rows=has_class_rows,
+            renamed=renamed,
+        )
+        self._slots.append(slot)
+        return slot
+
+    def module_slot(
+        self, name: str, make: Callable[[], ModuleT], sketch: Callable[[], nn.Module]
+    ) -> ModuleSlot[ModuleT]:
+        """Declare a module.
+
+        Args:
+            name: see ``ModuleSlot``, as for all others.
+            make: makes it on the device.
+            sketch: makes it on the meta device.
+        """
+        slot = ModuleSlot(name, make, sketch)
+        self._slots.append(slot)
+        return slot
+
+    def add_values(self, values: ValuesT) -> ValuesT:
+        """Declare the small values, and return them."""
+        self._values = values
+        return values
+
+    def collect(self) -> MethodState:
+        """Return the present state; its tensors are the method's own, not copies."""
+        parts = {name: part for slot in self._slots for name, part in slot.parts().items()}
+        return MethodState(self._values.model_dump() if self._values else {}, parts)
+
+    def restore(self, state: MethodState, num_classes: int) -> None:
+        """Replace the present state by a saved one of ``num_classes`` classes.
+
+        Raises:
+            DamagedError: if this method cannot have saved such a state.
+        """
+        parts = dict(state.parts)
+        count = sum(name.startswith("backbone.") for name in parts)
+        outline = self._factory.outline(count, num_classes) if count else None
+        for slot in self._slots:
+            slot.restore(parts, outline)
+        method = self._factory.settings.method.name
+        if parts:
+            raise DamagedError(
+                f"the saved {method} has parts that it never writes: '{ascii(min(parts))[1:81]}'"
+            )
+        self._restore_values(dict(state.values), count, num_classes, method)
+
+    def _restore_values(
+        self, saved: dict[str, Any], num_backbones: int, num_classes: int, method: str
+    ) -> None:
+        if self._values is None:
+            if saved:
+                raise DamagedError(f"the saved {method} has values that it never writes")
+            return
+        try:
+            found = type(self._values).model_validate(saved)
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            where = ascii(".".join(str(part) for part in detail["loc"])[:200])[1:-1]
+            damage = f"is damaged: {where}: {detail['msg']}"
+            raise DamagedError(f"the saved {method} {damage}") from error
+        missing = type(found).model_fields.keys() - saved.keys()
+        if missing:
+            raise DamagedError(f"the saved {method} is damaged: it lacks '{min(missing)}'")
+        problem = found.problem(num_backbones, num_classes if num_backbones else 0)
+        if problem:
+            raise DamagedError(f"the saved {method} {problem}")
+        for name in type(found).model_fields:
+            setattr(self._values, name, getattr(found, name))
+
+    def forget(self, classes: Collection[int]) -> None:
+        """Mask these class indices and no others; the weights keep what they learnt of them."""
+        for slot in self._slots:
+            slot.mask(classes)
+
+    def bytes_after(self, num_classes: int, num_more: int = 0) -> int:
+        """Count the bytes of the saved files after a coming task, headers included.
+
+        Args:
+            num_classes: classes seen by then.
+            num_more: backbones that the task adds to the present network. The first task builds
+                one in any case.
+        """
+        network = self.network.value
+        count = len(network.backbones) + num_more if network is not None else 1
+        outline = self._factory.outline(count, num_classes)
+        return sum(
+            encoded_size({name: (tuple(t.shape), t.dtype) for name, t in part.items()})
+            for slot in self._slots
+            if network is not None or not slot.comes_later
+            for part in slot.outline(outline).values()
+        )
+
+    def refuse_unfit(self, shape: tuple[int, int, int]) -> None:
+        """Try the network on one image of shape (C, H, W).
+
+        Raises:
+            GraceError: if its backbone cannot take such images.
+        """
+        network = self.network.value
+        if network is not None:
+            backbone, trunk = network.backbones[0], network.trunk
+            probe = backbone if trunk is None else nn.Sequential(trunk, backbone)
+            self._factory.refuse_unfit_backbone(shape, probe)
