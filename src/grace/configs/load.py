@@ -92,6 +92,29 @@ def load_experiment(
     return settings
 
 
+def as_settings(
+    experiment: str | ExperimentSettings, overrides: Sequence[str] = ()
+) -> ExperimentSettings:
+    """Return settings as they are, or resolve an experiment by its name or file.
+
+    Args:
+        experiment: resolved settings, the name of a packaged experiment, or the path of a YAML
+            file.
+        overrides: ``key.path=value`` texts over a named experiment.
+
+    Raises:
+        GraceError: if overrides are given beside resolved settings, or something is wrong.
+    """
+    if isinstance(experiment, str):
+        return load_experiment(experiment, overrides)
+    if overrides:
+        raise GraceError(
+            f"'{overrides[0]}' cannot change settings that are resolved",
+            "give the experiment by its name, or give it to load_experiment",
+        )
+    return experiment
+
+
 def dump_settings(settings: ExperimentSettings) -> str:
     """Write resolved settings as YAML that :func:`load_experiment` reads back equal."""
     return _yaml.dump(settings.model_dump(mode="json"))

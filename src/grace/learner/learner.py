@@ -7,7 +7,7 @@ from typing import Literal, Self, final
 from typing_extensions import override
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.load import load_experiment
+from grace.configs.load import as_settings
 from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import for_channels
 from grace.engine.progress import Progress
@@ -79,9 +79,7 @@ class Learner(BaseLearner):
         Raises:
             ValueError: for settings that cannot be carried out, or a directory that is taken.
         """
-        settings = experiment
-        if isinstance(settings, str):
-            settings = load_experiment(settings, overrides)
+        settings = as_settings(experiment, overrides)
         channels = 1 if shape[0] == 1 else 3
         learner = cls(
             settings,
