@@ -17,13 +17,18 @@ __all__ = [
     "DamagedError",
     "ExperimentSettings",
     "GraceError",
+    "GraceWarning",
+    "LearnOptions",
+    "LearnResult",
     "Learner",
     "NewerFormatError",
+    "RequestedSettings",
     "RunRecord",
     "TaskRecord",
     "UpdateRecord",
     "__version__",
     "compare",
+    "learn",
     "load_experiment",
     "read_record",
     "run",
@@ -36,12 +41,21 @@ if TYPE_CHECKING:
     from grace.configs.load import ConfigError, ConfigWarning, load_experiment
     from grace.experiment import run
     from grace.home.document import UpdateRecord
+    from grace.learner.learn_call import LearnOptions, LearnResult
     from grace.learner.learner import Learner
+    from grace.learner.requested import RequestedSettings
+    from grace.learner.teaching import learn
     from grace.record import RunRecord, TaskRecord, read_record
     from grace.studies.comparison import Comparison
     from grace.studies.comparison import compare_methods as compare
     from grace.studies.report import write_report
-    from grace.text.refusals import BusyError, DamagedError, GraceError, NewerFormatError
+    from grace.text.refusals import (
+        BusyError,
+        DamagedError,
+        GraceError,
+        GraceWarning,
+        NewerFormatError,
+    )
 else:
     _PLACES = {
         "BusyError": "grace.text.refusals:BusyError",
@@ -51,12 +65,17 @@ else:
         "DamagedError": "grace.text.refusals:DamagedError",
         "ExperimentSettings": "grace.configs.experiment:ExperimentSettings",
         "GraceError": "grace.text.refusals:GraceError",
+        "GraceWarning": "grace.text.refusals:GraceWarning",
+        "LearnOptions": "grace.learner.learn_call:LearnOptions",
+        "LearnResult": "grace.learner.learn_call:LearnResult",
         "Learner": "grace.learner.learner:Learner",
         "NewerFormatError": "grace.text.refusals:NewerFormatError",
+        "RequestedSettings": "grace.learner.requested:RequestedSettings",
         "RunRecord": "grace.record:RunRecord",
         "TaskRecord": "grace.record:TaskRecord",
         "UpdateRecord": "grace.home.document:UpdateRecord",
         "compare": "grace.studies.comparison:compare_methods",
+        "learn": "grace.learner.teaching:learn",
         "load_experiment": "grace.configs.load:load_experiment",
         "read_record": "grace.record:read_record",
         "run": "grace.experiment:run",

@@ -31,13 +31,13 @@ def work_is_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def count_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     epochs: list[int] = []
-    epoch: Callable[..., Any] = steps.Steps.epoch
+    epoch: Callable[..., Any] = steps.PhaseRun.epoch
 
     def counted(self: Any, number: int, *rest: Any) -> Any:
         epochs.append(number)
         return epoch(self, number, *rest)
 
-    monkeypatch.setattr(steps.Steps, "epoch", counted)
+    monkeypatch.setattr(steps.PhaseRun, "epoch", counted)
     return epochs
 
 
@@ -88,7 +88,7 @@ class TestGate:
         images = folder(tmp_path / "images", "ant", "bee")
         options = [*TINY, "--validation", 0, "--max-drop", 1]
         result = learn(images, "--model", tmp_path / "model", *options)
-        assert "warning: --max-drop has no effect" in result.stderr
+        assert "warning: max_drop has no effect" in result.stderr
         assert "accuracy" not in result.stdout
 
 
@@ -143,7 +143,7 @@ class TestInterruptions:
         def die(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("grace.engine.steps.Steps.epoch", die)
+        monkeypatch.setattr("grace.engine.steps.PhaseRun.epoch", die)
         images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
         learn(images, "--model", model, *GRACE, code=130)
         assert not model.exists()
@@ -216,7 +216,7 @@ class TestRefusals:
         _, model = first
         before = files(model)
         with monkeypatch.context() as patch:
-            patch.setattr("grace.engine.steps.Steps.refuse_bad_weights", _not_finite)
+            patch.setattr("grace.engine.steps.PhaseRun.refuse_bad_weights", _not_finite)
             more = folder(tmp_path / "more", "cat")
             assert "not finite" in refused(more, "--model", model)
         assert files(model) == before

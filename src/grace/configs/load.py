@@ -33,7 +33,7 @@ from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.flat import flatten
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning
 
 
 @final
@@ -47,7 +47,7 @@ class ConfigError(GraceError):
 
 
 @final
-class ConfigWarning(UserWarning):
+class ConfigWarning(GraceWarning):
     """Settings that are allowed do not do what one might expect of them."""
 
 

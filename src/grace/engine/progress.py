@@ -14,6 +14,14 @@ class Progress(Protocol):
         """Task ``number`` of ``total`` (1-based) begins, with these new classes."""
         return
 
+    def waiting(self, what: str) -> None:
+        """Something of unknown length goes on, such as "reading"."""
+        return
+
+    def update_started(self, number: int, class_names: Sequence[str]) -> None:
+        """Update ``number`` (1-based) of a saved learner begins, with these new classes."""
+        return
+
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """A phase begins."""
         return
