@@ -230,7 +230,7 @@ def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunReco
     """Learn what the first process learns, beside it; return the record that it writes."""
     checkpoint = ranks.broadcast_value(None)
     if checkpoint is not None:
-        learner.become(checkpoint)
+        learner.load_state(checkpoint)
         ranks.barrier()
         _learn_along(learner, scenario)
     place, info, lines = ranks.broadcast_value(None)

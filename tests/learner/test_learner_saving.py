@@ -56,7 +56,8 @@ MEMORY = MemorySettings(size=30, validation=2)
 
 UPDATE_ELSEWHERE = """
 import sys
-import grace.methods.module_factory, tiny_streams
+import grace.methods.module_factory
+from support import tiny_streams
 from grace.learner.learner import Learner
 from test_learner_saving import STREAM, teach
 grace.methods.module_factory.build_backbone = tiny_streams._resnet8

@@ -193,7 +193,7 @@ def test_bytes_are_known_beforehand() -> None:
     for indices, num_old in (((0, 1), 0), ((2,), 2), ((3, 4), 3)):
         announced = made.method.kept.bytes_after(num_old + len(indices), int(num_old > 0))
         teach(made, *indices)
-        parts = saving.describe(made._contents()).parts
+        parts = saving.describe(made.model.contents()).parts
         assert announced == sum(ref.bytes for ref in parts.values())
     # A third branch takes its own weights, not a trunk's again.
     branch = {
