@@ -27,13 +27,15 @@ from grace.home.journal import Journal
 from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.learner import Learner
+from grace.learner.versions import Versions
 from grace.record import RunRecord, SilentRun, collect_hardware, collect_versions, commit
 
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "snapshots of phases": [(Journal, "offer_phase"), (Journal, "saved_phase")],
     "results of sweeps": [(Journal, "_write"), (Journal, "_read")],
     "versions": [
-        *((Learner, name) for name in ("_write", "_done_already", "_refuse_stale", "live_in")),
+        *((Versions, name) for name in ("add", "_done_already", "_refuse_stale")),
+        (Learner, "live_in"),
         *((ModelStore, name) for name in ("remove_unused", "prune")),
         (saving, "describe"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import ConfigWarning
+from grace.configs.load import ConfigWarning, as_settings
 from grace.configs.methods import AnyMethodSettings
 from grace.record import (
     DatasetRecord,
@@ -85,6 +85,40 @@ def run_experiment(
         warnings.simplefilter("ignore", ConfigWarning)  # The record's notes say it, once.
         heard = progress if progress and ranks.is_first else SilentRun()
         return _run(settings, directory, heard, ranks, dataset, first_tasks, resume=resume)
+
+
+def run(
+    experiment: str | ExperimentSettings = "digits",
+    overrides: Sequence[str] = (),
+    *,
+    directory: str | Path | None = None,
+    dataset: "Dataset | None" = None,
+    resume: bool = False,
+    progress: RunProgress | None = None,
+) -> RunRecord:
+    """Run an experiment, given by its name, its file or its settings, and record it.
+
+    Args:
+        experiment: a packaged experiment, the path of a YAML file, or resolved settings.
+        overrides: ``key.path=value`` texts over a named experiment.
+        directory: run directory to create; ``None``: a new one under ``runs/``.
+        dataset: images to learn and test on; ``None``: those that ``data`` names.
+        resume: go on with this very run where it was interrupted.
+        progress: receives the events of the run.
+
+    Returns:
+        The finished record; see :func:`run_experiment`.
+
+    Raises:
+        GraceError: for settings or data that cannot be used, or a directory that is taken.
+    """
+    return run_experiment(
+        as_settings(experiment, overrides),
+        None if directory is None else Path(directory),
+        progress,
+        dataset=dataset,
+        resume=resume,
+    )
 
 
 def _run(
@@ -192,7 +226,7 @@ def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunReco
     """Learn what the first process learns, beside it; return the record that it writes."""
     checkpoint = ranks.broadcast_value(None)
     if checkpoint is not None:
-        learner.become(checkpoint)
+        learner.load_state(checkpoint)
         ranks.barrier()
         _learn_along(learner, scenario)
     place, info, lines = ranks.broadcast_value(None)

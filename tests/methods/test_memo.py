@@ -192,7 +192,7 @@ def test_bytes_are_known_beforehand() -> None:
     for indices, num_old in (((0, 1), 0), ((2,), 2), ((3, 4), 3)):
         announced = made.method.state.bytes_after(num_old + len(indices), int(num_old > 0))
         teach(made, *indices)
-        parts = made.method.kept.state().parts.values()
+        parts = made.method.state.collect().parts.values()
         sizes = [encoded_size({n: (t.shape, t.dtype) for n, t in part.items()}) for part in parts]
         assert announced == sum(sizes)
     # A third branch takes its own weights, not a trunk's again.

@@ -1,6 +1,6 @@
 """Callbacks for those who follow a run: progress for people, observers for programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
@@ -9,6 +9,14 @@ if TYPE_CHECKING:
 
 class Progress(Protocol):
     """Gets the events of training, to show them to people."""
+
+    def waiting(self, what: str) -> None:
+        """Something of unknown length goes on, such as "reading"."""
+        return
+
+    def update_started(self, number: int, class_names: Sequence[str]) -> None:
+        """Update ``number`` (1-based) of a saved learner begins, with these new classes."""
+        return
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """Called when a phase begins.
