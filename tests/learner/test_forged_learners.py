@@ -80,7 +80,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "huge weights": (
         part(BACKBONE, other("conv.weight", data=HUGE * 162)),
-        "the scores of 'MODEL' are not finite: its weights are damaged",
+        "'MODEL': the scores are not finite: the weights are damaged",
     ),
     "transposed": (
         part("parts/head", other("weight", shape=(12, 4))),

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.columns import aligned
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.configs.load import load_experiment
+from grace.text.units import in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from grace.data.doctor import Examination
@@ -44,8 +47,7 @@ def doctor(
     Exits with 2 if 'grace learn' would refuse the images.
     """
     with one_line_errors():
-        from grace.cli._errors import one_line_warnings
-        from grace.configs.load import load_experiment
+        # torch takes seconds to import: --help and what is refused here do not wait for it.
         from grace.data.doctor import examine
         from grace.learner.estimate import estimate
         from grace.learner.learner import Learner
@@ -79,6 +81,7 @@ def doctor(
 
 def _own_images(learner: "Learner") -> dict[bytes, str]:
     """Class names of all images that a learner keeps, by their pixels."""
+    # torch again.
     import torch
 
     from grace.data.joined import concatenate
@@ -103,8 +106,6 @@ def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
 
 
 def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[str]:
-    from grace.text.units import in_bytes, in_seconds
-
     lines = [f"{images}: {found.num_images} images in {len(found.classes)} classes", ""]
     lines += _classes(found)
     if found.smallest and found.largest:
@@ -125,8 +126,6 @@ def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[s
 
 
 def _classes(found: "Examination") -> Sequence[str]:
-    from grace.cli._columns import aligned
-
     header = ("class", "train", "test", "unreadable", "duplicates", "")
     news = {None: "", True: "new", False: "known"}
     rows = [

@@ -84,6 +84,16 @@ class Learner:
         return self.model.shape
 
     @property
+    def mean(self) -> tuple[float, ...]:
+        """Normalisation constants per channel, of pixels in [0, 1]."""
+        return self.model.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Normalisation constants per channel, of pixels in [0, 1]."""
+        return self.model.std
+
+    @property
     def trainer(self) -> Trainer:
         """What carries out the work."""
         return self.model.trainer
