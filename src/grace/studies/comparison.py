@@ -106,8 +106,8 @@ def compare(
         for cell in cells:
             place = _place(directory, cell)
             if all(record.directory != place for record in records):
-                why = unreadable.get(place, "its record is not complete")
-                failures = {cell.name: f"{why}: remove {place} to do it anew", **failures}
+                why = unreadable.get(place, GraceError("its record is not complete"))
+                failures = {cell.name: str(_to_do_anew(place, why)), **failures}
     return Comparison(records, failures, files)
 
 
@@ -208,21 +208,27 @@ def _read(place: Path) -> RunRecord:
     try:
         return read_record(place)
     except GraceError as error:
-        raise GraceError(f"{error}", f"remove {place} to do it anew") from error
+        raise _to_do_anew(place, error) from error
+
+
+def _to_do_anew(place: Path, error: GraceError) -> GraceError:
+    """Say of a run what is wrong with its record, and how it is carried out again."""
+    return GraceError(error.what, f"remove {place} to do it anew", where=error.where)
 
 
 def _begun(directory: Path) -> list[Path]:
     return sorted(file.parent for file in (directory / "runs").glob("*/run.json"))
 
 
-def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, str]]:
+def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, GraceError]]:
     """Read all finished runs of the directory, and say which cannot be read and why."""
-    records, unreadable = [], {}
+    records: list[RunRecord] = []
+    unreadable: dict[Path, GraceError] = {}
     for place in _begun(directory):
         try:
             record = read_record(place)
         except GraceError as error:
-            unreadable[place] = str(error)
+            unreadable[place] = error
             continue
         if record.complete:
             records.append(record)
