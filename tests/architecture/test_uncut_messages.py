@@ -17,14 +17,16 @@ SPEAKING = re.compile(
     r"(^|_)(error|err|exc|exception|refusal|problem|message|msg|complaint|warning)s?$"
 )
 """Names that a message, or what holds one, goes by."""
-REMAINING: dict[str, int] = {
-    # DELETE where these are cleaned: how often each still does it.
-    "cli/_lesson.py": 1,
-    "data/decoding.py": 1,
+ALLOWED = {
+    "text/escaping.py": 1,  # the first line of another library's error, which may have a page
+}
+"""Lines of each file that take a message apart."""
+REMAINING = {
+    # DELETE where these are cleaned.
+    "data/decoding.py": 1,  # text.escaping.first_line does that
     "data/findings.py": 1,
     "data/survey.py": 1,
-    "data/update_folder.py": 2,
-    "learner/prediction.py": 1,
+    "data/update_folder.py": 1,
 }
 
 
@@ -96,7 +98,7 @@ def test_no_message_is_taken_apart() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
         if (lines := found_in(path.read_text()))
     }
-    assert found == REMAINING
+    assert found == ALLOWED | REMAINING
 
 
 def test_what_is_found() -> None:
