@@ -28,6 +28,12 @@ from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
 from grace.text.refusals import GraceError
 
+_OWN = {
+    "cells", "runs", "logs", "first-tasks", "lock",
+    "table.md", "table.csv", "table.tex", "summary.md", "report.html",
+}  # fmt: skip
+"""Names of all that a comparison writes."""
+
 
 @final
 @dataclass(frozen=True)
@@ -159,12 +165,19 @@ def _refuse_occupied(directory: Path) -> None:
     """Refuse a directory of something else: nothing in it shall be written over."""
     if not directory.exists():
         return
-    known = directory.is_dir() and (directory / "lock").exists() and (directory / "runs").is_dir()
-    begun = directory.is_dir() and {path.name for path in directory.iterdir()} <= {"lock"}
-    if not known and not begun:
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {"no directory"}
+    begun = names <= {"lock"}
+    known = "lock" in names and (directory / "runs").is_dir()
+    if not (begun or known or (names <= _OWN and _holds_runs(directory / "runs"))):
         raise GraceError(
             f"{directory} holds something else than a comparison", "choose another --out"
         )
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Tell whether a folder holds records of runs and nothing else, as a published archive does."""
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    return bool(entries) and all((entry / "run.json").is_file() for entry in entries)
 
 
 def _refuse_others(
