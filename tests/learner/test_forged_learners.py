@@ -146,7 +146,8 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a class with escapes for a name": (
         specials.many_classes(1, "\x1b[2J"),
-        f"{DOCUMENT}the class name",
+        f"{DOCUMENT}the class name '\\x1b[2J' has a control character, a line break or bytes that "
+        "are not UTF-8",
     ),
     "backbones that are one": (
         specials.many_backbones(3),
