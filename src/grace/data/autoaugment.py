@@ -1,8 +1,8 @@
-"""Random choices among image changes: AutoAugment, RandAugment, and one change by itself.
+"""Random image changes: AutoAugment, RandAugment, and single changes.
 
 Shapes: B images in a batch, C channels, H×W pixels.
 
-Departures from ``torchvision.transforms``: a choice is drawn for every image of the batch, where
+Departures from ``torchvision.transforms``: a choice is drawn for every image of the batch, while
 torchvision draws one per call; a change of probability 0 never happens (in torchvision, once in 2²⁴
 images).
 """
@@ -71,10 +71,10 @@ RANDAUGMENT_CHANGES: tuple[str, ...] = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class AutoAugment(Operation):
-    """Gives each image one of the sub-policies: two changes, each with a probability of its own.
+    """Applies one random sub-policy to each image: two changes, each with its probability.
 
-    Draws: sub-policy, whether the first change happens, whether the second does, sign of the first
-    magnitude, sign of the second.
+    Draws: sub-policy, first change yes or no, second change yes or no, sign of the first magnitude,
+    sign of the second.
 
     Source:
         Cubuk et al., arXiv 1805.09501; ``torchvision.transforms.AutoAugment``.
@@ -100,7 +100,17 @@ class AutoAugment(Operation):
     def plan(
         self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
     ) -> list[Change | None]:
-        """Choose the first (0) or second (1) change of every image from its five draws."""
+        """Choose one of the two changes of every image.
+
+        Args:
+            rows: the five draws of each image.
+            which: 0 for the first change, 1 for the second.
+            height: of the images in pixels.
+            width: of the images in pixels.
+
+        Returns:
+            A change for each image; ``None``: it does not change.
+        """
         bins = magnitude_bins(10, height, width)
         changes: list[Change | None] = []
         for row in rows:
@@ -113,18 +123,18 @@ class AutoAugment(Operation):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RandAugment(Operation):
-    """Gives each image some changes drawn with replacement, all of one magnitude.
+    """Applies some random changes of one magnitude to each image, drawn with replacement.
 
-    Draws: for every change which one, and the sign of its magnitude.
+    Draws: for each of them the change, and the sign of its magnitude.
 
     Source:
         Cubuk et al., arXiv 1909.13719; ``torchvision.transforms.RandAugment``.
     """
 
     num_changes: int = 2
-    """Changes per image, at least 1; more make images harder to recognise."""
+    """Changes per image, at least 1. More: images are harder to recognise."""
     magnitude: int = 9
-    """Bin 0..30 of the magnitude (``magnitude_bins(31, …)``); more changes images further."""
+    """Bin 0..30 of the magnitude (``magnitude_bins(31, …)``). Higher: images change more."""
     fill: int = 0
     """Grey level 0..255 of pixels from outside the image."""
     plans_on_cpu: ClassVar[bool] = True
@@ -144,7 +154,17 @@ class RandAugment(Operation):
     def plan(
         self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
     ) -> list[Change | None]:
-        """Choose the change number ``which`` of every image from its draws."""
+        """Choose one of the changes of every image.
+
+        Args:
+            rows: the draws of each image.
+            which: number of the change, from 0.
+            height: of the images in pixels.
+            width: of the images in pixels.
+
+        Returns:
+            A change for each image; ``None``: it does not change.
+        """
         bins = magnitude_bins(31, height, width)
         changes: list[Change | None] = []
         for row in rows:
@@ -159,15 +179,15 @@ class RandAugment(Operation):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RandomMagnitude(Operation):
-    """Makes one change of a random magnitude: all bins up to a largest are equally likely.
+    """Applies one change of a random magnitude: all bins up to the largest are equally likely.
 
-    Draws: bin, and the sign where the change has one.
+    Draws: bin, and the sign if the change has one.
     """
 
     name: str
     """One of the changes that have a magnitude (``magnitude_bins``)."""
     largest: int = 9
-    """Largest bin 1..9 (``magnitude_bins(10, …)``); more changes images further."""
+    """Largest bin 1..9 (``magnitude_bins(10, …)``). Higher: images change more."""
     fill: int = 128
     """Grey level 0..255 of pixels from outside the image."""
     plans_on_cpu: ClassVar[bool] = True
@@ -191,12 +211,12 @@ class RandomMagnitude(Operation):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RandomShare(Operation):
-    """Makes one change that has no magnitude in a share of the images. Draws: whether."""
+    """Applies one change without a magnitude to a share of the images. Draws: yes or no."""
 
     name: str
     """``autocontrast``, ``equalize`` or ``invert``."""
     share: float = 0.5
-    """Share of the images in (0, 1]; more leaves fewer as they are."""
+    """Share of the images in (0, 1]. Higher: more images change."""
     plans_on_cpu: ClassVar[bool] = True
 
     @property
@@ -211,7 +231,7 @@ class RandomShare(Operation):
 
 
 def _choice(draw: float, count: int) -> int:
-    """Turn a uniform number in [0, 1) into a place 0..count-1."""
+    """Turn a uniform number in [0, 1) into an index 0..count-1."""
     return min(int(draw * count), count - 1)
 
 

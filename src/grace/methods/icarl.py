@@ -1,4 +1,4 @@
-"""iCaRL: distil the old logits, classify by the nearest mean of exemplars.
+"""iCaRL: distillation of the old logits, classification by the nearest mean of exemplars.
 
 Where this departs from the paper (Rebuffi et al., CVPR 2017):
 
