@@ -135,10 +135,7 @@ class RandomCrop(Operation):
     padding: int
     """Width of the border in pixels, at least 1. Higher: larger shifts, objects may be cut off."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 2
+    num_draws = 2
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -152,10 +149,7 @@ class RandomCrop(Operation):
 class RandomFlip(Operation):
     """Mirrors half of the images left to right. Draws: yes or no."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 1
+    num_draws = 1
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -171,10 +165,7 @@ class RandomBrightness(Operation):
     """Largest relative change b in (0, 1]. Higher: images get darker and brighter."""
     takes_levels: ClassVar[bool] = True
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 1
+    num_draws = 1
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -196,10 +187,7 @@ class Cutout(Operation):
     side: int
     """Side of the square in pixels, at least 1. Higher: more of the object is hidden."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 2
+    num_draws = 2
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -222,10 +210,7 @@ class RandomResizedCrop(Operation):
     size: int
     """Side of the result in pixels."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return CropDraws.num_draws
+    num_draws = CropDraws.num_draws
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:

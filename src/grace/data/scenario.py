@@ -120,6 +120,11 @@ class Task:
         return self.num_classes - len(self.forgotten)
 
     @property
+    def remembered_classes(self) -> list[int]:
+        """Class indices seen that were not forgotten, ascending."""
+        return [index for index in range(self.num_classes) if index not in self.forgotten]
+
+    @property
     def present_classes(self) -> list[int]:
         """Class indices with images in this task, old and new, ascending."""
         return sorted(set(self.data.labels.tolist()))

@@ -77,8 +77,8 @@ class Create(Method[CreateSettings]):
         """L = −mean log p_y + λ·T²·KDsoft(e[:, :K_old], e_teacher, T) + L_CR, p = σ(e) + 1e-10."""
         settings, head = self.settings, self.network.head
         assert isinstance(head, AutoEncoders)
-        live = [index for index in range(task.num_classes) if index not in task.forgotten]
-        compared = torch.tensor(live, device=self.factory.device.torch_device)
+        device = self.factory.device.torch_device
+        compared = torch.tensor(task.remembered_classes, device=device)
 
         def objective(batch: Batch) -> dict[str, Loss]:
             scores, labels = batch["head"], batch.labels

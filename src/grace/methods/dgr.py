@@ -136,7 +136,7 @@ class DGR(Method[DGRSettings]):
         # This task's images of known classes are among these too.
         originals = self.memory.original_counts
         seen = torch.tensor([originals.get(c, 0) for c in range(num_old)], dtype=torch.int64)
-        old = [index for index in range(num_old) if index not in task.forgotten]
+        old = [index for index in task.remembered_classes if index < num_old]
         lost = (seen - present[:num_old]).clamp_min(0)
         return Counts(present, lost, old, int(seen[old].sum()), int(present[num_old:].sum()))
 

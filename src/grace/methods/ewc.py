@@ -5,8 +5,8 @@ Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 1. The Fisher information is that of the mean gradient of a batch, squared, at the true labels, in
    train mode on augmented images; the paper's is per image. It is limited to 1e-4, which bounds
    λ·F by 0.1 at λ = 1000.
-2. One importance and one anchor stand for all earlier tasks: importances are averaged by numbers
-   of classes, the anchor is the network as the last task left it. The paper sums a penalty each.
+2. There is one importance and one anchor for all earlier tasks: importances are averaged by numbers
+   of classes, the anchor is the network after the last task. The paper has a penalty per task.
 3. Classes share one growing head, whose old rows are held too. Later tasks use their own logits
    only, as Finetune does; a task without a new class has none and is refused.
 4. The pass that estimates the importance changes the running statistics of batch norm.

@@ -139,9 +139,9 @@ class Foster(Method[FosterSettings]):
     def _class_weights(self, task: Task, data: LabelledImages, beta: float) -> Tensor:
         """Return the weights w (K,) of a phase's classes; forgotten ones have 1."""
         counts = torch.bincount(data.labels, minlength=task.num_classes)
-        live = [index for index in range(task.num_classes) if index not in task.forgotten]
+        remembered = task.remembered_classes
         weights = torch.ones(task.num_classes)
-        weights[live] = effective_number_weights(counts[live], beta)
+        weights[remembered] = effective_number_weights(counts[remembered], beta)
         return weights.to(self.factory.device.torch_device)
 
     @override

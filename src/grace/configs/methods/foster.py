@@ -10,7 +10,7 @@ from grace.configs.traits import Traits
 from grace.text.refusals import GraceError
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""How strongly classes are weighed by their numbers of images: 0 not at all, near 1 inversely."""
+"""β of class weights. 0: equal weights; near 1: inversely proportional to numbers of images."""
 
 
 class FosterSettings(BaseMethodSettings):

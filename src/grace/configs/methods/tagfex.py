@@ -12,7 +12,7 @@ from grace.configs.traits import Traits
 
 
 class TagFexSettings(BaseMethodSettings):
-    """DER whose new backbones learn from a self-supervised network that goes on for all tasks."""
+    """DER whose new backbones learn from a self-supervised network that every task trains."""
 
     summary = "DER, each new backbone guided by a self-supervised network that all tasks train"
     implementation = "grace.methods.tagfex:TagFex"
