@@ -22,19 +22,20 @@ import torch
 
 import grace.experiment
 from grace.configs.load import load_experiment
-from grace.engine.progress import Silence
 from grace.experiment import run_experiment
 from grace.home.journal import Journal
 from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.learner import Learner
-from grace.record import RunRecord, collect_hardware, collect_versions, commit
+from grace.learner.versions import Versions
+from grace.record import RunRecord, SilentRun, collect_hardware, collect_versions, commit
 
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "snapshots of phases": [(Journal, "offer_phase"), (Journal, "saved_phase")],
     "results of sweeps": [(Journal, "_write"), (Journal, "_read")],
     "versions": [
-        *((Learner, name) for name in ("_write", "_done_already", "_refuse_stale", "live_in")),
+        *((Versions, name) for name in ("add", "_done_already", "_refuse_stale")),
+        (Learner, "live_in"),
         *((ModelStore, name) for name in ("remove_unused", "prune")),
         (saving, "describe"),
     ],
@@ -82,7 +83,7 @@ def measure(experiment: str, overrides: list[str]) -> tuple[RunRecord, float, St
             watch.watch(owner, name, part)
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        record = run_experiment(settings, Path(folder) / "run", Silence())
+        record = run_experiment(settings, Path(folder) / "run", SilentRun())
         seconds = time.perf_counter() - started
     return record, seconds, watch
 

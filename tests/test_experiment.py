@@ -22,7 +22,7 @@ from grace.data.images import Dataset
 from grace.engine.trainer import NonFiniteLossError
 from grace.experiment import identify, run_experiment
 from grace.learner.learner import Learner
-from grace.record import RunRecord, read_record
+from grace.record import RunRecord, TaskRecord, read_record
 from support.tiny_streams import dataset, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -346,8 +346,8 @@ def test_progress_hears_tasks(tmp_path: Path) -> None:
         def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
             self.tasks.append((number, total, len(class_names)))
 
-        def task_finished(self, line: Mapping[str, Any]) -> None:
-            self.tasks.append(line["task"])
+        def task_finished(self, task: TaskRecord) -> None:
+            self.tasks.append(task.task)
 
         def __getattr__(self, event: str) -> Any:
             return lambda *details: None

@@ -5,48 +5,45 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import ConfigWarning
+from grace.configs.load import ConfigWarning, as_settings
 from grace.configs.methods import AnyMethodSettings
 from grace.record import (
     DatasetRecord,
     RecordWriter,
     RunInfo,
+    RunProgress,
     RunRecord,
+    SilentRun,
     TaskRecord,
     collect_versions,
     describe_run,
     find_same_run,
     fingerprints,
-    metrics,
     read_record,
     refuse_occupied,
     run_directory,
 )
+from grace.record.task_line import compare_predictions, task_record
 from grace.storage.atomic import remove, remove_leftovers
 from grace.storage.lock import exclusive
 from grace.text.refusals import GraceError
 
 # torch is imported where the work starts, so that what only plans or reads records is quick.
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from grace.data.images import Dataset, LabelledImages
     from grace.data.scenario import Scenario, Task
-    from grace.engine.progress import Progress
     from grace.engine.ranks import Ranks
-    from grace.home.document import UpdateRecord
     from grace.learner.learner import Learner
 
 
 def run_experiment(
     settings: ExperimentSettings,
     directory: Path | None = None,
-    progress: "Progress | None" = None,
+    progress: RunProgress | None = None,
     *,
     dataset: "Dataset | None" = None,
     resume: bool = False,
@@ -82,19 +79,52 @@ def run_experiment(
         BusyError: if another process carries this run out.
         PeerGoneError: if one of several processes that torchrun started has gone.
     """
-    from grace.engine.progress import Silence
     from grace.engine.ranks import Ranks
 
     with Ranks.started(settings.engine) as ranks, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # The record's notes say it, once.
-        told = progress if progress and ranks.is_first else Silence()
-        return _run(settings, directory, told, ranks, dataset, first_tasks, resume=resume)
+        heard = progress if progress and ranks.is_first else SilentRun()
+        return _run(settings, directory, heard, ranks, dataset, first_tasks, resume=resume)
+
+
+def run(
+    experiment: str | ExperimentSettings = "digits",
+    overrides: Sequence[str] = (),
+    *,
+    directory: str | Path | None = None,
+    dataset: "Dataset | None" = None,
+    resume: bool = False,
+    progress: RunProgress | None = None,
+) -> RunRecord:
+    """Run an experiment, given by its name, its file or its settings, and record it.
+
+    Args:
+        experiment: a packaged experiment, the path of a YAML file, or resolved settings.
+        overrides: ``key.path=value`` texts over a named experiment.
+        directory: run directory to create; ``None``: a new one under ``runs/``.
+        dataset: images to learn and test on; ``None``: those that ``data`` names.
+        resume: go on with this very run where it was interrupted.
+        progress: receives the events of the run.
+
+    Returns:
+        The finished record; see :func:`run_experiment`.
+
+    Raises:
+        GraceError: for settings or data that cannot be used, or a directory that is taken.
+    """
+    return run_experiment(
+        as_settings(experiment, overrides),
+        None if directory is None else Path(directory),
+        progress,
+        dataset=dataset,
+        resume=resume,
+    )
 
 
 def _run(
     settings: ExperimentSettings,
     directory: Path | None,
-    told: "Progress",
+    progress: RunProgress,
     ranks: "Ranks",
     given: "Dataset | None",
     first_tasks: Path | None,
@@ -115,7 +145,7 @@ def _run(
         dataset = given or load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     shape = dataset.train.images.shape
-    learner = Learner(settings, shape, dataset.mean, dataset.std, told, ranks=ranks)
+    learner = Learner(settings, shape, dataset.mean, dataset.std, progress, ranks=ranks)
     try:
         learner.check_memory(len(scenario.class_names))
         digest = _digest({"train": dataset.train, "test": dataset.test})
@@ -137,7 +167,7 @@ def _run(
                 if first_tasks is not None:
                     learner.share_first_task(first_tasks / info.fingerprints["first_task"])
                 record = RecordWriter(place, info, done)
-                done = _carry_out(learner, scenario, record, told)
+                done = _carry_out(learner, scenario, record, progress)
             else:
                 ranks.broadcast_value(None)  # There is nothing to learn.
             _drop(place / "checkpoint")
@@ -196,7 +226,7 @@ def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunReco
     """Learn what the first process learns, beside it; return the record that it writes."""
     checkpoint = ranks.broadcast_value(None)
     if checkpoint is not None:
-        learner.become(checkpoint)
+        learner.load_state(checkpoint)
         ranks.barrier()
         _learn_along(learner, scenario)
     place, info, lines = ranks.broadcast_value(None)
@@ -236,7 +266,7 @@ def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
 
 
 def _carry_out(
-    learner: "Learner", scenario: "Scenario", record: RecordWriter, told: "Progress"
+    learner: "Learner", scenario: "Scenario", record: RecordWriter, progress: RunProgress
 ) -> RunRecord:
     """Learn task after task; what an earlier process did is not done again."""
     from grace.engine.trainer import NonFiniteLossError
@@ -255,15 +285,16 @@ def _carry_out(
         learner.trainer.ranks.barrier()
         for task in scenario:
             names = scenario.class_names[task.num_old_outputs : task.num_classes]
-            told.task_started(task.number, len(scenario), names)
+            progress.task_started(task.number, len(scenario), names)
             if task.number <= len(learner.history) and learner.method.memory.keep_all:
                 learner.recall(task.data.images, _names(scenario, task))
             if task.number <= len(record.record.tasks):
-                line = record.record.tasks[task.number - 1]
+                done = record.record.tasks[task.number - 1]
             else:
-                line = record.append_task(_learn_and_evaluate(learner, scenario, task))
+                done = _learn_and_evaluate(learner, scenario, task)
+                record.append_task(done)
                 learner.keep_versions(1)
-            told.task_finished(line.model_dump())
+            progress.task_finished(done)
     except BaseException as error:
         record.fail(error)
         if isinstance(error, NonFiniteLossError):
@@ -282,9 +313,8 @@ def _names(scenario: "Scenario", task: "Task") -> list[str]:
     return [scenario.class_names[int(label)] for label in task.data.labels]
 
 
-def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> dict[str, Any]:
+def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> TaskRecord:
     """Update the learner with one task and test it; return the record's line."""
-    clock = time.perf_counter
     # One that was learnt and saved by a process that was killed before it could write the line is
     # recognised. The checkpoint is this run's alone: its tasks need no hashing to be told apart.
     update = learner.update(
@@ -293,93 +323,11 @@ def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") 
         is_last=task.is_last,
         identity=f"task {task.number}",
     )
-    sizes = scenario.task_sizes[: task.number]
-    started = clock()
-    tested = _test(learner, scenario.test_images(task.number), sizes)
-    evaluate = clock() - started
-    # All that it costs, whichever process spent it.
-    learn = update.seconds + sum(work.seconds.earlier for work in update.work)
-    seconds = {"learn": learn, "evaluate": evaluate, "total": learn + evaluate}
-    return {**_describe_update(learner, update, sizes), **tested, "seconds": seconds}
-
-
-def _test(learner: "Learner", test: "LabelledImages", task_sizes: Sequence[int]) -> dict[str, Any]:
-    """Accuracy of every predictor on all seen classes, and the primary one's confusion.
-
-    What a predictor says when it is told each image's task is read off the same scores.
-    """
-    from grace.record.task_aware import task_aware_predictions
-
-    labels, num_old = test.labels.tolist(), sum(task_sizes[:-1])
-
-    def confusion(predictions: "Tensor") -> list[list[int]]:
-        return metrics.confusion_matrix(labels, predictions.tolist(), sum(task_sizes))
-
-    found = learner.scores(test.images)
-    confusions = {name: confusion(scores.argmax(dim=1)) for name, scores in found.items()}
-    told_task = {
-        name: confusion(task_aware_predictions(scores, test.labels, task_sizes))
-        for name, scores in found.items()
-    }
-    primary = next(iter(confusions), None)
-    return {
-        "classifiers": {
-            name: {
-                **_accuracies(own, task_sizes, num_old),
-                "task_aware": _totals(told_task[name], task_sizes),
-            }
-            for name, own in confusions.items()
-        },
-        "primary": primary,
-        "confusion": confusions[primary] if primary else None,
-    }
-
-
-def _accuracies(
-    confusion: list[list[int]], task_sizes: Sequence[int], num_old: int
-) -> dict[str, Any]:
-    old, new = metrics.old_new_accuracy(confusion, num_old)
-    return {**_totals(confusion, task_sizes), "old": old, "new": new}
-
-
-def _totals(confusion: list[list[int]], task_sizes: Sequence[int]) -> dict[str, Any]:
-    return {
-        "all": metrics.overall_accuracy(confusion),
-        "per_task": metrics.per_task_accuracy(confusion, task_sizes),
-    }
-
-
-def _describe_update(
-    learner: "Learner", update: "UpdateRecord", task_sizes: Sequence[int]
-) -> dict[str, Any]:
-    size, memory = learner.size(), learner.method.memory
-    return {
-        "task": update.task,
-        "num_new": len(update.new_class_names),
-        "num_seen": sum(task_sizes),
-        "class_names_new": list(update.new_class_names),
-        **asdict(update.outcome),
-        "backbones": size.num_backbones,
-        "parameters": {
-            "backbones": size.backbone_parameters,
-            "heads": size.head_parameters,
-            "total": size.backbone_parameters + size.head_parameters,
-        },
-        "bytes": {"weights": size.weight_bytes, "exemplars": memory.num_bytes},
-        "num_exemplars": len(memory),
-        "phases": [
-            {
-                "name": work.name,
-                "epochs": work.epochs,
-                "images": work.images,
-                "seconds": work.seconds.total,
-                "earlier": work.seconds.earlier,
-                "is_shared": work.is_shared,
-                "losses": work.losses,
-            }
-            for work in update.work
-        ],
-    }
+    task_sizes = scenario.task_sizes[: task.number]
+    started = time.perf_counter()
+    test = scenario.test_images(task.number)
+    tested = compare_predictions(learner.scores(test.images), test.labels, task_sizes)
+    return task_record(learner, update, task_sizes, tested, time.perf_counter() - started)
 
 
 def _describe(

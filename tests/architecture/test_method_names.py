@@ -27,7 +27,7 @@ OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
     ("cli/app.py", "grace"): 1,  # the program
     ("cli/compare.py", "grace"): 1,  # the program, in the command that is kept
     ("learner/export.py", "grace"): 1,  # the program that wrote an ONNX file
-    ("record/_provenance.py", "grace"): 1,  # the package, among others and their versions
+    ("record/provenance.py", "grace"): 1,  # the package, among others and their versions
     ("studies/machine.py", "grace"): 1,  # the package, after python -m
     ("data/folders.py", "icarl"): 1,  # a list of ImageNet's classes, drawn with iCaRL's seed
 }

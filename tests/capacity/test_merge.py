@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import gmean, hmean, pmean
 
 from grace.capacity.merge import bias, merge_weight, preservation
 
@@ -42,3 +43,22 @@ def test_weight_lies_between_its_factors_and_grows_with_gamma(
     w = merge_weight(p, b, gamma)
     assert min(p, b) - 1e-9 <= w <= max(p, b) + 1e-9
     assert merge_weight(p, b, gamma * 1.5) >= w - 1e-9
+
+
+@given(p=st.floats(0.01, 1), b=st.floats(0.01, 1), gamma=st.floats(-20, 20).filter(abs))
+def test_weight_is_the_power_mean(p: float, b: float, gamma: float) -> None:
+    if abs(gamma) > 0.01:
+        assert merge_weight(p, b, gamma) == pytest.approx(float(pmean([p, b], gamma)), rel=1e-6)
+
+
+def test_limits_of_the_power_mean() -> None:
+    assert merge_weight(0.2, 0.8, gamma=-1) == pytest.approx(float(hmean([0.2, 0.8])))
+    assert merge_weight(0.2, 0.8, gamma=1e-6) == pytest.approx(float(gmean([0.2, 0.8])), rel=1e-4)
+    assert merge_weight(0.2, 0.8, gamma=300) == pytest.approx(0.8, rel=5e-3)
+
+
+def test_shares_by_hand() -> None:
+    assert preservation(30, 10) == pytest.approx(0.75)
+    assert bias(450, 50) == pytest.approx(0.9)
+    # As many exemplars as new images: neither side is favoured.
+    assert bias(70, 70) == pytest.approx(0.5)

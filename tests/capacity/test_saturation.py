@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import entropy
 
 from grace.capacity.saturation import FeatureMoments, effective_rank, normalised_effective_rank
 
@@ -90,3 +91,36 @@ def test_range_and_invariance(
     score = moments_of(features, batch_size).result()
     assert 1 / min(num_samples, num_features) - 1e-9 <= score <= 1 + 1e-9
     assert moments_of(scale * features @ rotation).result() == pytest.approx(score, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rank"),
+    [
+        ([5.0], 1.0),
+        ([3.0] * 7, 7.0),
+        # p = ½, ¼, ¼: the entropy is 1.5·ln 2.
+        ([2.0, 1.0, 1.0], 2 * 2**0.5),
+        # p = ⅔, ⅙, ⅙: ln 3/2 · ⅔ + ln 6 · ⅓.
+        ([4.0, 1.0, 1.0], 1.5 ** (2 / 3) * 6 ** (1 / 3)),
+    ],
+)
+def test_effective_rank_in_closed_form(sigma: list[float], rank: float) -> None:
+    values = torch.tensor(sigma, dtype=torch.float64)
+    assert effective_rank(values) == pytest.approx(rank, rel=1e-9)
+    assert effective_rank(1e3 * values) == pytest.approx(rank, rel=1e-9)
+    # Divided by the smaller of samples and features.
+    assert normalised_effective_rank(values, 90, 10) == pytest.approx(rank / 10, rel=1e-9)
+    assert normalised_effective_rank(values, 9, 10) == pytest.approx(rank / 9, rel=1e-9)
+
+
+def test_effective_rank_is_the_exponential_of_scipys_entropy() -> None:
+    sigma = np.random.default_rng(0).gamma(0.5, size=40) + 0.001
+    expected = float(np.exp(entropy(sigma)))
+    assert effective_rank(torch.from_numpy(sigma)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_repeating_the_samples_changes_nothing_but_their_number() -> None:
+    features = torch.randn(12, 5, generator=torch.Generator().manual_seed(1))
+    once, thrice = moments_of(features), moments_of(features.repeat(3, 1))
+    torch.testing.assert_close(thrice.singular_values(), 3**0.5 * once.singular_values())
+    assert thrice.result() == pytest.approx(once.result(), abs=1e-6)

@@ -100,7 +100,7 @@ class TestCreation:
         result = learn(images, "--model", tmp_path / "m", *TINY, "scenario.increment=3", "seed=2")
         warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
         assert warnings == [
-            "warning: 'scenario.increment=3' has no effect: all of IMAGES is learnt"
+            "warning: 'scenario.increment=3' has no effect: all images of the folder are learnt"
         ]
 
 
@@ -217,9 +217,9 @@ class TestUpdates:
             (["--seed", 4], "but '--seed 4' asks for 4"),
             (["--method", "der"], "method.name grace, but '--method der' asks for der"),
             (["--max-mb", 3], "memory.max_mb none, but '--max-mb 3.0' asks for 3.0"),
-            (["--experiment", "digits"], "name folder, but '--experiment digits' asks for digits"),
+            (["--experiment", "digits"], "name folder, but 'experiment digits' asks for digits"),
             # The experiment itself has another backbone than the learner was given.
-            (["--experiment", "folder"], "'--experiment folder' asks for"),
+            (["--experiment", "folder"], "'experiment folder' asks for"),
             (["method.threshold=0.5"], "but 'method.threshold=0.5' asks for 0.5"),
         ],
     )
@@ -231,7 +231,7 @@ class TestUpdates:
         error = refused(images, "--model", model, *options)
         assert f"error: '{model}' was made with " in error
         assert says in error
-        assert error.endswith(": leave it out, or choose another --model")
+        assert error.endswith(": leave it out, or choose another directory for the learner")
         assert files(model) == before
 
     def test_a_wrong_setting_is_named_before_anything_is_read(

@@ -88,7 +88,7 @@ class TestGate:
         images = folder(tmp_path / "images", "ant", "bee")
         options = [*TINY, "--validation", 0, "--max-drop", 1]
         result = learn(images, "--model", tmp_path / "model", *options)
-        assert "warning: --max-drop has no effect" in result.stderr
+        assert "warning: max_drop has no effect" in result.stderr
         assert "accuracy" not in result.stdout
 
 

@@ -1,24 +1,24 @@
 import io
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
 from grace.cli._clock import RunClock, in_clock
 from grace.cli.progress import RichProgress, print_summary
-from grace.engine.progress import Progress
+from grace.record import RunProgress, TaskRecord
 from support.synthetic_records import MakeRecord
 
 
-def feed(progress: Progress, lines: list[dict[str, Any]], epochs: int = 3) -> None:
-    for line in lines:
-        progress.task_started(line["task"], len(lines), line["class_names_new"])
+def feed(progress: RunProgress, tasks: Sequence[TaskRecord], epochs: int = 3) -> None:
+    for task in tasks:
+        progress.task_started(task.task, len(tasks), task.class_names_new)
         progress.phase_started("grow", epochs, 300)
         for epoch in range(1, epochs + 1):
             progress.epoch_finished("grow", epoch, epochs, {"classification": 1 / epoch}, 0.1)
         progress.phase_finished("grow", 1.5)
         progress.sweep_started("saturation", 300)
-        progress.task_finished(line)
+        progress.task_finished(task)
 
 
 def test_clock_guesses_from_later_tasks() -> None:
@@ -41,12 +41,12 @@ def test_clock_is_written_like_one() -> None:
 
 
 def test_plain_lines_elsewhere(make_record: MakeRecord) -> None:
-    lines = [task.model_dump(mode="json") for task in make_record("grace", 1).tasks]
+    tasks = make_record("grace", 1).tasks
     table, notes = io.StringIO(), io.StringIO()
     with RichProgress(
         Console(file=table), Console(file=notes), seconds_between_notes=1000
     ) as progress:
-        feed(progress, lines)
+        feed(progress, tasks)
     assert len(table.getvalue().splitlines()) == 2 + 5
     assert "\x1b" not in table.getvalue() + notes.getvalue()
     # Occasional: two lines per task, no line per epoch.
@@ -57,21 +57,21 @@ def test_plain_lines_elsewhere(make_record: MakeRecord) -> None:
     with RichProgress(
         Console(file=table), Console(file=notes), seconds_between_notes=0
     ) as progress:
-        feed(progress, lines)
+        feed(progress, tasks)
     assert "grow epoch 2/3  classification 0.500  lr 0.1" in notes.getvalue()
 
 
 def test_bars_on_a_terminal(make_record: MakeRecord) -> None:
-    lines = [task.model_dump(mode="json") for task in make_record("grace", 1).tasks]
+    tasks = make_record("grace", 1).tasks
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, legacy_windows=False)
     with RichProgress(console) as progress:
-        feed(progress, lines)
+        feed(progress, tasks)
     shown = screen.getvalue()
     assert "\x1b[" in shown
     assert "5/5 tasks" in shown
-    for task in lines:
-        assert f"{task['classifiers']['linear']['all']:.1f}" in shown
+    for task in tasks:
+        assert f"{task.classifiers['linear'].all:.1f}" in shown
 
 
 def test_rows_of_methods_that_decide_nothing(make_record: MakeRecord) -> None:
@@ -79,7 +79,7 @@ def test_rows_of_methods_that_decide_nothing(make_record: MakeRecord) -> None:
     for record in records:
         table = io.StringIO()
         with RichProgress(Console(file=table), Console(file=io.StringIO())) as progress:
-            feed(progress, [task.model_dump(mode="json") for task in record.tasks])
+            feed(progress, record.tasks)
         rows = table.getvalue().splitlines()[2:]
         assert len(rows) == 5
         assert all(row.split()[5] == "–" for row in rows)
@@ -97,10 +97,10 @@ def test_summary_says_what_is_unknown(make_record: MakeRecord) -> None:
 
 def test_a_verdict_under_the_ceiling_keeps_its_column(make_record: MakeRecord) -> None:
     record = make_record("grace", verdicts=["base", "grow", *["compress (budget)"] * 3])
-    lines = [task.model_dump(mode="json") for task in record.tasks]
+    tasks = record.tasks
     table = io.StringIO()
     with RichProgress(Console(file=table), Console(file=io.StringIO())) as progress:
-        feed(progress, lines)
+        feed(progress, tasks)
     rows = table.getvalue().splitlines()
     assert {len(row) for row in rows} == {80}
     place = rows[1].index("verdict")

@@ -163,7 +163,7 @@ def test_run_passes_settings_on_and_sums_up(
             progress.epoch_finished("grow", 1, 1, {"classification": 0.5}, 0.1)
             progress.phase_finished("grow", 0.1)
             progress.sweep_started("saturation", 300)
-            progress.task_finished(task.model_dump(mode="json"))
+            progress.task_finished(task)
         return record
 
     calls = fake_experiment(learn)

@@ -13,12 +13,11 @@ from grace.configs.load import (
 )
 from grace.configs.methods import DERSettings, FinetuneSettings, GraceSettings
 from grace.configs.registry import METHODS
+from support.typed import typed
 
 
 def grace_of(name: str, *overrides: str) -> GraceSettings:
-    method = load_experiment(name, overrides).method
-    assert isinstance(method, GraceSettings)
-    return method
+    return typed(GraceSettings, load_experiment(name, overrides).method)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -42,8 +41,9 @@ def test_default_is_grace_on_digits() -> None:
 
 
 def test_switching_the_method_takes_its_preset() -> None:
-    method = load_experiment("digits", ["method=der", "method.auxiliary_weight=0.5"]).method
-    assert isinstance(method, DERSettings)
+    method = typed(
+        DERSettings, load_experiment("digits", ["method=der", "method.auxiliary_weight=0.5"]).method
+    )
     assert method.grow.epochs < 170
     assert method.auxiliary_weight == 0.5
     # What the preset leaves open keeps the method's published value, not the recipe's bare default.

@@ -13,6 +13,7 @@ from grace.configs.methods import FosterSettings, MemoSettings
 from grace.configs.recipe import Recipe
 from grace.configs.registry import METHODS
 from grace.data.scenario import task_sizes
+from support.typed import typed
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,7 @@ def test_with_autoaugment_nothing_else_changes(plain: str, method: str) -> None:
 def test_both_schedules_of_memo() -> None:
     """MEMO: the survey's scripts fall as cosines over 200 and 170 epochs."""
     overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
-    memo = load_experiment("cifar100-b50i10", overrides).method
-    assert isinstance(memo, MemoSettings)
+    memo = typed(MemoSettings, load_experiment("cifar100-b50i10", overrides).method)
     assert memo.base.model_dump() == cosine(200, 5e-4)
     assert memo.grow.model_dump() == cosine(170)
     assert memo.grow.complete_dump().keys() == Recipe.model_fields.keys()
@@ -292,8 +292,10 @@ def test_a_wrong_preset_is_named_whatever_the_method(override: str, says: str) -
 
 
 def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
-    foster = load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method
-    assert isinstance(foster, FosterSettings)
+    foster = typed(
+        FosterSettings,
+        load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method,
+    )
     assert foster.boosting_beta == (0.9,)
     for wrong, message in (
         ("1", r"boosting_beta\[0\] = 1 should be less than 1"),

@@ -1,7 +1,9 @@
 """Every image change against torchvision's, on every magnitude bin and both signs."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.autoaugment import (
@@ -197,3 +199,50 @@ def test_equalizing_spreads_levels_by_their_counts() -> None:
     found = CHANGES["equalize"](levels.view(1, 1, 16, 32), [0.0], 0).flatten()
     # (0 + 1) // 2, (102 + 1) // 2 and (510 + 1) // 2.
     assert found.unique_consecutive().tolist() == [0, 51, 255]
+
+
+def by_pil(name: str, image: Image.Image, magnitude: float) -> Image.Image:
+    """PIL's operation, which the policies were published with."""
+    factor = 1 + magnitude
+    if name in ("brightness", "colour", "contrast"):
+        kinds = {"brightness": "Brightness", "colour": "Color", "contrast": "Contrast"}
+        changed: Image.Image = getattr(ImageEnhance, kinds[name])(image).enhance(factor)
+        return changed
+    if name == "posterize":
+        return ImageOps.posterize(image, int(magnitude))
+    if name == "solarize":
+        return ImageOps.solarize(image, int(magnitude))
+    return {"equalize": ImageOps.equalize, "invert": ImageOps.invert}[name](image)
+
+
+@pytest.mark.parametrize(
+    ("name", "magnitude", "apart"),
+    [
+        ("brightness", -0.3, 1.01),
+        ("brightness", 0.6, 1.01),
+        # Grey levels are rounded, and weigh the colours, a little otherwise.
+        ("colour", 0.5, 1.6),
+        ("contrast", -0.4, 1.6),
+        ("posterize", 4.0, 0.0),
+        ("solarize", 100.0, 0.0),
+        ("equalize", 0.0, 0.0),
+        ("invert", 0.0, 0.0),
+    ],
+)
+def test_changes_of_levels_are_pils(name: str, magnitude: float, apart: float) -> None:
+    images = pictures(3, 32, 32)
+    found = CHANGES[name](images, [magnitude] * len(images), 0)
+    for image, result in zip(images, found, strict=True):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        expected = np.asarray(by_pil(name, picture, magnitude)).astype(float)
+        gap = np.abs(result.permute(1, 2, 0).numpy() - expected)
+        assert gap.max() <= apart
+
+
+@pytest.mark.parametrize("angle", [0.0, 17.0, -90.0, 135.0])
+def test_the_matrix_of_a_rotation_turns_about_the_middle(angle: float) -> None:
+    matrix = np.array(source_matrix("rotate", angle, 9, 9)).reshape(2, 3)
+    turn, shift = matrix[:, :2], matrix[:, 2]
+    assert float(np.linalg.det(turn)) == pytest.approx(1.0)
+    assert turn[0, 0] == pytest.approx(np.cos(np.radians(angle)))
+    assert shift.tolist() == pytest.approx([0.0, 0.0], abs=1e-6)

@@ -6,11 +6,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from grace.configs.experiment import MemorySettings
 from grace.data.images import TensorImages
-from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean, quota
+from grace.data.memory import (
+    ExemplarMemory,
+    class_mean,
+    herd,
+    nearest_mean,
+    normalise_features,
+    quota,
+)
 
 
 def pixels(*levels: int) -> TensorImages:
@@ -169,3 +178,36 @@ def test_the_memory_never_exceeds_its_size(size: int, counts: list[int]) -> None
         memory.store(index, pixels(*range(count)), herd(features, allowed))
         assert len(memory) <= size
         assert all(len(memory.of_class(known)) <= allowed for known in range(index + 1))
+
+
+def test_normalised_features_and_means_are_scikit_learns() -> None:
+    features = torch.randn(9, 5, generator=torch.Generator().manual_seed(2))
+    unit = normalize(features.numpy())
+    torch.testing.assert_close(normalise_features(features), torch.from_numpy(unit))
+    mean = normalize(unit.mean(0, keepdims=True))[0]
+    torch.testing.assert_close(class_mean(features), torch.from_numpy(mean))
+    # A dead image has no direction.
+    assert normalise_features(torch.zeros(1, 5)).tolist() == [[0.0] * 5]
+
+
+def test_nearest_means_are_scipys_distances() -> None:
+    draws = torch.Generator().manual_seed(3)
+    features, means = torch.randn(9, 5, generator=draws), torch.randn(4, 5, generator=draws)
+    expected = -cdist(normalize(features.numpy()), means.numpy(), "sqeuclidean")
+    found = nearest_mean(features, means).double()
+    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [5, 20])
+def test_herded_images_have_a_mean_nearer_the_class_than_random_ones(count: int) -> None:
+    features = torch.randn(200, 8, generator=torch.Generator().manual_seed(4)) + 0.5
+    unit = normalise_features(features)
+
+    def distance(picked: Tensor) -> float:
+        return float((unit[picked].mean(0) - unit.mean(0)).norm())
+
+    draws = torch.Generator().manual_seed(5)
+    random = [distance(torch.randperm(200, generator=draws)[:count]) for _ in range(50)]
+    assert distance(herd(features, count)) < 0.9 * min(random)
+    # All of them have the class's own mean, in whichever order.
+    assert distance(herd(features, 200)) == pytest.approx(0.0, abs=1e-6)

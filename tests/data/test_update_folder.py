@@ -23,7 +23,6 @@ def refused(message: str, act: Callable[[], object]) -> str:
     with pytest.raises(ValueError, match=message) as caught:
         act()
     assert "\n" not in str(caught.value)
-    assert "data." not in str(caught.value).rpartition("'")[2]
     return str(caught.value)
 
 
@@ -243,11 +242,14 @@ def test_unreadable_images_are_named_or_left_out(
 
 def test_images_of_other_sizes(images: Path) -> None:
     put(images / "train" / "bee" / "odd.png", noise(60, (6, 8)))
-    refused("has 6×8 pixels, .*: set image_size to bring all to one size$", lambda: load(images))
+    refused("has 6×8 pixels, .*: set data.image_size", lambda: load(images))
     assert load_update(images, 3, 5).images.shape == (3, 5, 5)
     (images / "train" / "bee" / "odd.png").unlink()
     fill(images / "test" / "ant", 2, seed=61, size=(9, 4))
-    refused("has 9×4 pixels, but .* has 8×8: set image_size", lambda: load(images))
+    refused(
+        "has 9×4 pixels, but .* has 8×8: set data.image_size",
+        lambda: load(images),
+    )
 
 
 def test_names_of_any_script_and_length(tmp_path: Path) -> None:
@@ -340,7 +342,7 @@ def test_an_image_of_two_classes(images: Path) -> None:
     first = images / "train" / "ant" / "002.png"
     again = copied(first, images / "train" / "ant" / "again.png")
     second = copied(first, images / "train" / "bee" / "x.png")
-    message = refused(r"\(1 such pairs\).*set skip_duplicates$", lambda: load(images))
+    message = refused(r"\(1 such pairs\).*set data.skip_duplicates=true$", lambda: load(images))
     assert f"'{first}' of class 'ant' and '{second}' of class 'bee'" in message
     found = load(images, skip_duplicates=True)
     assert found.labels == ["ant"] * 2 + ["bee"] * 3
@@ -351,7 +353,7 @@ def test_an_image_of_two_classes(images: Path) -> None:
 def test_a_test_image_that_is_a_training_image(images: Path) -> None:
     train = images / "train" / "bee" / "000.png"
     test = copied(train, images / "test" / "ant" / "x.png")
-    message = refused(r"\(1 such pairs\).*set skip_duplicates$", lambda: load(images))
+    message = refused(r"\(1 such pairs\).*set data.skip_duplicates=true$", lambda: load(images))
     assert f"test image '{test}' is also the training image '{train}'" in message
     found = load(images, skip_duplicates=True)
     assert found.labels == ["ant"] * 3 + ["bee"] * 2

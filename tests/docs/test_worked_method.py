@@ -34,7 +34,8 @@ def test_the_new_rows_get_the_mean_length_of_the_old_ones(module: ModuleType) ->
     short = {"base": recipe(), "update": recipe()}
     made = learner(ReplaySettings(**short))
     settings = grace.configs.methods.AlignedSettings(**short)  # type: ignore[attr-defined]
-    made.method = module.Aligned(settings, made.method.factory, made.method.memory)
+    own = module.Aligned(settings, made.method.factory, made.method.memory)
+    made.model.state.method = own
     for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):
         data = labelled(counts)
         made.update(data.images, class_names(data))

@@ -19,7 +19,7 @@ from grace.studies.tables import comparison_table, to_markdown
 def pretend_versions(patch: pytest.MonkeyPatch, versions: Any) -> None:
     """Let a run note these versions of Python, torch, … as those that carry it out."""
     # CHANGE where a run asks for versions elsewhere.
-    for place in ("grace.experiment", "grace.record._write"):
+    for place in ("grace.experiment", "grace.record.writing"):
         patch.setattr(f"{place}.collect_versions", lambda: dict(versions))
 
 

@@ -23,7 +23,7 @@ import torch
 from grace.learner.journal import Journal
 from PIL import Image
 
-import grace.record._write
+import grace.record.writing
 from earlier_files import (
     NAMES,
     NETWORKS,
@@ -259,9 +259,9 @@ def pack(folder: Path, file: Path) -> None:
 
 def describe_no_machine(patch: pytest.MonkeyPatch) -> None:
     """Leave out of records which machine wrote them."""
-    collect = grace.record._write.collect_hardware
+    collect = grace.record.writing.collect_hardware
     patch.setattr(
-        grace.record._write,
+        grace.record.writing,
         "collect_hardware",
         lambda *given: collect(*given) | {"platform": "Linux", "cpu": "x86_64"},
     )

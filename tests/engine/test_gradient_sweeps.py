@@ -25,7 +25,7 @@ from grace.networks.heads import LinearHead
 from grace.randomness import generator
 from grace.storage import tensors
 from grace.text.refusals import DamagedError
-from support.tiny_streams import labelled, same, state
+from support.tiny_streams import labelled, state
 
 ALL_WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
 
@@ -181,7 +181,7 @@ class TestBatchNorm:
         made, data = trainer(), labelled({0: 5})
         made.run(Sweep(name="herd", parts=frozen([fresh]), data=data, reducer=Collect()))
         made.restore_buffers(resnet_sweep(fresh), buffers)
-        assert same(state(fresh), state(done))
+        torch.testing.assert_close(state(fresh), state(done), rtol=0, atol=0)
         again = made.run(Sweep(name="herd", parts=frozen([fresh]), data=data, reducer=Collect()))
         straight = trainer().run(
             Sweep(name="x", parts=frozen([done]), data=data, reducer=Collect())
@@ -196,7 +196,7 @@ class TestBatchNorm:
         for other in ({}, wrong, {**buffers, "more": torch.zeros(1)}):
             with pytest.raises(ValueError, match="sweep 'fisher' moves other buffers"):
                 trainer().restore_buffers(resnet_sweep(backbone), other)
-        assert same(state(backbone), before)
+        torch.testing.assert_close(state(backbone), before, rtol=0, atol=0)
 
 
 class TestDraws:
@@ -286,8 +286,8 @@ class TestJournal:
         squares = Journal(tmp_path).perform(1, resnet_sweep(done), trainer())
         made = trainer()
         again = Journal(tmp_path).perform(1, resnet_sweep(fresh, reducer=Forbidden()), made)
-        assert same(again, squares)
-        assert same(state(fresh), state(done))
+        torch.testing.assert_close(again, squares, rtol=0, atol=0)
+        torch.testing.assert_close(state(fresh), state(done), rtol=0, atol=0)
         assert [(work.name, work.images) for work in made.work] == [("fisher", 19)]
 
     @pytest.mark.parametrize("fields", [{"batch_size": 9}, {"name": "other"}])
@@ -295,8 +295,10 @@ class TestJournal:
         Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
         fresh, straight = resnet(), resnet()
         found = Journal(tmp_path).perform(1, resnet_sweep(fresh, **fields), trainer())
-        assert same(found, trainer().run(resnet_sweep(straight, **fields)))
-        assert same(state(fresh), state(straight))
+        torch.testing.assert_close(
+            found, trainer().run(resnet_sweep(straight, **fields)), rtol=0, atol=0
+        )
+        torch.testing.assert_close(state(fresh), state(straight), rtol=0, atol=0)
 
     @pytest.mark.parametrize("which", ["0", "moved.backbone.0.stem.1.running_mean"])
     def test_an_altered_one_is_done_anew(self, tmp_path: Path, which: str) -> None:
@@ -307,8 +309,10 @@ class TestJournal:
         fresh, straight = resnet(), resnet()
         trainer().run(resnet_sweep(straight))
         journal = Journal(tmp_path)
-        assert same(journal.perform(1, resnet_sweep(fresh), trainer()), squares)
-        assert same(state(fresh), state(straight))
+        torch.testing.assert_close(
+            journal.perform(1, resnet_sweep(fresh), trainer()), squares, rtol=0, atol=0
+        )
+        torch.testing.assert_close(state(fresh), state(straight), rtol=0, atol=0)
         assert not journal.was_read
 
     def test_one_that_was_read_is_blamed(self, tmp_path: Path) -> None:

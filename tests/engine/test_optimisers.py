@@ -212,8 +212,8 @@ class TestRules:
             )
             result = trainer().optimise(item)
             found.append((state(backbone), state(head), result))
-        assert same(found[0][0], found[1][0])
-        assert same(found[0][1], found[1][1])
+        torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=0)
+        torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
         assert found[0][2] == found[1][2]
 
     def test_what_it_gives_counts_and_all_else_has_the_sum(self) -> None:

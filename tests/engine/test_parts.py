@@ -16,7 +16,8 @@ from grace.networks.expandable import copy_of
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
 from support.hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
-from support.tiny_streams import labelled, same, state
+from support.tiny_streams import labelled, state
+from support.typed import present
 
 
 @final
@@ -181,8 +182,7 @@ class TestByName:
             "norm.num_batches_tracked",
         }
         trainer().optimise(phase(parts))
-        assert norm.running_mean is not None
-        assert norm.running_mean.tolist() == pytest.approx([0.1] * 3)
+        assert present(norm.running_mean).tolist() == pytest.approx([0.1] * 3)
         assert torch.equal(norm.weight, torch.ones(3))
 
     def test_an_unknown_name_is_our_error(self) -> None:
@@ -232,7 +232,7 @@ class TestModes:
     def test_what_does_not_train_is_in_eval_mode_and_left_alone(self) -> None:
         is_training, before, after = self.modes(trains=False)
         assert not is_training
-        assert same(before, after)
+        torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
 @final
@@ -345,9 +345,8 @@ class TestRun:
         trainer().optimise(phase(parts, objective=objective))
         assert int(norm.num_batches_tracked or 0) == batches
         # From 0: 0.1 towards 1, then a tenth of the way towards 3.
-        assert norm.running_mean is not None
         expected = 0.1 if batches == 1 else 0.9 * 0.1 + 0.1 * 3
-        assert norm.running_mean.tolist() == pytest.approx([expected] * 3)
+        assert present(norm.running_mean).tolist() == pytest.approx([expected] * 3)
 
     def test_a_frozen_part_gives_what_its_unfolded_module_gives(self) -> None:
         backbone = CifarResNet(8, 3, generator(1, "parts")).train()
@@ -369,7 +368,7 @@ class TestRun:
         data = labelled({0: 5, 1: 5})
         trainer().optimise(phase(parts, objective=objective, data=data, recipe=recipe(lr=1e-3)))
         assert checked == [True, True]
-        assert same(state(backbone), before)
+        torch.testing.assert_close(state(backbone), before, rtol=0, atol=0)
 
 
 def test_two_parts_that_give_parameters_one_name_are_our_error() -> None:

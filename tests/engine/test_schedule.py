@@ -1,6 +1,7 @@
 """Learning rates against torch's own schedulers and docs/protocols.md#recipes."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -86,3 +87,24 @@ def test_a_floor_equals_torchs() -> None:
         optimiser.step()
         scheduler.step()
     assert learning_rates(chosen) == pytest.approx(rates, rel=1e-9)
+
+
+def test_warm_up_equals_torchs() -> None:
+    chosen = Recipe(epochs=20, lr=0.2, warmup_epochs=8, warmup_lr=0.05, schedule="constant")
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.2)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimiser, start_factor=0.25, total_iters=8)
+    rates = []
+    for _ in range(20):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+    assert learning_rates(chosen) == pytest.approx(rates, rel=1e-9)
+
+
+def test_a_cosine_is_half_way_down_in_the_middle_and_means_half_its_rate() -> None:
+    rates = learning_rates(Recipe(epochs=100, lr=0.4, schedule="cosine"))
+    assert rates[50] == pytest.approx(0.2)
+    # Symmetric about the middle: rates[k] + rates[100 − k] = 0.4.
+    assert [rates[k] + rates[100 - k] for k in (10, 33, 49)] == pytest.approx([0.4] * 3)
+    assert sum(rates) / 100 == pytest.approx(0.2 + 0.2 / 100)
+    assert min(now - then for now, then in pairwise(rates)) > 0.0

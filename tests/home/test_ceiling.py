@@ -27,10 +27,19 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
-from grace.home.ceiling import Ceiling, in_mb
+from grace.home.ceiling import (
+    RESERVED_PER_CLASS,
+    RESERVED_PER_LEARNER,
+    RESERVED_PER_UPDATE,
+    Ceiling,
+    in_mb,
+    reserved_bytes,
+)
 from grace.home.document import UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.storage import strict_json
+from support.contract import VARIANTS, every_variant
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
@@ -217,7 +226,8 @@ class TestExemplars:
         update = teach(made, {0: 300, 1: 300})
         left = 350_000 - bytes_on_disk(tmp_path / "home", 1)
         assert update.num_exemplars == len(made.method.memory) < 600
-        # Set aside for the document and headers: about 8 kB and 0.25 kB a file, a document has 4.
+        # 4.5 + 2.5 + 2 · 0.6 kB and the settings are reserved, document and headers take 4 of them;
+        # an exemplar more of each class would not fit.
         assert 0 <= left < 8_000
         per_class = update.num_exemplars // 2
         assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == [per_class] * 2
@@ -259,7 +269,7 @@ def pictures_of(made: Learner, index: int) -> list[bytes]:
     return [image.tobytes() for image in data.gather(torch.arange(len(data))).numpy()]
 
 
-def test_long_names_have_room() -> None:
+def test_long_names_have_room(tmp_path: Path) -> None:
     """Names of 255 bytes, full of what JSON escapes; those revived stand there once more."""
     names = [chr(0x4E00 + i) + '"' * 252 for i in range(90)]
     replay = ReplaySettings(base=recipe(batch_size=128), update=recipe(batch_size=128))
@@ -272,7 +282,30 @@ def test_long_names_have_room() -> None:
     assert len(update.revived_class_names) == 89
     # The ceiling is reached: an exemplar more of each class might not fit.
     assert 91 <= update.num_exemplars < 91 * 8
-    assert 680_000 - 91 * IMAGE_BYTES - 60_000 < update.num_bytes <= 680_000
+    made.save(tmp_path / "home")
+    assert 680_000 - 91 * IMAGE_BYTES - 60_000 < bytes_on_disk(tmp_path / "home", 1) <= 680_000
+
+
+@every_variant
+def test_what_is_reserved_is_enough(variant: str, tmp_path: Path) -> None:
+    """A document and the headers of its image files, of every method, take half of it at most."""
+    memory = MemorySettings(size=20, validation=2)
+    chosen = settings(VARIANTS[variant], memory=memory)
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=tmp_path / "home")
+    for step, new in enumerate([(0, 1), (2, 3)]):
+        teach(made, dict.fromkeys(new, 8), seed=step)
+    document = ModelStore.open(tmp_path / "home").document(2)
+    files = [*document.exemplars.values(), *document.validation.values()]
+    num_stored = 0 if made.method.memory.keep_all else len(made.method.memory)
+    pixels = IMAGE_BYTES * (num_stored + len(made.held_out))
+    headers = sum(ref.bytes for ref in files) - pixels
+    assert 0 < headers <= 130 * len(files)
+    fixed = len(document.dump()) - len(strict_json.dump(document.settings.model_dump(mode="json")))
+    reserved = RESERVED_PER_LEARNER + 2 * RESERVED_PER_UPDATE + 4 * RESERVED_PER_CLASS
+    assert fixed + headers < reserved / 2
+    names = ["class 2", "class 3"]
+    whole = reserved_bytes(document.settings, document.history[:1], names, [])
+    assert whole > len(document.dump()) + headers
 
 
 def test_megabytes_are_rounded_up() -> None:
@@ -287,12 +320,12 @@ def test_megabytes_are_rounded_up() -> None:
 
 def test_room_by_hand() -> None:
     ceiling = Ceiling(1.0, image_bytes=100)
-    room = ceiling.room(held_out_bytes=200_000, aside=50_000)
+    room = ceiling.room(held_out_bytes=200_000, reserved=50_000)
     # (1,000,000 - 250,000 - 300,000) // (9 · 100) = 500
     assert room.quota(9, 300_000) == 500
     assert room.quota(9, 749_101) == 0
     assert room.quota(9, 749_100) == 1
     assert room.quota(9, 2_000_000) == 0
-    ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, aside=50_000)
-    with pytest.raises(ValueError, match=r"needs at least 1.004 MB: 0.700 MB of weights"):
-        ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, aside=50_001)
+    ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, reserved=50_000)
+    with pytest.raises(ValueError, match=r"needs at least 1.002 MB: 0.700 MB of weights"):
+        ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, reserved=50_001)

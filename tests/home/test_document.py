@@ -232,6 +232,10 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
         lambda raw: raw["validation"].update({"1": raw["validation"]["0"]}),
         "it keeps images of a forgotten class",
     ),
+    "counted": (
+        lambda raw: raw["validation_counts"].pop("0"),
+        "it counts images of other classes than it keeps images of",
+    ),
     "hash": (put("parts", "head", "sha256", "../" * 20), "parts.head.sha256: String should match"),
     "bytes": (put("parts", "head", "bytes", -1), "parts.head.bytes: Input should be greater than"),
     "status": (put("status", "perfect"), "status: Input should be 'accepted' or 'rejected'"),
@@ -281,12 +285,16 @@ class TestForgetting:
         assert after.live_class_names == ["class 0", "class 2", "class 4"]
         assert {*before.exemplars} - {*after.exemplars} == {3}
         assert {*before.validation} - {*after.validation} == {3}
+        assert {*before.exemplar_counts} - {*after.exemplar_counts} == {3}
+        assert {*before.validation_counts} - {*after.validation_counts} == {3}
         assert {*before.original_counts} - {*after.original_counts} == {3}
         assert after.calibration is None
         untouched = set(Document.model_fields) - {
             "forgotten",
             "exemplars",
+            "exemplar_counts",
             "validation",
+            "validation_counts",
             "original_counts",
             "calibration",
         }

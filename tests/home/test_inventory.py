@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
-from grace.home.inventory import num_images, take_inventory
+from grace.home.inventory import take_inventory
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.storage.tensors import encode
@@ -116,30 +114,22 @@ def test_before_anything_was_assessed_and_forgotten(tmp_path: Path) -> None:
     assert in_use.num_bytes.total == size(path / "objects") + size(path / "versions")
 
 
-@given(
-    count=st.integers(1, 3000),
-    shape=st.sampled_from([(1, 7, 7), (1, 8, 8), (3, 8, 8), (3, 9, 21)]),
-)
-def test_images_are_counted_by_their_bytes(count: int, shape: tuple[int, int, int]) -> None:
-    stored = encode({"images": torch.zeros(count, *shape, dtype=torch.uint8)})
-    assert num_images(len(stored), shape) == count
-
-
-@pytest.mark.parametrize("count", [1, 9, 10, 999, 1000, 100_000, 9_999_999])
-def test_large_counts_too(count: int) -> None:
-    # Without the pixels: the header that says so many images of 1024×1024 in colour.
-    shape = (3, 1024, 1024)
-    header = {
-        "images": {
-            "dtype": "U8",
-            "shape": [count, *shape],
-            "data_offsets": [0, count * 3 * 1024 * 1024],
-        }
-    }
-    length = len(json.dumps(header, separators=(",", ":")))
-    padded = 8 + length + -length % 8
-    assert num_images(padded + count * 3 * 1024 * 1024, shape) == count
-
-
-def test_of_tiny_images_the_number_cannot_be_told() -> None:
-    assert num_images(1000, (1, 6, 6)) is None
+def test_what_an_earlier_grace_saved_is_not_counted(copied: Path) -> None:
+    """Its documents have no counts; the next update counts all images again."""
+    home = ModelStore.open(copied)
+    for number in home.numbers():
+        without = {"exemplar_counts": {}, "validation_counts": {}}
+        home.write(home.document(number).model_copy(update=without))
+    in_use = take_inventory(home).in_use
+    assert in_use is not None
+    counts = [(entry.num_exemplars, entry.num_held_out) for entry in in_use.classes]
+    # A forgotten class has no images in any case.
+    assert set(counts) == {(None, None), (0, 0)}
+    made = Learner.load(copied)
+    data = labelled({7: 9}, seed=7)
+    made.update(data.images, class_names(data))
+    in_use = take_inventory(home).in_use
+    assert in_use is not None
+    for entry in in_use.classes:
+        assert entry.num_exemplars == len(made.method.memory.of_class(entry.index))
+        assert entry.num_held_out == made.held_out.count(entry.index)

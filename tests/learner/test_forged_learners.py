@@ -115,6 +115,10 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
         specials.zeros(50),
         "version 2 of 'MODEL' is damaged: it keeps more images of class 0 than there ever were",
     ),
+    "another count": (
+        specials.document(("exemplar_counts/0", 7)),
+        "the exemplars of class 0 of 'MODEL' are damaged: there are 6, not 7",
+    ),
     "a key twice": (
         text(b'{"format":1,', b'{"format":1,"format":1,'),
         f"{DOCUMENT}the key 'format' stands twice in one object",

@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 
-NUM_UPDATES = 21
-"""Two classes, then twenty times one."""
+NUM_UPDATES = 16
+"""Two classes, then fifteen times one."""
 MAX_MB = 0.75
 NUM_IMAGES = 6
 MEMORY_SIZE = 40
@@ -148,7 +148,7 @@ def soak(
     newcomers: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Soak:
-    """Twenty updates of one class after a first one of two."""
+    """Fifteen updates of one class after a first one of two."""
     return carry_out(tmp_path_factory.mktemp("soak") / "home", NUM_UPDATES)
 
 
@@ -166,7 +166,7 @@ def test_memory_is_flat_after_the_first_updates(soak: Soak) -> None:
 
 
 def test_a_leaked_network_would_be_found(soak: Soak, tmp_path: Path) -> None:
-    leaky = carry_out(tmp_path / "home", 9, lambda made: copy_of(made.method.network))
+    leaky = carry_out(tmp_path / "home", 7, lambda made: copy_of(made.method.network))
     assert slope(leaky.tensors[3:]) > 2 * FLAT_TENSORS
     assert slope(leaky.process[3:]) > 2 * FLAT_PROCESS
 
@@ -176,7 +176,7 @@ def test_a_leaked_memory_would_be_found(soak: Soak, tmp_path: Path) -> None:
         images = made.method.memory.data().images
         return images.gather(torch.arange(len(images))).clone()
 
-    leaky = carry_out(tmp_path / "home", 9, leak)
+    leaky = carry_out(tmp_path / "home", 7, leak)
     assert slope(leaky.tensors[3:]) > 1.5 * FLAT_TENSORS
 
 

@@ -35,6 +35,7 @@ from support.tiny_streams import (
     task,
     watch,
 )
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
@@ -102,8 +103,7 @@ def losses_of(phase: Phase, labels: Sequence[int], images: Tensor | None = None)
 class TestModule:
     def test_the_first_tasks_losses_by_hand(self) -> None:
         made = learner(beef(energy_weight=0.3))
-        phase = next(made.method.first_task(task(1, {0: 4, 1: 4, 2: 4}, 0)))
-        assert isinstance(phase, Phase)
+        phase = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4, 2: 4}, 0))))
         assert (phase.name, phase.is_common) == ("base", False)
         even(
             phase,
@@ -145,8 +145,7 @@ class TestModule:
 
     def test_energy_can_be_left_out(self) -> None:
         made = learner(beef(energy_weight=0.0))
-        phase = next(made.method.first_task(task(1, {0: 4, 1: 4}, 0)))
-        assert isinstance(phase, Phase)
+        phase = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4}, 0))))
         assert list(losses_of(phase, [0, 1])) == ["classification"]
 
     def test_what_trains_and_what_it_starts_from(self) -> None:
@@ -163,7 +162,7 @@ class TestModule:
                 new = phase.parts["new"].module
                 # The first backbone, not the last one.
                 assert new is not first
-                assert same(state(new), state(first))
+                torch.testing.assert_close(state(new), state(first), rtol=0, atol=0)
 
         phases(made, task(3, {3: 6, 4: 6}, 3), note)
         assert {name: weight.shape[0] for name, weight in heads[0].items()} == {
@@ -320,8 +319,7 @@ class TestFusion:
         def change(phase: Phase) -> None:
             seen.update({name: part.module for name, part in phase.parts.items()})
             if phase.name == "fuse":
-                fusion = seen["head"]
-                assert isinstance(fusion, Fusion)
+                fusion = typed(Fusion, seen["head"])
                 assert (fusion.alpha.tolist(), fusion.beta.tolist()) == ([0.0], [0.0])
                 with torch.no_grad():
                     fusion.alpha.fill_(0.5)
@@ -373,7 +371,7 @@ class TestFusion:
             watch(made, before=note)
             teach(made, {3: 6})
             first, second, newest = made.method.network.backbones
-            assert same(state(first), before["fuse"][0])
+            torch.testing.assert_close(state(first), before["fuse"][0], rtol=0, atol=0)
             assert same(state(newest), before["fuse"][2]) is not moves
             assert same(state(second), before["fuse"][1]) is not moves
             weights = dict(newest.named_parameters())
@@ -468,8 +466,7 @@ def test_settings_without_effect_are_told() -> None:
 def test_its_first_task_is_its_own() -> None:
     """DER's can be shared among methods; the energy makes this one another."""
     made = learner(DERSettings(base=recipe(), grow=recipe()))
-    common = next(made.method.first_task(task(1, {0: 4, 1: 4}, 0)))
-    assert isinstance(common, Phase)
+    common = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4}, 0))))
     assert common.is_common
 
 

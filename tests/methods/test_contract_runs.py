@@ -31,6 +31,7 @@ from support.tiny_streams import (
     task,
     watch,
 )
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
@@ -182,7 +183,6 @@ def test_learn_only_yields_between_steps(variant: str) -> None:
     made = learner(VARIANTS[variant])
     first = made.method.learn(task(1, {0: 4, 1: 4}, 0))
     assert made.method.classifiers() == {}
-    item = next(first)
-    assert isinstance(item, Phase)
+    item = typed(Phase, next(first))
     assert item.name == "base"
     assert item.data.images.shape == (3, SIZE, SIZE)

@@ -19,6 +19,7 @@ from grace.networks.autoencoders import AutoEncoders
 from grace.networks.heads import MASKED
 from support.driven import batch, drive, forget, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -38,9 +39,7 @@ def teach(made: Learner, counts: Mapping[int, int]) -> Any:
 
 
 def method(size: int = 13, **choices: Any) -> Create:
-    made = taught(size=size, **choices).method
-    assert isinstance(made, Create)
-    return made
+    return typed(Create, taught(size=size, **choices).method)
 
 
 def phases(made: Create, work: Task) -> list[Phase]:
@@ -99,8 +98,7 @@ class TestLosses:
     def test_the_latents_are_those_of_the_head_that_trains(self) -> None:
         made = method()
         (phase,) = phases(made, task(1, {0: 4, 1: 4}, 0))
-        head = module_of(phase, "head")
-        assert isinstance(head, AutoEncoders)
+        head = typed(AutoEncoders, module_of(phase, "head"))
         head.requires_grad_(True)
         features = torch.rand(4, 64, requires_grad=True)
         scores = [[-1.0, -2.0]] * 4
@@ -109,11 +107,9 @@ class TestLosses:
         found = torch.autograd.grad(
             value, [head.encoders, head.decoders, features], allow_unused=True
         )
-        assert found[0] is not None
-        assert bool(found[0].flatten(1).any(dim=1).all())
+        assert bool(present(found[0]).flatten(1).any(dim=1).all())
         assert found[1] is None  # Decoders have no part in it.
-        assert found[2] is not None
-        assert bool(found[2].any(dim=1).all())
+        assert bool(present(found[2]).any(dim=1).all())
 
     def test_it_is_computed_over_the_batch_of_all_processes(self) -> None:
         """Two halves that see each other's rows give what the whole gives; alone they do not."""
@@ -196,7 +192,7 @@ class TestPhases:
                 for start, part in teacher.items()
                 for name, tensor in state(module_of(phase, part)).items()
             }
-            assert same(frozen, before)
+            torch.testing.assert_close(frozen, before, rtol=0, atol=0)
             assert not phase.parts["old.0"].changes
             assert not phase.parts["old.head"].changes
             assert phase.parts["head"].trains is True
@@ -261,8 +257,7 @@ class TestPhases:
     def test_the_learning_rate_falls_from_the_late_task_on(self) -> None:
         later = recipe().model_copy(update={"lr": 0.1, "schedule": "cosine", "min_lr": 1e-8})
         made = method(late_task=3, late_factor=0.1).settings.model_copy(update={"update": later})
-        chosen = learner(made).method
-        assert isinstance(chosen, Create)
+        chosen = typed(Create, learner(made).method)
         drive(chosen, task(1, {0: 4, 1: 4}, 0))
         rates = [
             phases(chosen, task(number, {number: 4}, number))[0].recipe for number in (2, 3, 4)
@@ -314,8 +309,7 @@ class TestPlan:
 
     def test_it_counts_the_images_that_the_phases_have(self) -> None:
         made = taught({0: 8, 1: 8})
-        chosen = made.method
-        assert isinstance(chosen, Create)
+        chosen = typed(Create, made.method)
         plan = chosen.plan(self.coming(chosen, 2, 16, len(chosen.memory)))
         work = [done for done in teach(made, {2: 8, 3: 8}).work if done.epochs]
         assert [(p.name, p.epochs, p.num_images) for p in plan] == [
@@ -325,8 +319,7 @@ class TestPlan:
         assert [(p.trained, p.frozen) for p in plan] == [(1, 1), (0, 2)]
 
     def test_there_is_no_balanced_stage_without_exemplars(self) -> None:
-        chosen = taught({0: 8, 1: 8}, size=0).method
-        assert isinstance(chosen, Create)
+        chosen = typed(Create, taught({0: 8, 1: 8}, size=0).method)
         assert [p.name for p in chosen.plan(self.coming(chosen, 2, 16, 0))] == ["update"]
 
 

@@ -23,6 +23,7 @@ from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
@@ -31,9 +32,7 @@ HEAD = ("head.weight", "head.bias")
 
 
 def dgr(memory_size: int = 13, **choices: Any) -> DGR:
-    made = learning(memory_size, **choices).method
-    assert isinstance(made, DGR)
-    return made
+    return typed(DGR, learning(memory_size, **choices).method)
 
 
 def learning(memory_size: int = 13, **choices: Any) -> Learner:
@@ -51,9 +50,7 @@ def learnt(method: DGR, work: Task) -> Phase:
 def started(method: DGR, work: Task) -> Phase:
     """A task's only phase, about to be trained."""
     method.memory.record_originals(work.data.labels)
-    phase = next(method.learn(work))
-    assert isinstance(phase, Phase)
-    return phase
+    return typed(Phase, next(method.learn(work)))
 
 
 def rule_of(phase: Phase) -> HeadGradients:

@@ -15,6 +15,7 @@ from grace.networks.heads import LinearHead
 from grace.text.refusals import DamagedError
 from support.driven import batch, drive, forget, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, state, task
+from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -22,14 +23,13 @@ FIRST = {0: 4, 1: 4, 2: 4}
 
 
 def ewc(**choices: Any) -> EWC:
-    made = learner(EWCSettings(**({"base": recipe(), "update": recipe()} | choices))).method
-    assert isinstance(made, EWC)
-    return made
+    return typed(
+        EWC, learner(EWCSettings(**({"base": recipe(), "update": recipe()} | choices))).method
+    )
 
 
 def importance(method: EWC) -> dict[str, Tensor]:
-    assert method.importance.value is not None
-    return method.importance.value
+    return present(method.importance.value)
 
 
 def squares(value: float) -> Any:
@@ -104,8 +104,7 @@ def test_forgotten_classes_do_not_count() -> None:
 
 def update_phase(method: EWC) -> tuple[Phase, LinearHead]:
     """Stop a second task at its phase."""
-    item = next(method.learn(task(2, {3: 6, 4: 6}, 3)))
-    assert isinstance(item, Phase)
+    item = typed(Phase, next(method.learn(task(2, {3: 6, 4: 6}, 3))))
     assert list(item.parts) == ["backbone.0", "head"]
     return item, head_of(item)
 

@@ -29,11 +29,11 @@ from support.tiny_streams import (
     labelled,
     learner,
     recipe,
-    same,
     settings,
     state,
     task,
 )
+from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
@@ -45,9 +45,7 @@ def foster(**choices: Any) -> FosterSettings:
 
 
 def method(memory_size: int = 13, **choices: Any) -> Foster:
-    made = learner(foster(**choices), memory=MemorySettings(size=memory_size)).method
-    assert isinstance(made, Foster)
-    return made
+    return typed(Foster, learner(foster(**choices), memory=MemorySettings(size=memory_size)).method)
 
 
 def taught(home: Path | None = None, **memory: Any) -> Learner:
@@ -90,8 +88,7 @@ def losses_of(phase: Phase, labels: Sequence[int]) -> dict[str, Loss]:
 
 
 def teacher_of(made: Foster) -> ExpandableNetwork:
-    assert made.teacher.value is not None
-    return made.teacher.value
+    return present(made.teacher.value)
 
 
 class TestBoosting:
@@ -101,13 +98,10 @@ class TestBoosting:
         drive(made, task(1, {0: 4, 1: 4}, 0))
         even_old = torch.tensor([2 * math.log(3), 0.0])
         with torch.no_grad():
-            head = made.network.head
-            assert isinstance(head, LinearHead)
+            head = typed(LinearHead, made.network.head)
             head.weight.zero_()
             head.bias.copy_(even_old)
-        phase = next(made.learn(task(2, {2: 2}, 2)))
-        assert isinstance(phase, Phase)
-        return phase
+        return typed(Phase, next(made.learn(task(2, {2: 2}, 2))))
 
     def test_the_three_losses_by_hand(self) -> None:
         phase = self.phase(boosting_beta=0.5, distillation_weight=0.7)
@@ -137,7 +131,7 @@ class TestBoosting:
         assert module_of(phase, "old.head") is old.head
         (new,) = backbones_of(phase, training=True)
         assert new is not old.backbones[0]
-        assert same(state(new), state(old.backbones[0]))
+        torch.testing.assert_close(state(new), state(old.backbones[0]), rtol=0, atol=0)
         head, feature_head = (state(head_of(phase, name)) for name in ("head", "features"))
         assert torch.equal(head["weight"][:2, :64], old.head.weight)
         assert feature_head["weight"].shape == (4, 64)
@@ -195,9 +189,7 @@ class TestCompression:
         made = method(memory_size=3, compression_beta=0.5)
         drive(made, task(1, {0: 4, 1: 4}, 0))
         phase = phases(made, task(2, {2: 2}, 2))[1]
-        assert phase.teacher is not None
-        head = phase.teacher.head
-        assert isinstance(head, LinearHead)
+        head = typed(LinearHead, present(phase.teacher).head)
         assert module_of(phase, "old.head") is head
         with torch.no_grad():
             head.weight.zero_()
@@ -228,7 +220,7 @@ class TestCompression:
         (student,) = backbones_of(phase, training=True)
         assert student is module_of(phase, "student")
         assert student is not old.backbones[0]
-        assert same(state(student), state(old.backbones[0]))
+        torch.testing.assert_close(state(student), state(old.backbones[0]), rtol=0, atol=0)
         # Its old rows are the old head's, not the boosted one's.
         head = head_of(phase)
         assert torch.equal(head.weight[:2], old.head.weight)
@@ -283,7 +275,9 @@ class TestTeacher:
         straight = taught()
         for one in (straight, back):
             teach(one, {3: 9})
-        assert same(state(back.method.network), state(straight.method.network))
+        torch.testing.assert_close(
+            state(back.method.network), state(straight.method.network), rtol=0, atol=0
+        )
 
     def test_a_version_without_one_has_none(self, tmp_path: Path) -> None:
         made = taught(tmp_path / "home")

@@ -26,6 +26,7 @@ from grace.networks.heads import LinearHead
 from support import driven
 from support.driven import Answer, backbones_of, batch, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -33,11 +34,12 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 def grace(memory_size: int = 0, **choices: Any) -> Grace:
     """A fresh method; without memory unless asked, so that only phases and Assess are yielded."""
     recipes = {"base": recipe(), "grow": recipe(), "compress": recipe()}
-    made = learner(
-        GraceSettings(**(recipes | choices)), memory=MemorySettings(size=memory_size)
-    ).method
-    assert isinstance(made, Grace)
-    return made
+    return typed(
+        Grace,
+        learner(
+            GraceSettings(**(recipes | choices)), memory=MemorySettings(size=memory_size)
+        ).method,
+    )
 
 
 def drive(
@@ -365,8 +367,7 @@ class TestObjectives:
         for work in stream(2, 2):
             drive(method, work)
         steps, result = method.learn(task(3, {4: 4}, 4)), None
-        item = steps.send(None)
-        assert isinstance(item, Phase)
+        item = typed(Phase, steps.send(None))
         provisional = module_of(item, "new")
         teacher = ExpandableNetwork([*method.network.backbones, provisional], head_of(item))
         while item.name != "compress":
@@ -479,7 +480,7 @@ class TestObjectives:
         # The student replaces the mergeable backbone alone, and starts as its copy.
         assert head_of(phase, "projection").weight.shape == (64, 64)
         (student,) = backbones_of(phase, training=True)
-        assert same(state(student), state(present[-1]))
+        torch.testing.assert_close(state(student), state(present[-1]), rtol=0, atol=0)
         assert student is not present[-1]
 
     def test_grow_sums_main_and_auxiliary_cross_entropy(self) -> None:
@@ -579,10 +580,12 @@ class TestGrow:
 
 class TestDER:
     def test_one_backbone_per_task_and_auxiliary_targets(self) -> None:
-        made = learner(
-            DERSettings(base=recipe(), grow=recipe()), memory=MemorySettings(size=0)
-        ).method
-        assert isinstance(made, DER)
+        made = typed(
+            DER,
+            learner(
+                DERSettings(base=recipe(), grow=recipe()), memory=MemorySettings(size=0)
+            ).method,
+        )
         for number, work in enumerate(stream(2, 2, 1), start=1):
             outcome, items = drive(made, work)
             assert len(made.network.backbones) == number
@@ -613,7 +616,7 @@ class TestDER:
             for made in makes:
                 made.update(data.images, class_names(data))
         one, two = (state(made.method.network) for made in makes)
-        assert same(one, two)
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 def test_a_compression_for_real() -> None:
@@ -634,7 +637,7 @@ def test_a_compression_for_real() -> None:
     for counts in ({0: 16, 1: 16}, {2: 16, 3: 16}):
         data = labelled(counts)
         update = made.update(data.images, class_names(data))
-    assert same(state(teachers[0]), heads[0])
+    torch.testing.assert_close(state(teachers[0]), heads[0], rtol=0, atol=0)
     assert update.outcome.verdict == "compress"
     # P = 2/4; 16 images per new class against 13 // 2 = 6 exemplars per old one: B = 16/22.
     expected = ((0.5**5 + (16 / 22) ** 5) / 2) ** 0.2
@@ -657,8 +660,7 @@ def test_a_sweep_of_assess_equals_a_plain_svd() -> None:
         if item.name != "assess":
             return
         assert isinstance(item, Sweep)
-        images = item.data.images
-        assert isinstance(images, TensorImages)
+        images = typed(TensorImages, item.data.images)
         normalised = (images.pixels.float() / 255 - 0.4) / 0.3
         with torch.no_grad():
             features = assessed(item)[0](normalised).double()

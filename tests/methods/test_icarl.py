@@ -10,7 +10,8 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ICaRLSettings
 from grace.methods.icarl import ICaRL
 from support.driven import backbones_of, batch, drive, head_of
-from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task
+from support.tiny_streams import class_names, labelled, learner, recipe, state, task
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -20,9 +21,7 @@ def settings(**choices: Any) -> ICaRLSettings:
 
 
 def icarl(**choices: Any) -> ICaRL:
-    made = learner(settings(**choices)).method
-    assert isinstance(made, ICaRL)
-    return made
+    return typed(ICaRL, learner(settings(**choices)).method)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.25])
@@ -57,7 +56,7 @@ def test_the_teacher_is_the_network_before_the_task() -> None:
     phase = items[0]
     (teacher,) = backbones_of(phase, training=False)
     (student,) = backbones_of(phase, training=True)
-    assert same(state(teacher), before)
+    torch.testing.assert_close(state(teacher), before, rtol=0, atol=0)
     assert teacher is not student
     assert not phase.parts["old.head"].changes
     assert phase.parts["old.head"].module is not phase.parts["head"].module

@@ -13,6 +13,7 @@ from grace.methods.module_factory import ModuleFactory
 from grace.methods.state import DeclaredState, MethodState
 from grace.text.refusals import DamagedError
 from support.tiny_streams import class_names, labelled, learner, recipe, settings
+from support.typed import present
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -23,8 +24,7 @@ def factory() -> ModuleFactory:
 
 
 def parts_of(state: DeclaredState) -> dict[str, Mapping[str, Tensor]]:
-    made = state.network.value
-    assert made is not None
+    made = present(state.network.value)
     return dict(made.parts())
 
 
@@ -61,9 +61,8 @@ def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
     assert made == 1
     state.restore(saved, 4)
     assert made == 2
-    assert slot.value is not None
-    assert torch.equal(slot.value.weight, saved.parts["guide"]["weight"])
-    assert not slot.value.weight.requires_grad
+    assert torch.equal(present(slot.value).weight, saved.parts["guide"]["weight"])
+    assert not present(slot.value).weight.requires_grad
 
 
 def test_a_guide_counts_in_the_saved_bytes_and_not_among_the_parameters() -> None:

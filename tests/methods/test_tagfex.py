@@ -26,11 +26,11 @@ from support.tiny_streams import (
     labelled,
     learner,
     recipe,
-    same,
     settings,
     state,
     task,
 )
+from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
@@ -45,15 +45,11 @@ def tagfex(**choices: Any) -> TagFexSettings:
 
 
 def method(**choices: Any) -> TagFex:
-    made = learner(tagfex(**choices)).method
-    assert isinstance(made, TagFex)
-    return made
+    return typed(TagFex, learner(tagfex(**choices)).method)
 
 
 def base_phase(made: TagFex) -> Phase:
-    phase = next(made.learn(task(1, {0: 4, 1: 4}, 0)))
-    assert isinstance(phase, Phase)
-    return phase
+    return typed(Phase, next(made.learn(task(1, {0: 4, 1: 4}, 0))))
 
 
 def grow_phase(made: TagFex, forgotten: frozenset[int] = frozenset()) -> Phase:
@@ -61,14 +57,11 @@ def grow_phase(made: TagFex, forgotten: frozenset[int] = frozenset()) -> Phase:
     drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
     forget(made, forgotten)
     work = task(2, {3: 4, 4: 4}, 3)
-    phase = next(made.learn(type(work)(**vars(work) | {"forgotten": forgotten})))
-    assert isinstance(phase, Phase)
-    return phase
+    return typed(Phase, next(made.learn(type(work)(**vars(work) | {"forgotten": forgotten}))))
 
 
 def agnostic_of(made: TagFex) -> TaskAgnostic:
-    assert made.agnostic.value is not None
-    return made.agnostic.value
+    return present(made.agnostic.value)
 
 
 def outputs(phase: Phase, num_images: int) -> dict[str, Any]:
@@ -108,10 +101,11 @@ class TestFirstTask:
         specific, agnostic = (state(module_of(phase, n)) for n in ("backbone.0", "agnostic"))
         assert not torch.equal(specific["stem.0.weight"], agnostic["stem.0.weight"])
         other = learner(DERSettings(base=recipe(), grow=recipe())).method
-        first = next(other.learn(task(1, {0: 4, 1: 4}, 0)))
-        assert isinstance(first, Phase)
-        assert same(specific, state(module_of(first, "backbone.0")))
-        assert same(state(module_of(phase, "head")), state(module_of(first, "head")))
+        first = typed(Phase, next(other.learn(task(1, {0: 4, 1: 4}, 0))))
+        torch.testing.assert_close(specific, state(module_of(first, "backbone.0")), rtol=0, atol=0)
+        torch.testing.assert_close(
+            state(module_of(phase, "head")), state(module_of(first, "head")), rtol=0, atol=0
+        )
 
     def test_the_loss_by_hand(self) -> None:
         phase = base_phase(method(contrastive_weight=3, contrastive_temperature=0.5))
@@ -195,8 +189,8 @@ class TestGrow:
         # The frozen copies are copies; of "predicted" the kept predictor alone trains.
         before, predicted = module_of(phase, "old.agnostic"), module_of(phase, "predicted")
         assert before[0] is not agnostic.backbone
-        assert same(state(before[0]), state(agnostic.backbone))
-        assert same(state(before[1]), state(agnostic.projector))
+        torch.testing.assert_close(state(before[0]), state(agnostic.backbone), rtol=0, atol=0)
+        torch.testing.assert_close(state(before[1]), state(agnostic.projector), rtol=0, atol=0)
         assert before[1] is predicted[1] is not agnostic.projector
         trained = phase.parts["predicted"].trained()
         assert list(trained.values()) == list(agnostic.predictor.parameters())
@@ -304,8 +298,7 @@ class TestGrow:
         drive(made, task(1, {0: 4, 1: 4}, 0))
         outcome, _ = drive(made, task(2, {2: 4, 3: 4}, 2))
         assert outcome.verdict == "grow"
-        head = made.network.head
-        assert isinstance(head, LinearHead)
+        head = typed(LinearHead, made.network.head)
         lengths = head.weight.detach().norm(dim=1)
         assert float(lengths[2:].mean()) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
         assert len(made.network.backbones) == 2
@@ -356,8 +349,10 @@ def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> 
     again = Learner.load(tmp_path / "home")
     assert isinstance(again.method, TagFex)
     assert isinstance(made.method, TagFex)
-    assert same(state(agnostic_of(again.method)), state(agnostic_of(made.method)))
-    assert same(again.scores(PROBE), made.scores(PROBE))
+    torch.testing.assert_close(
+        state(agnostic_of(again.method)), state(agnostic_of(made.method)), rtol=0, atol=0
+    )
+    torch.testing.assert_close(again.scores(PROBE), made.scores(PROBE), rtol=0, atol=0)
 
 
 def test_a_saved_learner_without_it_is_refused() -> None:

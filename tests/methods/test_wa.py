@@ -12,14 +12,13 @@ from grace.engine.phase import Phase
 from grace.methods.wa import WA
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import labelled, learner, recipe, task
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def wa() -> WA:
-    made = learner(WASettings(base=recipe(), update=recipe())).method
-    assert isinstance(made, WA)
-    return made
+    return typed(WA, learner(WASettings(base=recipe(), update=recipe())).method)
 
 
 def test_the_loss_by_hand() -> None:
@@ -28,8 +27,7 @@ def test_the_loss_by_hand() -> None:
     with torch.no_grad():
         method.network.head.weight.zero_()
         method.network.head.bias.copy_(torch.tensor([2 * math.log(2), 0.0, 0.0]))
-    phase = next(method.learn(task(2, {3: 4, 4: 4}, 3)))
-    assert isinstance(phase, Phase)
+    phase = typed(Phase, next(method.learn(task(2, {3: 4, 4: 4}, 3))))
     head = head_of(phase)
     with torch.no_grad():
         head.weight.zero_()
@@ -59,8 +57,7 @@ def test_forgotten_classes_do_not_count() -> None:
         new_classes=range(3, 4),
         forgotten=frozenset([0]),
     )
-    phase = next(method.learn(work))
-    assert isinstance(phase, Phase)
+    phase = typed(Phase, next(method.learn(work)))
     losses = phase.objective(batch(phase, [3]))
     # Two of the three classes that are left are old.
     assert losses["distillation"].weight == pytest.approx(2 / 3)
@@ -87,8 +84,7 @@ def test_new_rows_are_aligned_and_teach_the_next_task() -> None:
     assert head.weight[:, 0].tolist() == pytest.approx([1.0, 3.0, 2.0])
     assert head.bias.tolist() == pytest.approx([0.0, 0.0, 5.0])
 
-    phase = next(method.learn(task(3, {3: 4}, 3)))
-    assert isinstance(phase, Phase)
+    phase = typed(Phase, next(method.learn(task(3, {3: 4}, 3))))
     ones = torch.ones(1, 64) / 64
     losses = phase.objective(batch(phase, [3], {"old.0": ones, "backbone.0": ones}))
     # Teacher logits (1, 3, 2 + 5), the student's the same: the entropy of σ((1, 3, 7)/2).

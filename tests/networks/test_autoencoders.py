@@ -111,7 +111,7 @@ def test_half_precision_sums_in_float32() -> None:
 
 
 def test_the_onnx_file_gives_the_same_scores(tmp_path: Path) -> None:
-    backbone = CifarResNet(20, 3, generator(0)).eval()
+    backbone = CifarResNet(8, 3, generator(0)).eval()
     made = AutoEncoders(64, 3, generator(0))
     made.mask([1])
     means, path = (0.4, 0.5, 0.6), tmp_path / "model.onnx"

@@ -4,6 +4,7 @@ import torch
 from grace.configs.experiment import BackboneSettings
 from grace.networks.build import build_backbone
 from grace.networks.cifar_resnet import CifarResNet
+from support.typed import typed
 
 
 @pytest.mark.parametrize(
@@ -32,8 +33,7 @@ def test_seed_and_purpose_decide_the_weights() -> None:
     settings = BackboneSettings(name="resnet20")
 
     def stem(seed: int, *purpose: str | int) -> torch.Tensor:
-        backbone = build_backbone(settings, 3, seed, *purpose)
-        assert isinstance(backbone, CifarResNet)
+        backbone = typed(CifarResNet, build_backbone(settings, 3, seed, *purpose))
         return next(backbone.stem.parameters())
 
     assert torch.equal(stem(1, "backbone", 1), stem(1, "backbone", 1))

@@ -33,7 +33,10 @@ def test_backbones_may_differ_in_width() -> None:
     wide = TorchvisionResNet("resnet18", "cifar", 3, 0)
     head = LinearHead(64 + 512, 4, generator(0, "head"))
     mixed = ExpandableNetwork([small(), wide], head).eval()
-    assert mixed.features(torch.randn(2, 3, 8, 8)).shape == (2, 576)
+    images = torch.randn(2, 3, 8, 8)
+    narrow, rest = mixed.features(images).split([64, 512], dim=1)
+    assert torch.equal(narrow, mixed.backbones[0](images))
+    assert torch.equal(rest, wide(images))
     assert mixed.feature_dim == 576
 
 

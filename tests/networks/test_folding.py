@@ -10,6 +10,7 @@ from grace.networks.folding import folded
 from grace.networks.timm_backbone import TimmBackbone
 from grace.networks.torchvision_resnet import TorchvisionResNet
 from grace.randomness import generator
+from support.typed import present
 
 
 def timm_resnet() -> Backbone:
@@ -90,14 +91,11 @@ def test_one_convolution_by_hand() -> None:
     conv, norm = nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1, eps=0.0)
     with torch.no_grad():
         conv.weight.fill_(3.0)
-        assert conv.bias is not None
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        conv.bias.fill_(1.0)
+        present(conv.bias).fill_(1.0)
         norm.weight.fill_(4.0)
         norm.bias.fill_(0.5)
-        norm.running_mean.fill_(2.0)
-        norm.running_var.fill_(16.0)
+        present(norm.running_mean).fill_(2.0)
+        present(norm.running_var).fill_(16.0)
     # (3x + 1 − 2)/4·4 + 0.5 = 3x − 0.5
     inference = folded(nn.Sequential(conv, norm))
     assert inference(torch.tensor([[[[2.0]]]])).item() == pytest.approx(5.5)

@@ -1,11 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace.networks.heads import LinearHead, align_weights
+from grace.networks.heads import MASKED, LinearHead, align_weights
 from grace.randomness import generator
 
 
@@ -115,3 +116,32 @@ def test_alignment_of_zero_rows_is_refused() -> None:
         empty.weight[2:] = 0
     with pytest.raises(ValueError, match="all 2 new rows"):
         align_weights(empty, 2)
+
+
+def test_logits_and_alignment_against_numpy() -> None:
+    made = head(7, 5)
+    with torch.no_grad():
+        made.bias.normal_(generator=generator(1))
+        made.weight[3:] *= 2.5
+    weight, bias = made.weight.detach().numpy().copy(), made.bias.detach().numpy()
+    features = torch.rand(6, 7, generator=generator(2))
+    expected = torch.from_numpy(features.numpy() @ weight.T + bias)
+    torch.testing.assert_close(made(features).detach(), expected)
+    lengths = np.linalg.norm(weight, axis=1)
+    factor = lengths[:3].mean() / lengths[3:].mean()
+    assert align_weights(made, num_new=2) == pytest.approx(float(factor), rel=1e-5)
+    # The new classes' logits without their bias shrink by it, all others stay.
+    expected[:, 3:] = float(factor) * (expected[:, 3:] - made.bias[3:]) + made.bias[3:]
+    torch.testing.assert_close(made(features).detach(), expected.detach())
+
+
+def test_a_masked_class_has_a_probability_of_zero_and_the_others_share_the_rest() -> None:
+    made = head(4, 3).requires_grad_(False)
+    features = torch.rand(5, 4, generator=generator(1))
+    before = made(features).softmax(1)
+    made.mask([1])
+    found = made(features)
+    assert found[:, 1].tolist() == [float(MASKED)] * 5
+    shares = before[:, [0, 2]] / before[:, [0, 2]].sum(1, keepdim=True)
+    torch.testing.assert_close(found.softmax(1)[:, [0, 2]], shares)
+    assert float(found.softmax(1)[:, 1].max()) == 0.0

@@ -11,6 +11,8 @@ from grace.networks.backbone import Backbone
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.merging import merge_backbones
 from grace.randomness import generator
+from support.tiny_streams import state
+from support.typed import present, typed
 
 
 @final
@@ -42,18 +44,14 @@ class Tiny(Backbone):
 
 def test_average_by_hand() -> None:
     mergeable, provisional = Tiny([1.0, -2.0], mark=3.0), Tiny([5.0, 2.0], mark=7.0)
-    merged = merge_backbones(mergeable, provisional, 0.75)
-    assert isinstance(merged, Tiny)
+    merged = typed(Tiny, merge_backbones(mergeable, provisional, 0.75))
     # 0.75·1 + 0.25·5 = 2; 0.75·(−2) + 0.25·2 = −1; batch-norm weight 0.75·3 + 0.25·7 = 4.
     assert merged.scale.tolist() == [2.0, -1.0]
     assert merged.norm.weight.tolist() == [4.0, 4.0]
     # Statistics afresh, other buffers from the mergeable backbone.
-    assert merged.norm.running_mean is not None
-    assert merged.norm.running_var is not None
-    assert merged.norm.num_batches_tracked is not None
-    assert merged.norm.running_mean.tolist() == [0.0, 0.0]
-    assert merged.norm.running_var.tolist() == [1.0, 1.0]
-    assert int(merged.norm.num_batches_tracked) == 0
+    assert present(merged.norm.running_mean).tolist() == [0.0, 0.0]
+    assert present(merged.norm.running_var).tolist() == [1.0, 1.0]
+    assert int(present(merged.norm.num_batches_tracked)) == 0
     assert float(merged.mark) == 3.0
     # Neither parent moves.
     assert mergeable.scale.tolist() == [1.0, -2.0]
@@ -88,3 +86,16 @@ def test_other_shapes_and_names_are_refused_in_one_line() -> None:
         merge_backbones(
             CifarResNet(8, 3, generator(0, "test")), CifarResNet(14, 3, generator(0, "test")), 0.5
         )
+
+
+def test_merging_is_linear_in_the_weight() -> None:
+    mergeable, provisional = (CifarResNet(8, 3, generator(seed, "test")) for seed in (1, 2))
+    half, quarter = (merge_backbones(mergeable, provisional, w) for w in (0.5, 0.25))
+    again = merge_backbones(half, provisional, 0.5)
+    for one, two in zip(again.parameters(), quarter.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+    # Both parents' distances to the student are as their weights.
+    name = "stage3.0.conv1.weight"
+    old, new, student = (state(m)[name] for m in (mergeable, provisional, quarter))
+    ratio = float((student - new).norm() / (student - old).norm())
+    assert ratio == pytest.approx(1 / 3, rel=1e-5)

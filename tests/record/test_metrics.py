@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, confusion_matrix
 
 from grace.record import metrics
 
@@ -131,3 +133,31 @@ def test_ranges_and_the_bound_between_the_two(rows: tuple[list[float], ...]) -> 
     assert -100 <= transfer <= 100
     # The best accuracy is at least the first one: forgetting ≥ −BWT.
     assert forgetting >= -transfer - 1e-9
+
+
+def test_accuracies_are_scikit_learns() -> None:
+    draws = np.random.default_rng(3)
+    labels = draws.integers(0, 6, 300)
+    predictions = np.where(draws.random(300) < 0.6, labels, draws.integers(0, 6, 300))
+    confusion = metrics.confusion_matrix(labels.tolist(), predictions.tolist(), 6)
+    assert confusion == confusion_matrix(labels, predictions).tolist()
+
+    def among(low: int, high: int) -> float:
+        own = (labels >= low) & (labels < high)
+        return 100 * float(accuracy_score(labels[own], predictions[own]))
+
+    assert metrics.overall_accuracy(confusion) == pytest.approx(among(0, 6))
+    assert metrics.old_new_accuracy(confusion, 2) == pytest.approx((among(0, 2), among(2, 6)))
+    by_task = [among(0, 3), among(3, 4), among(4, 6)]
+    assert metrics.per_task_accuracy(confusion, [3, 1, 2]) == pytest.approx(by_task)
+
+
+def test_streams_of_random_accuracies_against_numpy() -> None:
+    square = 100 * np.random.default_rng(4).random((7, 7))
+    square[np.triu_indices(7, 1)] = -np.inf
+    matrix = metrics.accuracy_matrix([square[t, : t + 1].tolist() for t in range(7)])
+    drops = square[:, :6].max(axis=0) - square[6, :6]
+    assert metrics.forgetting(matrix) == pytest.approx(float(drops.mean()))
+    transfers = square[6, :6] - np.diag(square)[:6]
+    assert metrics.backward_transfer(matrix) == pytest.approx(float(transfers.mean()))
+    assert metrics.average(square[6].tolist()) == pytest.approx(float(np.mean(square[6])))

@@ -9,7 +9,7 @@ from grace.configs.experiment import BackboneSettings, ExperimentSettings
 from grace.configs.load import load_experiment
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
-from grace.record._provenance import fingerprints
+from grace.record.provenance import fingerprints
 from grace.storage.tensors import encode
 
 VERSIONS = {"grace": "0.0.0", "python": "3.12.0", "torch": "2.0"}

@@ -299,3 +299,18 @@ def test_forged_files(data: bytes, says: str) -> None:
     assert message.startswith("head is damaged: ")
     assert "\n" not in message
     assert len(message) < 200
+
+
+def test_numbers_are_stored_as_ieee_754_little_endian() -> None:
+    values = [1.0, -0.5, 0.1, 65504.0]
+    data = encode({"x": torch.tensor(values)})
+    assert list(struct.unpack("<4f", data[-16:])) == pytest.approx(values, rel=1e-7)
+    assert data[-16:-12] == bytes.fromhex("0000803f")  # 1.0: sign 0, exponent 127
+    data = encode({"x": torch.tensor(values, dtype=torch.float64)})
+    assert struct.unpack("<4d", data[-32:]) == (1.0, -0.5, 0.1, 65504.0)
+    data = encode({"x": torch.tensor(values, dtype=torch.float16)})
+    assert list(struct.unpack("<4e", data[-8:])) == pytest.approx(values, rel=1e-3)
+    # bfloat16 is the upper half of float32: 0.1 = 0x3dcccccd rounds to 0x3dcd.
+    data = encode({"x": torch.tensor([1.0, 0.1], dtype=torch.bfloat16)})
+    assert data[-4:] == bytes.fromhex("803f cd3d")
+    assert decode(data, "it")[0]["x"].tolist() == pytest.approx([1.0, 0.10009765625], rel=1e-12)

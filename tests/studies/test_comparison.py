@@ -4,7 +4,9 @@ import csv
 import io
 import os
 import shutil
+import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +19,9 @@ from grace.experiment import run_experiment
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.comparison import Comparison, compare
+from grace.studies.pool import Job, Watcher
 from grace.studies.summary import shared_seconds, summarise
-from grace.text.refusals import BusyError
+from grace.text.refusals import BusyError, GraceError
 from support.synthetic_records import MakeRecord
 
 QUICK = [
@@ -29,7 +32,7 @@ QUICK = [
     "methods.replay.base.epochs=2",
     "methods.wa.base.epochs=2",
     "methods.replay.update.epochs=1",
-    "methods.wa.update.epochs=30",  # Long enough to be interrupted in it.
+    "methods.wa.update.epochs=20",  # Long enough to be interrupted in it.
 ]
 
 
@@ -63,6 +66,26 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison, N
     return directory, result, notes
 
 
+def carry_out_here(jobs: Sequence[Job], at_once: int, watcher: Watcher) -> dict[str, str]:
+    """Carry out the runs in this process, from the files that their own would read."""
+    watcher.planned(len(jobs), at_once)
+    for job in jobs:
+        settings = job.command[job.command.index("run") + 1]
+        out = job.command[job.command.index("--out") + 1]
+        first_tasks = job.command[job.command.index("--first-tasks") + 1]
+        run_experiment(
+            load_experiment(settings), Path(out), resume=True, first_tasks=Path(first_tasks)
+        )
+        watcher.cell_ended(job.cell, None)
+    return {}
+
+
+@pytest.fixture
+def stay_here(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Spare, from when it is called, the processes: each imports torch, which takes seconds."""
+    return lambda: monkeypatch.setattr("grace.studies.comparison.carry_out", carry_out_here)
+
+
 @pytest.fixture
 def copied(whole: tuple[Path, Comparison, Notes], tmp_path: Path) -> Path:
     """The same comparison, to be changed."""
@@ -94,8 +117,13 @@ def test_the_first_task_was_trained_once(whole: tuple[Path, Comparison, Notes]) 
     assert len(list((directory / "first-tasks").rglob("*.safetensors"))) == 1
 
 
-def test_every_cell_says_how_many_threads_it_has(tmp_path: Path) -> None:
-    given = cells("replay", more=("engine.threads=null", "methods.replay.base.epochs=1"))
+def test_every_cell_says_how_many_threads_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What its process is given is looked at, not what it would do.
+    idle = [sys.executable, "-S", "-c", ""]
+    monkeypatch.setattr("grace.studies.comparison.run_command", lambda *given: idle)
+    given = cells("replay", more=("engine.threads=null",))
     compare(given, tmp_path / "there", Notes(), at_once=1)
     written = load_experiment(str(tmp_path / "there" / "cells" / "replay-s4.yaml"))
     assert written.engine.threads == 1
@@ -134,7 +162,7 @@ def unfinished(place: Path) -> None:
 
 
 def test_a_failed_cell_is_told_and_begun_again(
-    whole: tuple[Path, Comparison, Notes], copied: Path
+    whole: tuple[Path, Comparison, Notes], copied: Path, stay_here: Callable[[], None]
 ) -> None:
     """Another process holds one run: its cell fails, the rest is reported on."""
     place = copied / "runs" / "wa-s4"
@@ -145,6 +173,7 @@ def test_a_failed_cell_is_told_and_begun_again(
     assert f"pid {os.getpid()}" in result.failures["wa-s4"]
     assert [record.method for record in result.records] == ["replay"]
 
+    stay_here()
     again = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
     assert again.failures == {}
     assert results(again) == results(whole[1])
@@ -173,7 +202,7 @@ class Impatient(Notes):
 
 
 def test_an_interrupted_comparison_goes_on(
-    whole: tuple[Path, Comparison, Notes], copied: Path
+    whole: tuple[Path, Comparison, Notes], copied: Path, stay_here: Callable[[], None]
 ) -> None:
     unfinished(copied / "runs" / "wa-s4")
     impatient = Impatient(copied / "runs" / "wa-s4" / "tasks.jsonl")
@@ -183,14 +212,16 @@ def test_an_interrupted_comparison_goes_on(
     assert "| replay |" in (copied / "summary.md").read_text()
     assert "| wa |" not in (copied / "summary.md").read_text()
     assert (copied / "runs" / "wa-s4" / "checkpoint").is_dir()
+    stay_here()
     result = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
     assert results(result) == results(whole[1])
     assert not (copied / "runs" / "wa-s4" / "checkpoint").exists()
 
 
 def test_a_record_that_lost_a_line_is_learnt_again(
-    whole: tuple[Path, Comparison, Notes], copied: Path
+    whole: tuple[Path, Comparison, Notes], copied: Path, stay_here: Callable[[], None]
 ) -> None:
+    stay_here()
     lines = copied / "runs" / "wa-s4" / "tasks.jsonl"
     lines.write_bytes(lines.read_bytes().split(b"\n")[0] + b"\n")
     result = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
@@ -217,23 +248,29 @@ def test_another_protocol_is_refused(copied: Path, more: str) -> None:
         compare(cells("der", more=(more,)), copied, Notes())
 
 
-@pytest.mark.parametrize(("first", "then"), [("replay", "wa"), ("wa", "replay")])
 def test_a_method_with_a_backbone_of_its_own_can_be_added(
-    tmp_path: Path, first: str, then: str
+    copied: Path, stay_here: Callable[[], None]
 ) -> None:
-    own = [*QUICK, "methods.wa.backbone.name=resnet32"]
-    directory = tmp_path / "there"
-    alone = cells_of("digits", own, [first], [4])
-    compare(alone, directory, Notes(), at_once=1)
-    beside = cells_of("digits", own, [then], [4])
-    with pytest.raises(ValueError, match=f"{first}-s4 holds a run with other data, backbone"):
-        compare(beside, directory, Notes(), settings_of=partial(settings_of, "digits", QUICK[1:]))
-    result = compare(
-        beside, directory, Notes(), at_once=1, settings_of=partial(settings_of, "digits", own)
-    )
-    assert {record.method for record in result.records} == {"wa", "replay"}
+    stay_here()
+    own = [*QUICK, "methods.wa.backbone.name=resnet32", "methods.wa.update.epochs=1"]
+
+    def added(method: str) -> Comparison:
+        beside = cells_of("digits", own, [method], [4])
+        with pytest.raises(GraceError, match="other data, backbone") as caught:
+            compare(beside, copied, Notes(), settings_of=partial(settings_of, "digits", QUICK[1:]))
+        assert f"{'replay' if method == 'wa' else 'wa'}-s4 holds" in caught.value.what
+        known = partial(settings_of, "digits", own)
+        return compare(beside, copied, Notes(), at_once=1, settings_of=known)
+
+    shutil.rmtree(copied / "runs" / "wa-s4")
+    methods = {record.method for record in added("wa").records}
+    assert methods == {"wa", "replay"}
     told = "- backbones: resnet20, conv7 (replay); resnet32, conv7 (wa)\n"
-    assert told in (directory / "summary.md").read_text()
+    assert told in (copied / "summary.md").read_text()
+    # The other way round, beside the run that has the larger one.
+    shutil.rmtree(copied / "runs" / "replay-s4")
+    assert {record.method for record in added("replay").records} == methods
+    assert told in (copied / "summary.md").read_text()
 
 
 def test_other_settings_of_a_run_are_refused(copied: Path) -> None:

@@ -15,7 +15,7 @@ import torch._dynamo  # so that it is there before the first fork
 
 import grace.experiment
 import grace.methods.module_factory
-import grace.record._write
+import grace.record.writing
 from grace.configs.experiment import MemorySettings, ScenarioSettings
 from grace.configs.methods import GraceSettings, JointSettings
 from grace.engine.checkpoint import Snapshot
@@ -151,7 +151,7 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     grace.methods.module_factory.build_backbone = tiny_streams._resnet8
     Journal.__init__.__defaults__ = (0.0, 0.0)
-    grace.record._write.commit = lambda: None  # no processes of git's
+    grace.record.writing.commit = lambda: None  # no processes of git's
 
 
 def _describe_home(path: Path) -> dict[str, Any]:

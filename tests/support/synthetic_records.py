@@ -13,6 +13,7 @@ from grace.record import (
     RecordWriter,
     RunInfo,
     RunRecord,
+    TaskRecord,
     fingerprints,
     metrics,
     run_directory,
@@ -168,7 +169,7 @@ def make_record(tmp_path: Path) -> MakeRecord:
                 confusion,
                 task_aware=task_aware,
             )
-            writer.append_task(line)
+            writer.append_task(TaskRecord.model_validate(line))
         if status == "failed":
             return writer.fail(error or "out of luck")
         return writer.finish() if status == "finished" else writer.record

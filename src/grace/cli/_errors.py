@@ -2,14 +2,16 @@
 
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TextIO
 
 import typer
 
 from grace.engine.launch import Launch
-from grace.text.refusals import GraceError
+from grace.text.escaping import printable
+from grace.text.refusals import GraceError, GraceWarning
 
 _tracebacks: ContextVar[bool] = ContextVar("tracebacks", default=False)
 
@@ -20,22 +22,26 @@ def show_tracebacks(wanted: bool) -> None:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn errors that come from what people gave into one line on stderr and exit code 2.
 
     Ctrl-C ends with 130. Anything else is our own fault and keeps its traceback.
+
+    Args:
+        remedies: what to do instead of setting a path, by path; see ``GraceError.worded``.
     """
     try:
         yield
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+    except KeyboardInterrupt as error:
+        for line in ("interrupted", *getattr(error, "__notes__", ())):
+            typer.echo(line, err=True)
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise
     except (GraceError, OSError) as error:
         if _tracebacks.get():
             traceback.print_exc()
-        typer.echo(f"error{_place()}: {_text(error)}", err=True)
+        typer.echo(f"error{_place()}: {_text(error, remedies or {})}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -51,32 +57,33 @@ def _rank() -> int:
         return 0
 
 
-def _text(error: Exception) -> str:
+def _text(error: Exception, remedies: Mapping[str, str]) -> str:
     if isinstance(error, OSError) and error.strerror:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([*names, error.strerror.lower()])
-    return " ".join(str(error).split()) or type(error).__name__
+    text = error.worded(remedies) if isinstance(error, GraceError) else str(error)
+    return printable(" ".join(text.split())) or type(error).__name__
 
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Print our own warnings about settings as one line each on stderr, in the first process."""
-    from grace.configs.load import ConfigWarning
+    """Print our own warnings as one line each on stderr, at once, in the first process only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", GraceWarning)
+        show_others = warnings.showwarning
 
-    caught: list[warnings.WarningMessage] = []
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConfigWarning)
-            yield
-    finally:  # What fails may have been warned of.
-        for warning in caught:
-            _say(warning)
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, GraceWarning):
+                show_others(message, category, filename, lineno, file, line)
+            elif _rank() == 0:
+                typer.echo(f"warning: {message}", err=True)
 
-
-def _say(warning: warnings.WarningMessage) -> None:
-    from grace.configs.load import ConfigWarning
-
-    if not issubclass(warning.category, ConfigWarning):
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    elif _rank() == 0:
-        typer.echo(f"warning: {warning.message}", err=True)
+        warnings.showwarning = show
+        yield

@@ -6,45 +6,45 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grace.cli._columns import aligned
-from grace.cli._lesson import Lesson
 from grace.cli._why import why
 from grace.home.document import UpdateRecord
+from grace.learner.learn_call import LearnResult
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
-def page(lesson: Lesson, width: int | None) -> list[str]:
+def page(result: LearnResult, width: int | None) -> list[str]:
     """Tell what a call came to: a page on an update, a line where there was none.
 
     Args:
-        lesson: what it came to.
-        width: columns of the terminal; none breaks no line.
+        result: what it came to.
+        width: columns of the terminal; ``None``: lines are not broken.
     """
-    update = lesson.document.history[-1]
-    lines = [_headline(lesson)]
-    if not lesson.is_new and not lesson.is_rejected:
+    update = result.document.history[-1]
+    lines = [_headline(result)]
+    if not result.is_new and not result.is_rejected:
         return lines
     lines.append("")
-    for label, text in _facts(lesson, update):
+    for label, text in _facts(result, update):
         lines += _folded(f"{label:<11}", text, width)
-    lines += ["", *_table(lesson, update), "", *_next_steps(lesson)]
+    lines += ["", *_table(result, update), "", *_next_steps(result)]
     return lines
 
 
-def as_dict(lesson: Lesson) -> dict[str, Any]:
+def as_dict(result: LearnResult) -> dict[str, Any]:
     """Give the same facts; shares lie in [0, 1], drops are points of percent."""
-    document = lesson.document
+    document = result.document
     update = document.history[-1]
-    before = _before(lesson)
+    before = _before(result)
     return {
-        "model": str(lesson.model),
+        "model": str(result.model),
         "version": document.number,
         "status": document.status,
-        "learnt_now": lesson.is_new,
-        "in_use": lesson.in_use,
+        "learnt_now": result.is_new,
+        "in_use": result.in_use,
         "method": document.settings.method.name,
         "new_classes": list(update.new_class_names),
         "revived_classes": list(update.revived_class_names),
-        "refreshed_classes": _refreshed(lesson, update),
+        "refreshed_classes": _refreshed(result, update),
         "num_classes": len(document.live_class_names),
         "num_images": update.num_images,
         "num_held_out": _num_held_out(update),
@@ -66,19 +66,19 @@ def as_dict(lesson: Lesson) -> dict[str, Any]:
     }
 
 
-def _headline(lesson: Lesson) -> str:
-    document, update, name = lesson.document, lesson.document.history[-1], f"'{lesson.model}'"
-    if lesson.is_rejected:
+def _headline(result: LearnResult) -> str:
+    document, update, name = result.document, result.document.history[-1], f"'{result.model}'"
+    if result.is_rejected:
         return (
-            f"{'Rejected' if lesson.is_new else 'Rejected already'}: {name} stays at version "
-            f"{lesson.in_use}, version {document.number} holds this update"
+            f"{'Rejected' if result.is_new else 'Rejected already'}: {name} stays at version "
+            f"{result.in_use}, version {document.number} holds this update"
         )
-    if lesson.is_new:
-        what = _what(lesson, update)
+    if result.is_new:
+        what = _what(result, update)
         return (
-            f"Learnt {what} in {in_seconds(update.seconds)}: {name} is at version {lesson.in_use}"
+            f"Learnt {what} in {in_seconds(update.seconds)}: {name} is at version {result.in_use}"
         )
-    if lesson.was_in_use != lesson.in_use:
+    if result.was_in_use != result.in_use:
         return f"{name} has learnt these images already: version {document.number} is in use again"
     return (
         f"{name} has learnt these images already, as version {document.number}: nothing to do "
@@ -86,21 +86,21 @@ def _headline(lesson: Lesson) -> str:
     )
 
 
-def _what(lesson: Lesson, update: UpdateRecord) -> str:
+def _what(result: LearnResult, update: UpdateRecord) -> str:
     new, revived = len(update.new_class_names), len(update.revived_class_names)
     parts = [_counted(new, "new class")] if new else []
     parts += [_counted(revived, "forgotten class") + " again"] if revived else []
     if not parts:
-        return f"fresh images of {_counted(len(lesson.class_names), 'known class')}"
+        return f"fresh images of {_counted(len(result.class_names), 'known class')}"
     return " and ".join(parts)
 
 
-def _facts(lesson: Lesson, update: UpdateRecord) -> Iterator[tuple[str, str]]:
-    settings, accuracy = lesson.document.settings, update.accuracy
+def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str]]:
+    settings, accuracy = result.document.settings, update.accuracy
     groups = {
         "new": update.new_class_names,
         "revived": update.revived_class_names,
-        "refreshed": _refreshed(lesson, update),
+        "refreshed": _refreshed(result, update),
     }
     for label, names in groups.items():
         if names:
@@ -131,9 +131,9 @@ def _gate(update: UpdateRecord) -> str:
     return f"{verdict}: the old classes {_change(drop, 'lost')}, {allowed}"
 
 
-def _table(lesson: Lesson, update: UpdateRecord) -> list[str]:
+def _table(result: LearnResult, update: UpdateRecord) -> list[str]:
     """What changed, before and after; the first update has no before."""
-    accuracy, before = update.accuracy, _before(lesson)
+    accuracy, before = update.accuracy, _before(result)
     rows = [("", "before", "after", "")]
     for label, first, second, count in (
         ("accuracy, old", accuracy.old_before, accuracy.old_after, accuracy.num_old),
@@ -147,23 +147,23 @@ def _table(lesson: Lesson, update: UpdateRecord) -> list[str]:
         ("size", (before.num_bytes if before else 0, update.num_bytes), in_bytes),
     ):
         texts = [write(size) if size else "–" for size in sizes]
-        rows.append((label, texts[0], texts[1], _budget(lesson, update) * (label == "size")))
+        rows.append((label, texts[0], texts[1], _budget(result, update) * (label == "size")))
     rows.append(
         ("exemplars", str(before.num_exemplars) if before else "–", str(update.num_exemplars), "")
     )
     return aligned(rows, right="<>>")
 
 
-def _budget(lesson: Lesson, update: UpdateRecord) -> str:
-    max_mb = lesson.document.settings.memory.max_mb
+def _budget(result: LearnResult, update: UpdateRecord) -> str:
+    max_mb = result.document.settings.memory.max_mb
     if max_mb is None:
         return ""
     return f"{100 * update.num_bytes / (max_mb * 1e6):.0f} % of the {max_mb:g} MB allowed"
 
 
-def _next_steps(lesson: Lesson) -> Sequence[str]:
-    model, document = shlex.quote(str(lesson.model)), lesson.document
-    if lesson.is_rejected:
+def _next_steps(result: LearnResult) -> Sequence[str]:
+    model, document = shlex.quote(str(result.model)), result.document
+    if result.is_rejected:
         return [f"use it anyway   grace rollback {model} {document.number}"]
     lines = [f"ask it    grace predict {model} IMAGES"]
     if document.parent is not None:
@@ -171,14 +171,14 @@ def _next_steps(lesson: Lesson) -> Sequence[str]:
     return lines
 
 
-def _before(lesson: Lesson) -> UpdateRecord | None:
-    history = lesson.document.history
+def _before(result: LearnResult) -> UpdateRecord | None:
+    history = result.document.history
     return history[-2] if len(history) > 1 else None
 
 
-def _refreshed(lesson: Lesson, update: UpdateRecord) -> list[str]:
+def _refreshed(result: LearnResult, update: UpdateRecord) -> list[str]:
     fresh = {*update.new_class_names, *update.revived_class_names}
-    return [name for name in lesson.class_names if name not in fresh]
+    return [name for name in result.class_names if name not in fresh]
 
 
 def _num_held_out(update: UpdateRecord) -> int:

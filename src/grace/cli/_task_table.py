@@ -1,9 +1,7 @@
 """The table of tasks on the terminal: one line per task, as tasks end; 80 characters wide."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from grace.cli._clock import in_clock
+from grace.record import TaskRecord
 from grace.text.units import in_bytes, in_count, in_percent
 
 
@@ -16,25 +14,22 @@ def header() -> str:
     return f"{_row(above)}\n{_row(below)}"
 
 
-def row(line: Mapping[str, Any]) -> str:
-    """Return the row of one task from its line of the record."""
-    primary = line.get("primary")
-    shown = line["classifiers"].get(primary, {}) if primary else {}
-    saturation, threshold = line.get("saturation"), line.get("threshold")
-    seconds = line["seconds"]["total"]
-    assessed = f"{_fraction(saturation)}/{_fraction(threshold)}"
+def row(task: TaskRecord) -> str:
+    """Return the row of one task."""
+    shown, seconds = task.accuracy, task.seconds.total
+    assessed = f"{_fraction(task.saturation)}/{_fraction(task.threshold)}"
     return _row(
         (
-            str(line["task"]),
-            in_percent(shown.get("all"), 1),
-            in_percent(shown.get("old"), 1),
-            in_percent(shown.get("new"), 1),
-            "–" if saturation is None and threshold is None else assessed,
-            _verdict(line.get("verdict")),
-            str(line["backbones"]),
-            in_count(line["parameters"]["total"]),
-            in_bytes(line["bytes"]["weights"]),
-            in_bytes(line["bytes"]["exemplars"]),
+            str(task.task),
+            in_percent(shown.all if shown else None, 1),
+            in_percent(shown.old if shown else None, 1),
+            in_percent(shown.new if shown else None, 1),
+            "–" if task.saturation is None and task.threshold is None else assessed,
+            _verdict(task.verdict),
+            str(task.backbones),
+            in_count(task.parameters.total),
+            in_bytes(task.bytes.weights),
+            in_bytes(task.bytes.exemplars),
             f"{seconds:.1f} s" if seconds < 100 else in_clock(seconds),
         )
     )

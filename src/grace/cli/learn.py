@@ -3,13 +3,41 @@
 import json
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from grace.cli._errors import one_line_errors, one_line_warnings
+from grace.cli._summary import as_dict, page
+from grace.cli.progress import RichProgress
+from grace.learner import teaching
+from grace.learner.learn_call import LearnOptions
+from grace.learner.requested import RequestedSettings
+from grace.learner.unfinished import drop_update
 from grace.text.refusals import GraceError
+
+SETTINGS = {
+    "--method": "method",
+    "--backbone": "backbone.name",
+    "--memory": "memory.size",
+    "--max-mb": "memory.max_mb",
+    "--image-size": "data.image_size",
+    "--channels": "data.channels",
+    "--seed": "seed",
+    "--validation": "memory.validation",
+}
+"""The settings that options stand for."""
+
+REMEDIES = {
+    "data.skip_unreadable": "use --skip-unreadable",
+    "data.skip_duplicates": "use --skip-duplicates",
+    "data.image_size": "use --image-size",
+    "discard": "add --discard to begin anew",
+}
+"""What to do here instead of setting a path."""
 
 
 def learn(
@@ -102,57 +130,55 @@ def learn(
 
     Called again after an interruption, it goes on where it stopped.
     """
-    with one_line_errors():
-        from grace.cli._creation import Wish
-
-        options = {
-            "--method": method,
-            "--backbone": backbone,
-            "--memory": memory,
-            "--max-mb": max_mb,
-            "--image-size": image_size,
-            "--channels": channels,
-            "--seed": seed,
-            "--validation": validation,
-        }
-        wish = Wish(experiment, options, texts or ())
+    options = {
+        "--method": method,
+        "--backbone": backbone,
+        "--memory": memory,
+        "--max-mb": max_mb,
+        "--image-size": image_size,
+        "--channels": channels,
+        "--seed": seed,
+        "--validation": validation,
+    }
+    with one_line_errors(REMEDIES), one_line_warnings():
         if images is None:
             _discard(model, wanted=discard)
             return
-        from rich.console import Console
-
-        from grace.cli._lesson import Teaching, teach
-        from grace.cli._summary import as_dict, page
-        from grace.cli.progress import RichProgress
-
-        teaching = Teaching(
-            images=images,
+        how = LearnOptions(
             max_drop=max_drop,
             skip_unreadable=skip_unreadable,
             skip_duplicates=skip_duplicates,
             discard=discard,
             again=again,
         )
-        console = Console(stderr=True, highlight=False)
-        with one_line_warnings(), RichProgress(console) as progress:
-            lesson = teach(model, wish, teaching, progress)
+        requested = _requested(experiment, options, texts or ())
+        with RichProgress(Console(stderr=True, highlight=False)) as progress:
+            result = teaching.learn(model, images, requested, how, progress)
         if as_json:
-            typer.echo(json.dumps(as_dict(lesson), indent=2, ensure_ascii=False))
+            typer.echo(json.dumps(as_dict(result), indent=2, ensure_ascii=False))
         else:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            typer.echo("\n".join(page(lesson, width)))
-        if lesson.is_rejected:
+            typer.echo("\n".join(page(result, width)))
+        if result.is_rejected:
             raise typer.Exit(3)
+
+
+def _requested(
+    experiment: str | None, options: Mapping[str, object], texts: Sequence[str]
+) -> RequestedSettings:
+    """Write the options that were given as overrides, before the others."""
+    written = {
+        f"{SETTINGS[option]}={json.dumps(value)}": f"{option} {value}"
+        for option, value in options.items()
+        if value is not None
+    }
+    return RequestedSettings(experiment, [*written, *texts], written)
 
 
 def _discard(model: Path, *, wanted: bool) -> None:
     """Drop an interrupted update without learning anything."""
     if not wanted:
         raise GraceError("nothing to learn", "give the folder of the new images")
-    from grace.cli._homes import find
-    from grace.home.store import ModelStore
-
-    was_pending = ModelStore.open(model).pending()
-    find(model, discard=True)
-    what = "dropped the interrupted update" if was_pending else "there is no interrupted update"
+    was_there = drop_update(model)
+    what = "dropped the interrupted update" if was_there else "there is no interrupted update"
     typer.echo(f"{what} of '{model}'")

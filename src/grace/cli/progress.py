@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Self, final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from grace.cli import _task_table
 from grace.cli._clock import RunClock, in_clock
-from grace.record import RunRecord
+from grace.record import RunRecord, TaskRecord
 from grace.text.units import in_percent
 
 
@@ -24,7 +24,7 @@ class RichProgress:
 
     On a terminal two bars (run and phase) stay below the growing table. Elsewhere the table goes to
     ``console`` and an occasional plain line to ``notes``, so that a file of the one stays a table.
-    It implements :class:`grace.engine.progress.Progress`.
+    It implements :class:`grace.record.progress.RunProgress`.
     """
 
     def __init__(
@@ -142,15 +142,15 @@ class RichProgress:
             state=f"{images} images",
         )
 
-    def task_finished(self, line: Mapping[str, Any]) -> None:
+    def task_finished(self, task: TaskRecord) -> None:
         """Print the task's row."""
         self._clock.task_finished()
         self._phase_bar.update(self._phase, visible=False)
-        self._run_bar.update(self._run, completed=line["task"], left=self._left())
+        self._run_bar.update(self._run, completed=task.task, left=self._left())
         if not self._header_shown:
             self._print(_task_table.header(), style="bold")
         self._header_shown = True
-        self._print(_task_table.row(line))
+        self._print(_task_table.row(task))
 
     def _left(self) -> str:
         left = self._clock.seconds_left()

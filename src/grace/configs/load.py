@@ -33,7 +33,7 @@ from grace.configs.flat import flatten
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning
 
 
 @final
@@ -47,7 +47,7 @@ class ConfigError(GraceError):
 
 
 @final
-class ConfigWarning(UserWarning):
+class ConfigWarning(GraceWarning):
     """Settings that are allowed do not do what one might expect of them."""
 
 
@@ -90,6 +90,29 @@ def load_experiment(
     for line in settings_without_effect(settings, explicit):
         warnings.warn(line, ConfigWarning, stacklevel=2)
     return settings
+
+
+def as_settings(
+    experiment: str | ExperimentSettings, overrides: Sequence[str] = ()
+) -> ExperimentSettings:
+    """Return settings as they are, or resolve an experiment by its name or file.
+
+    Args:
+        experiment: resolved settings, the name of a packaged experiment, or the path of a YAML
+            file.
+        overrides: ``key.path=value`` texts over a named experiment.
+
+    Raises:
+        GraceError: if overrides are given beside resolved settings, or something is wrong.
+    """
+    if isinstance(experiment, str):
+        return load_experiment(experiment, overrides)
+    if overrides:
+        raise GraceError(
+            f"'{overrides[0]}' cannot change settings that are resolved",
+            "give the experiment by its name, or give it to load_experiment",
+        )
+    return experiment
 
 
 def dump_settings(settings: ExperimentSettings) -> str:

@@ -13,7 +13,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """The decoders that files of any name may reach."""
@@ -69,7 +69,8 @@ def _naming(path: Path) -> Iterator[None]:
         reason = "the file is empty" if is_empty else str(error).partition("\n")[0]
         raise GraceError(
             f"cannot read image '{path}' ({reason})",
-            "replace or remove it, or set data.skip_unreadable=true",
+            "replace or remove it",
+            setting=Setting("data.skip_unreadable", "true"),
         ) from None
 
 
@@ -193,12 +194,12 @@ def path_and_size(path: Path, image: Pixels) -> tuple[Path, int, int]:
     return path, image.shape[1], image.shape[0]
 
 
-def other_size(found: tuple[Path, int, int], first: tuple[Path, int, int]) -> ValueError:
+def other_size(found: tuple[Path, int, int], first: tuple[Path, int, int]) -> GraceError:
     """Make the error for an image whose size differs from the first one's."""
     return GraceError(
         f"image '{found[0]}' has {found[1]}×{found[2]} pixels, but '{first[0]}' has "
         f"{first[1]}×{first[2]}",
-        "set data.image_size to bring all to one size",
+        setting=Setting("data.image_size"),
     )
 
 

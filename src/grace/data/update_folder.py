@@ -16,7 +16,7 @@ from grace.data.selection import duplicates, duplicates_note, pixel_keys
 from grace.data.update_parts import update_parts
 from grace.text.escaping import printable
 from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 Named = Sequence[tuple[Path, str]]
 
@@ -86,7 +86,9 @@ def load_update(
         _check_all_classes(files[0], folder)
         return folder
     except GraceError as error:
-        raise GraceError(_worded(error)) from None
+        # A file's name may hold anything.
+        error.what, error.remedy = printable(error.what), printable(error.remedy)
+        raise
 
 
 def _files(part: Path, limit: int | None, notes: list[str]) -> Named:
@@ -233,7 +235,8 @@ def _without_copies(part: _Part, skip_duplicates: bool, notes: list[str]) -> _Pa
         raise GraceError(
             f"'{first}' of class '{first_name}' and '{second}' of class '{second_name}' are "
             f"the same image ({len(shared)} such pairs)",
-            "remove the wrong one of each, or set skip_duplicates",
+            "remove the wrong one of each",
+            setting=Setting("data.skip_duplicates", "true"),
         )
     if repeated:
         notes.append(f"{len(repeated)} further copies of images of the same class were left out")
@@ -254,7 +257,8 @@ def _without_tested(train: _Part, test: _Part, skip_duplicates: bool, notes: lis
         raise GraceError(
             f"test image '{test.paths[second]}' is also the training image '{train.paths[first]}' "
             f"({len(pairs)} such pairs)",
-            "remove one of each, or set skip_duplicates",
+            "remove one of each",
+            setting=Setting("data.skip_duplicates", "true"),
         )
     notes.append(duplicates_note(pairs, dropped=True))
     return train.without({first for first, _ in pairs})
@@ -266,12 +270,3 @@ def _digest(train: _Part, test: _Part | None) -> str:
     for part in parts:
         digest.update(part.images.digest())
     return digest.hexdigest()
-
-
-def _worded(error: ValueError) -> str:
-    """Say an error on one line and in terms of an update: its settings are no experiment's."""
-    text = printable(str(error))
-    for setting in ("skip_unreadable=true", "image_size to bring all to one size"):
-        if text.endswith(f"set data.{setting}"):
-            return text.removesuffix(f"data.{setting}") + setting.removesuffix("=true")
-    return text

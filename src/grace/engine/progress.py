@@ -8,16 +8,14 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Gets the events of a run, to show them to people."""
+    """Gets the events of training, to show them to people."""
 
-    def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
-        """Called when a task begins.
+    def waiting(self, what: str) -> None:
+        """Something of unknown length goes on, such as "reading"."""
+        return
 
-        Args:
-            number: of the task, from 1.
-            total: number of tasks.
-            class_names: the task's new classes.
-        """
+    def update_started(self, number: int, class_names: Sequence[str]) -> None:
+        """Update ``number`` (1-based) of a saved learner begins, with these new classes."""
         return
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
@@ -50,10 +48,6 @@ class Progress(Protocol):
 
     def sweep_started(self, name: str, images: int) -> None:
         """Called when a pass over data without training begins."""
-        return
-
-    def task_finished(self, line: Mapping[str, Any]) -> None:
-        """Called when a task is over; ``line`` is its line of the record."""
         return
 
 

@@ -1,17 +1,29 @@
 """A ceiling on a learner's bytes: what fits below it, and what would."""
 
+from collections.abc import Sequence
 from typing import final
 
+from grace.configs.experiment import ExperimentSettings
 from grace.data.memory import Room
+from grace.home.document import UpdateRecord
+from grace.storage import strict_json
 from grace.text.refusals import GraceError
+
+RESERVED_PER_LEARNER = 4_500
+"""Bytes: what the document says once, the work of its last update, and the method's own values."""
+RESERVED_PER_UPDATE = 2_500
+"""Bytes: an update's record of about 600, with a reason of up to 500 characters, and the entries of
+parts that it adds."""
+RESERVED_PER_CLASS = 600
+"""Bytes: headers of a class's two files of 130 each, their entries of 110 each, its counts."""
 
 
 @final
 class Ceiling:
     """Bytes that one version of a learner may take on disk.
 
-    Weights, method state and images are counted exactly; for the document and the headers of the
-    files a bound is set aside, which grows with classes and updates.
+    Weights, method state and images are counted exactly; for the document and the headers of image
+    files a fixed number of bytes is reserved for each class and update: see ``reserved_bytes``.
 
     Args:
         max_mb: the ceiling in megabytes (10⁶ bytes).
@@ -22,26 +34,26 @@ class Ceiling:
         self.num_bytes = int(max_mb * 1_000_000)
         self._image_bytes = image_bytes
 
-    def room(self, held_out_bytes: int, aside: int) -> Room:
+    def room(self, held_out_bytes: int, reserved: int) -> Room:
         """Return what weights, method state and exemplars may take together."""
-        return Room(max(0, self.num_bytes - held_out_bytes - aside), self._image_bytes)
+        return Room(max(0, self.num_bytes - held_out_bytes - reserved), self._image_bytes)
 
-    def check(self, weights: int, num_exemplars: int, held_out_bytes: int, aside: int) -> None:
+    def check(self, weights: int, num_exemplars: int, held_out_bytes: int, reserved: int) -> None:
         """Refuse an update whose smallest outcome would not fit.
 
         Args:
             weights: bytes of weights and method state once it is learnt.
             num_exemplars: fewest exemplars that must be kept, one of each class.
             held_out_bytes: bytes of the held-out images.
-            aside: bytes set aside for the document and headers.
+            reserved: bytes reserved for the document and headers.
 
         Raises:
             ValueError: naming the smallest ceiling that would do.
         """
-        needed = weights + num_exemplars * self._image_bytes + held_out_bytes + aside
+        needed = weights + num_exemplars * self._image_bytes + held_out_bytes + reserved
         if needed > self.num_bytes:
-            # Times and sizes in the document may be longer when it is learnt again.
-            enough = in_mb(needed + 1_000 + 4 * num_exemplars)
+            # The settings in the document name the ceiling, which may then have more digits.
+            enough = in_mb(needed + 1_000)
             raise GraceError(
                 f"this update needs at least {enough} MB: {in_mb(weights)} MB of weights and "
                 f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
@@ -56,17 +68,31 @@ def in_mb(num_bytes: int) -> str:
     return f"{-(-num_bytes // 1000) / 1000:.3f}"
 
 
-def set_aside(document_bytes: int, name_bytes: int, num_classes: int, num_present: int) -> int:
-    """Bound the bytes of the next document and of the headers of all image files.
+def reserved_bytes(
+    settings: ExperimentSettings,
+    history: Sequence[UpdateRecord],
+    new_names: Sequence[str],
+    revived_names: Sequence[str],
+) -> int:
+    """Bound the bytes of the next version's document and of the headers of its image files.
+
+    What the user wrote, settings and class names, is counted as JSON; all else is a fixed number of
+    bytes, so that no size depends on how many digits the clock gave.
 
     Args:
-        document_bytes: of the present document, 0 before the first.
-        name_bytes: of the class names that the history will tell, as JSON.
-        num_classes: classes seen after the update.
-        num_present: classes that have images in the update.
-
-    Returns:
-        Bytes: headers of 130 for each of a class's two files; two entries of 110 in the document
-        and a count for each class of the update; those names twice; and 8,000 for the rest.
+        settings: of the learner.
+        history: its updates so far.
+        new_names: classes that the next update brings.
+        revived_names: forgotten classes that it revives.
     """
-    return 8_000 + document_bytes + 2 * name_bytes + 260 * num_classes + 250 * num_present
+    told = [name for update in history for name in update.new_class_names]
+    revived = [name for update in history for name in update.revived_class_names]
+    class_names = [*told, *new_names]
+    # A class's name stands among the classes and in the update that brought it.
+    names = [*class_names, *class_names, *revived, *revived_names]
+    return (
+        RESERVED_PER_LEARNER
+        + RESERVED_PER_UPDATE * (len(history) + 1)
+        + RESERVED_PER_CLASS * len(class_names)
+        + len(strict_json.dump([settings.model_dump(mode="json"), names]))
+    )

@@ -23,6 +23,7 @@ MAX_BYTES = 1 << 25
 """The largest document that is read: some 100,000 classes."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=1024)]
 Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
@@ -87,7 +88,10 @@ class UpdateRecord(_Strict):
     num_parameters: tuple[int, int] = (0, 0)
     """Before and after."""
     num_bytes: int = 0
-    """Of the version it made: weights, method state, all images."""
+    """Of the version it made: weights, method state, all images; its document comes on top.
+
+    Earlier versions of grace counted the document in.
+    """
     num_exemplars: int = 0
     accuracy: Accuracies = Accuracies()
     max_drop: float | None = None
@@ -144,9 +148,13 @@ class Document(_Strict):
     """The method's own."""
     parts: dict[str, ObjectRef]
     """The method's tensors."""
-    original_counts: dict[int, Annotated[int, Field(ge=1)]] = {}
+    original_counts: dict[int, Count] = {}
     exemplars: dict[int, ObjectRef] = {}
+    exemplar_counts: dict[int, Count] = {}
+    """Images of each class in ``exemplars``; empty in documents that an earlier grace wrote."""
     validation: dict[int, ObjectRef] = {}
+    validation_counts: dict[int, Count] = {}
+    """Images of each class in ``validation``; likewise."""
     calibration: ObjectRef | None = None
     """Scores of held-out images, from which what is unknown is told apart."""
     history: tuple[UpdateRecord, ...]
@@ -180,6 +188,12 @@ class Document(_Strict):
             raise GraceError("it names a class index that is none")
         if not set(self.forgotten).isdisjoint({*self.exemplars, *self.validation}):
             raise GraceError("it keeps images of a forgotten class")
+        counted = (
+            (self.exemplars, self.exemplar_counts),
+            (self.validation, self.validation_counts),
+        )
+        if any(counts and counts.keys() != kept.keys() for kept, counts in counted):
+            raise GraceError("it counts images of other classes than it keeps images of")
         return self
 
     @property
@@ -209,7 +223,9 @@ class Document(_Strict):
         anew when the version is loaded.
         """
         index = self.class_names.index(name)
-        groups = ("original_counts", "exemplars", "validation")
+        groups = (
+            "original_counts", "exemplars", "exemplar_counts", "validation", "validation_counts"
+        )  # fmt: skip
         kept = {
             group: {i: value for i, value in getattr(self, group).items() if i != index}
             for group in groups

@@ -1,7 +1,6 @@
 """What a saved learner is and holds, from its documents alone. Torch-free."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -14,7 +13,10 @@ from grace.home.store import ModelStore
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassEntry:
-    """One class of a learner; a number of images is none where it cannot be told."""
+    """One class of a learner.
+
+    Its numbers of images are ``None`` where an earlier grace saved it, which did not count them.
+    """
 
     index: int
     name: str
@@ -109,23 +111,9 @@ def take_inventory(home: ModelStore) -> Inventory:
     )
 
 
-def num_images(num_bytes: int, shape: tuple[int, int, int]) -> int | None:
-    """Tell how many images a stored object holds from its size.
-
-    Args:
-        num_bytes: of the object: a header of 72 to 112 bytes, then the pixels.
-        shape: (C, H, W) of each image.
-
-    Returns:
-        The number; none for images of so few pixels that the header leaves it open.
-    """
-    image_bytes = math.prod(shape)
-    return (num_bytes - 72) // image_bytes if image_bytes > 40 else None
-
-
 def _in_use(document: Document) -> InUse:
-    def count(ref: ObjectRef | None) -> int | None:
-        return 0 if ref is None else num_images(ref.bytes, document.shape)
+    def count(kept: Mapping[int, ObjectRef], counts: Mapping[int, int], index: int) -> int | None:
+        return counts.get(index) if index in kept else 0
 
     counted: set[str] = set()
     calibration = [document.calibration] if document.calibration else []
@@ -136,8 +124,8 @@ def _in_use(document: Document) -> InUse:
                 index=index,
                 name=name,
                 is_forgotten=index in document.forgotten,
-                num_exemplars=count(document.exemplars.get(index)),
-                num_held_out=count(document.validation.get(index)),
+                num_exemplars=count(document.exemplars, document.exemplar_counts, index),
+                num_held_out=count(document.validation, document.validation_counts, index),
             )
             for index, name in enumerate(document.class_names)
         ],

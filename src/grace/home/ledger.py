@@ -25,7 +25,7 @@ class LedgerEntry:
     num_classes: int
     """Classes known after it, forgotten ones too."""
     num_bytes: int | None
-    """Of the version: weights, method state and images, its document; none where not known."""
+    """Of the version; of one that was removed without its document, ``None`` if that is unknown."""
     would: Verdict | None = None
     """What another threshold would have decided; see ``what_if``."""
 
@@ -63,7 +63,7 @@ def ledger(
                     status=document.status if is_own else "accepted",
                     is_current=is_own and document.number == current,
                     num_classes=num_classes,
-                    num_bytes=update.num_bytes or (document.num_bytes if is_own else None),
+                    num_bytes=document.num_bytes if is_own else update.num_bytes or None,
                     would=would[i],
                 )
             )

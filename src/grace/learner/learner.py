@@ -1,27 +1,34 @@
-"""The learner: a method with its network, memory and class names, updated task by task."""
+"""The learner: a model that is updated task by task, and the home that keeps its versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self, final
+from typing import Any, Self, final
 
-from typing_extensions import override
+from torch import Tensor
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.load import load_experiment
+from grace.configs.load import as_settings
 from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import for_channels
 from grace.engine.progress import Progress
+from grace.engine.ranks import Ranks
+from grace.engine.trainer import Trainer
 from grace.home.document import Document, UpdateRecord
-from grace.home.journal import Journal
 from grace.home.store import ModelStore
 from grace.learner import saving
-from grace.learner.base import BaseLearner
-from grace.learner.update_input import AnyImages, UpdateInput, check_input
+from grace.learner.export import Preprocessing
+from grace.learner.exporting import Exported, export_checked
+from grace.learner.held_out import HeldOut
+from grace.learner.model import Model, Size
+from grace.learner.unknown import cutoff, familiarity
+from grace.learner.update_input import AnyImages, check_input
+from grace.learner.versions import Versions
+from grace.methods.method import Method
 from grace.text.refusals import GraceError
 
 
 @final
-class Learner(BaseLearner):
+class Learner:
     """A classifier that learns new classes from their images alone.
 
     With a home, a directory, every update becomes a version there, and one that is interrupted
@@ -32,10 +39,10 @@ class Learner(BaseLearner):
         shape: (C, H, W) of every image.
         mean: normalisation constants per channel, of pixels in [0, 1].
         std: likewise.
-        progress: told what happens.
-        is_saved: whether it is about to become what was saved: its backbone is not tried before.
+        progress: receives the events of the work.
+        is_saved: it is about to be loaded: its backbone is not tried before.
         ranks: the processes that teach it together, each a learner of its own with the same
-            images; none for this one alone. Only the first one's may have a home.
+            images; ``None``: this one alone. Only the first one's may have a home.
 
     Examples:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
@@ -45,13 +52,76 @@ class Learner(BaseLearner):
         >>> Learner.load("pets").update(more_images, ["parrot", ...])
     """
 
-    home: ModelStore | None = None
-    _first_task: Path | None = None
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        shape: tuple[int, int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        progress: Progress | None = None,
+        *,
+        is_saved: bool = False,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.model = Model(settings, shape, mean, std, progress, is_saved=is_saved, ranks=ranks)
+        """What is in memory."""
+        self._versions: Versions | None = None
+        self._first_task: Path | None = None
 
     @property
-    @override
-    def place(self) -> Path | None:
-        return self.home.path if self.home else None
+    def home(self) -> ModelStore | None:
+        """The directory of its versions; ``None``: it lives in memory."""
+        return self._versions.store if self._versions else None
+
+    @property
+    def settings(self) -> ExperimentSettings:
+        """Method, backbone, memory, augmentation, seeds, engine."""
+        return self.model.settings
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of every image."""
+        return self.model.shape
+
+    @property
+    def trainer(self) -> Trainer:
+        """What carries out the work."""
+        return self.model.trainer
+
+    @property
+    def method(self) -> Method[Any]:
+        """The method with its network and exemplars."""
+        return self.model.state.method
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of all classes by index, forgotten ones too."""
+        return self.model.state.class_names
+
+    @property
+    def forgotten(self) -> set[int]:
+        """Indices of the classes that were forgotten."""
+        return self.model.state.forgotten
+
+    @property
+    def history(self) -> list[UpdateRecord]:
+        """What every update decided and cost."""
+        return self.model.state.history
+
+    @property
+    def held_out(self) -> HeldOut:
+        """Images that judge updates and are never learnt from."""
+        return self.model.state.held_out
+
+    @property
+    def familiarities(self) -> Tensor:
+        """Familiarity of the held-out images (n,), ascending."""
+        return self.model.state.familiarities
+
+    @property
+    def version(self) -> int | None:
+        """Number of the saved version that this is; ``None``: it is not saved."""
+        return self.model.state.version
 
     @classmethod
     def create(
@@ -79,9 +149,7 @@ class Learner(BaseLearner):
         Raises:
             ValueError: for settings that cannot be carried out, or a directory that is taken.
         """
-        settings = experiment
-        if isinstance(settings, str):
-            settings = load_experiment(settings, overrides)
+        settings = as_settings(experiment, overrides)
         channels = 1 if shape[0] == 1 else 3
         learner = cls(
             settings,
@@ -91,7 +159,7 @@ class Learner(BaseLearner):
             progress,
         )
         if directory is not None:
-            learner.home = ModelStore.create(Path(directory), learner._created_as)
+            learner._versions = Versions.create(learner.model, Path(directory))
         return learner
 
     @classmethod
@@ -120,17 +188,17 @@ class Learner(BaseLearner):
                 ``method`` is another method.
             DamagedError: if its files cannot be trusted.
         """
-        home = ModelStore.open(Path(directory))
-        number = home.current() if version is None else version
-        saved = home.creation if number is None else home.document(number)
+        store = ModelStore.open(Path(directory))
+        number = store.current() if version is None else version
+        saved = store.creation if number is None else store.document(number)
         settings = saving.carried_out_here(saved.settings, engine)
         if method is not None:
             settings = saving.with_recipes(settings, method)
-        with saving.told_of(saved, home):
+        with saving.told_of(saved, store):
             learner = cls(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
+        learner._versions = Versions(learner.model, store)
         if isinstance(saved, Document):
-            learner._become(saved, home)
-        learner.home = home
+            learner._versions.load(saved)
         return learner
 
     def save(self, directory: str | Path) -> int:
@@ -151,10 +219,10 @@ class Learner(BaseLearner):
             raise GraceError(
                 f"this learner lives in '{self.home.path}'", "copy that directory to have it twice"
             )
-        home = ModelStore.create(path, self._created_as)
-        with home.changing():
-            self._write(home, accepted=True, digest=None)
-        self.home = home
+        versions = Versions.create(self.model, path)
+        with versions.store.changing():
+            versions.add(accepted=True, digest=None)
+        self._versions = versions
         assert self.version is not None
         return self.version
 
@@ -168,14 +236,12 @@ class Learner(BaseLearner):
         assert self.home is None
         path = Path(directory)
         if not (path / "model.json").exists():
-            self.home = ModelStore.create(path, self._created_as)
+            self._versions = Versions.create(self.model, path)
             return
-        self.home = ModelStore.open(path)
-        with self.home.changing():
-            self.home.put_newest_in_use()
-            current = self.home.current()
-            if current is not None:
-                self._become(self.home.document(current), self.home)
+        self._versions = Versions(self.model, ModelStore.open(path))
+        with self._versions.store.changing():
+            self._versions.store.put_newest_in_use()
+            self._versions.load_current()
 
     def share_first_task(self, folder: Path) -> None:
         """Share the network of the first task with all learners that are given this folder.
@@ -186,35 +252,29 @@ class Learner(BaseLearner):
         """
         self._first_task = folder
 
-    def become(self, directory: str | Path) -> None:
-        """Become what a home has in use without living there: another process does.
+    def load_state(self, directory: str | Path) -> None:
+        """Load what a home has in use, without living there: another process does.
 
         Raises:
             DamagedError: if the home's files cannot be trusted.
         """
         assert not self.history
         assert self.home is None
-        home = ModelStore.open(Path(directory))
-        current = home.current()
-        if current is not None:
-            self._become(home.document(current), home)
+        Versions(self.model, ModelStore.open(Path(directory))).load_current()
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the newest versions from the home; the one in use stays."""
-        home = self._home()
-        with home.changing():
-            home.prune(count)
+        store = self._at_home().store
+        with store.changing():
+            store.prune(count)
 
     def rollback(self, version: int) -> None:
-        """Put another version of the home in use, and become it.
+        """Put another version of the home in use, and load it.
 
         Raises:
-            ValueError: without a home, or if there is no such version.
+            GraceError: without a home, or if there is no such version.
         """
-        home = self._home()
-        with home.changing():
-            self._become(home.document(version), home)
-            home.make_current(version)
+        self._at_home().rollback(version)
 
     def update(
         self,
@@ -261,24 +321,9 @@ class Learner(BaseLearner):
             is_last=is_last,
             identity=identity,
         )
-        if self.home is None:
-            return self._learn(given, None)
-        with self.home.changing():
-            self._refuse_stale(self.home)
-            repeats = again and not self.home.has_saved(given.digest)
-            done = None if repeats else self._done_already(given, self.home)
-            if done is None:
-                journal = self.home.begin(self.version, given.digest)
-                if self._first_task and not self.history:
-                    journal.share(self._first_task, self.trainer)
-                try:
-                    done = self._learn(given, journal)
-                except GraceError:
-                    self.home.discard()  # The same would happen again.
-                    raise
-            self.home.discard()
-            self.home.remove_unused()
-        return done
+        if self._versions is None:
+            return self.model.learn(given)
+        return self._versions.learn(given, again=again, first_task=self._first_task)
 
     def forget(self, name: str) -> None:
         """Forget a class: drop its images from every version of the home, mask it in all of them.
@@ -301,114 +346,107 @@ class Learner(BaseLearner):
             with self.home.changing():
                 self.home.purge(name)
         if name in live:
-            self._hide({self.class_names.index(name)})
+            self.model.hide({self.class_names.index(name)})
 
-    def _learn(self, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
-        """Carry an update out, save it where there is a home, and undo it if it is not wanted."""
-        before = self._remember()
+    def size(self) -> Size:
+        """Count the network's backbones, parameters and bytes; all 0 before the first update."""
+        return self.model.size()
+
+    def scores(self, images: AnyImages) -> dict[str, Tensor]:
+        """Score images with every predictor: (N, K) by name, the primary predictor first."""
         try:
-            update = self._carry_out(given, journal)
-            self.history.append(update)
-            if self._ceiling or self.home:
-                update = update.model_copy(
-                    update={"num_bytes": saving.describe(self._contents()).num_bytes}
-                )
-            # A gate that judged otherwise elsewhere would part the processes.
-            update = self._agreed(update)
-            self.history[-1] = update
-            assert not self._ceiling or update.num_bytes <= self._ceiling.num_bytes
-            if self.home is not None:
-                self._write(self.home, accepted=update.accepted, digest=given.digest)
-        except BaseException:
-            self._restore(before)
+            return self.model.scores(images)
+        except GraceError as error:
+            if self.home:
+                error.found_in(f"'{self.home.path}'")
             raise
-        if not update.accepted:
-            self._restore(before)
-        return update
 
-    def _agreed(self, own: UpdateRecord) -> UpdateRecord:
-        """Hear what the first process says of the update."""
-        ranks = self.trainer.ranks
-        if not ranks.are_several:
-            return own
-        return UpdateRecord.model_validate_json(ranks.broadcast_value(own.model_dump_json()))
+    def decision_function(self, images: AnyImages) -> Tensor:
+        """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
 
-    def _refuse_stale(self, home: ModelStore) -> None:
-        """Refuse to go on from what the home no longer has in use as this learner knows it."""
-        number = home.current()
-        forgotten = set() if number is None else set(home.document(number).forgotten)
-        if (number, forgotten) != (self.version, self.forgotten):
-            raise GraceError(
-                f"'{home.path}' has changed since this learner was loaded", "load it again"
-            )
+        Raises:
+            ValueError: before the first update.
+        """
+        self._refuse_ignorance()
+        return next(iter(self.scores(images).values()))
 
-    def _done_already(self, given: UpdateInput, home: ModelStore) -> UpdateRecord | None:
-        """Find this very update among the versions: it was saved, then the process was killed."""
-        numbers = home.numbers()
-        newest = home.document(numbers[-1]) if numbers else None
-        if newest is None or newest.digest != given.digest:
-            return None
-        if not set(given.labels) <= set(newest.live_class_names):
-            return None  # It was learnt, and forgotten since.
-        update = newest.history[-1]
-        if newest.number == self.version:
-            return update
-        if newest.parent != self.version:
-            return None
-        if newest.status == "accepted":
-            home.make_current(newest.number)
-            self._become(newest, home)
-        return update
+    def predict_proba(self, images: AnyImages) -> Tensor:
+        """Give class probabilities (N, K) by the primary predictor's softmax.
 
-    def _write(self, home: ModelStore, *, accepted: bool, digest: str | None) -> None:
-        """Add this learner to its home; an accepted one is put in use."""
-        number = home.next_number()
-        status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
-        home.write(
-            saving.to_document(
-                self._contents(), home.put, number=number, status=status, digest=digest
-            )
+        Raises:
+            ValueError: before the first update.
+        """
+        return self.decision_function(images).softmax(dim=1)
+
+    def predict(self, images: AnyImages) -> list[str]:
+        """Name the class of each image."""
+        return [self.class_names[int(i)] for i in self.predict_proba(images).argmax(dim=1)]
+
+    def unknown(self, images: AnyImages, false_alarms: float = 0.05) -> list[bool]:
+        """Tell which images are unlike anything learnt; see ``cutoff_of_unknown``."""
+        return self.is_unknown(self.decision_function(images), false_alarms)
+
+    def is_unknown(self, image_scores: Tensor, false_alarms: float = 0.05) -> list[bool]:
+        """Tell it from the scores (N, K) that ``decision_function`` gave.
+
+        At most a share ``false_alarms`` of images of learnt classes is called unknown.
+
+        Raises:
+            ValueError: if too few images are held out to promise that.
+        """
+        lowest = cutoff(self.familiarities, false_alarms)
+        return [bool(own < lowest) for own in familiarity(image_scores)]
+
+    def score(self, images: AnyImages, labels: Sequence[str]) -> float:
+        """Share of the images that are given their label, in [0, 1]."""
+        predictions = self.predict(images)
+        if len(predictions) != len(labels):
+            raise GraceError(f"{len(predictions)} images but {len(labels)} labels", "give one each")
+        right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
+        return right / len(labels)
+
+    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
+        """Write the primary predictor as an ONNX file, and check it on images that are held.
+
+        Args:
+            path: file to write; its folder exists.
+            replace: replace a file that is there.
+
+        Raises:
+            ValueError: before the first update, if the file is there, or if it cannot be exported.
+        """
+        self._refuse_ignorance()
+        if Path(path).exists() and not replace:
+            raise GraceError(f"'{path}' exists already", "choose another name or remove it")
+        return export_checked(
+            self.method,
+            self.trainer,
+            self.held_out,
+            Preprocessing(self.shape, self.model.mean, self.model.std),
+            self.class_names,
+            sorted(self.forgotten),
+            Path(path),
+            version=self.version or 0,
         )
-        if accepted:
-            home.make_current(number)
-        self.version = number
 
-    def _become(self, document: Document, home: ModelStore) -> None:
-        """Take over everything that a version holds; on failure this learner is as it was."""
-        if not document.live_class_names:
-            raise GraceError(
-                f"all classes of version {document.number} of '{home.path}' were forgotten",
-                "choose another version",
-            )
-        if document.shape != self.shape:
-            raise GraceError(
-                f"version {document.number} of '{home.path}' takes images of shape "
-                f"{document.shape}, this learner those of {self.shape}"
-            )
-        saving.refuse_too_large(document, home)
-        state = saving.read_state(document, home)
-        exemplars, held_out = saving.read_images(document, home)
-        familiarities = saving.read_familiarities(document, home)
-        before = self._remember()
-        try:
-            with saving.told_of(document, home):
-                self.method.state.restore(state, len(document.class_names))
-                self.method.state.refuse_unfit(document.shape)
-            self.method.memory.restore(exemplars, document.original_counts)
-            self.class_names = list(document.class_names)
-            self.history = list(document.history)
-            self.held_out = held_out
-            self.familiarities = familiarities
-            self.forgotten = set(document.forgotten)
-            self._mask_forgotten()
-            if document.calibration is None:
-                self.familiarities = self._calibrated()
-        except BaseException:
-            self._restore(before)
-            raise
-        self.version = document.number
+    def check_memory(self, num_classes: int) -> None:
+        """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
+        if self.settings.method.traits.memory != "none":
+            self.method.memory.quota(num_classes)
 
-    def _home(self) -> ModelStore:
-        if self.home is None:
+    def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
+        """Give a loaded learner that keeps every image those it learnt from: they are not saved.
+
+        Held-out images and those of forgotten classes are left out.
+        """
+        self.model.recall(images, labels)
+
+    def _at_home(self) -> Versions:
+        if self._versions is None:
             raise GraceError("this learner has no home", "save it into a directory first")
-        return self.home
+        return self._versions
+
+    def _refuse_ignorance(self) -> None:
+        if not self.method.classifiers():
+            where = f" in '{self.home.path}'" if self.home else ""
+            raise GraceError(f"nothing has been learnt yet{where}", "call update first")

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, final
 
@@ -16,11 +16,11 @@ from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
-from grace.engine.work import Seconds
 from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.methods.method import Method
+from grace.methods.slots import Parts
 from grace.methods.state import MethodState
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
@@ -47,6 +47,35 @@ class Contents:
     """The version that it was before its last update."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Objects:
+    """The tensors of each object of a version."""
+
+    parts: Parts
+    exemplars: Mapping[int, Mapping[str, Tensor]]
+    validation: Mapping[int, Mapping[str, Tensor]]
+    calibration: Mapping[str, Tensor] | None
+
+
+def _objects_of(contents: Contents) -> _Objects:
+    method, held_out = contents.method, contents.held_out
+    exemplars: dict[int, Mapping[str, Tensor]] = {}
+    # What keeps every image leaves them where they came from.
+    if not method.memory.keep_all:
+        for index in method.memory.classes:
+            images = method.memory.of_class(index)
+            assert isinstance(images, TensorImages)
+            exemplars[index] = {"images": images.pixels}
+    familiarities = contents.familiarities
+    return _Objects(
+        parts=method.state.collect().parts,
+        exemplars=exemplars,
+        validation={i: {"images": held_out.of_class(i).pixels} for i in held_out.classes},
+        calibration={"familiarities": familiarities} if len(familiarities) else None,
+    )
+
+
 def to_document(
     contents: Contents,
     put: Put,
@@ -64,16 +93,7 @@ def to_document(
         status: whether it passed the acceptance gate.
         digest: of the images of its last update.
     """
-    method, held_out = contents.method, contents.held_out
-    state, memory = method.state.collect(), method.memory
-    exemplars: dict[int, ObjectRef] = {}
-    # What keeps every image leaves them where they came from.
-    if not memory.keep_all:
-        for index in memory.classes:
-            images = memory.of_class(index)
-            assert isinstance(images, TensorImages)
-            exemplars[index] = put({"images": images.pixels})
-    familiarities = contents.familiarities
+    objects = _objects_of(contents)
     earlier = [update.model_copy(update={"work": ()}) for update in contents.history[:-1]]
     return Document(
         number=number,
@@ -88,43 +108,31 @@ def to_document(
         std=contents.std,
         class_names=tuple(contents.class_names),
         forgotten=tuple(sorted(contents.forgotten)),
-        values=dict(state.values),
-        parts={name: put(part) for name, part in state.parts.items()},
-        original_counts=dict(memory.original_counts),
-        exemplars=exemplars,
-        validation={
-            index: put({"images": held_out.of_class(index).pixels}) for index in held_out.classes
-        },
-        calibration=put({"familiarities": familiarities}) if len(familiarities) else None,
+        values=dict(contents.method.state.collect().values),
+        parts={name: put(part) for name, part in objects.parts.items()},
+        original_counts=dict(contents.method.memory.original_counts),
+        exemplars={index: put(images) for index, images in objects.exemplars.items()},
+        exemplar_counts={i: len(images["images"]) for i, images in objects.exemplars.items()},
+        validation={index: put(images) for index, images in objects.validation.items()},
+        validation_counts={i: len(images["images"]) for i, images in objects.validation.items()},
+        calibration=put(objects.calibration) if objects.calibration else None,
         history=(*earlier, *contents.history[-1:]),
     )
 
 
-def describe(contents: Contents) -> Document:
-    """Describe a learner as a version would, without writing or hashing anything.
+def count_object_bytes(contents: Contents) -> int:
+    """Count the bytes of the objects that a version of a learner has; its document comes on top.
 
-    Its times are made up: no size depends on how many digits the clock gave, so that what fits
-    below a ceiling is the same whenever it is learnt.
+    Nothing is written. Two objects that are equal are counted twice.
     """
-    refs: list[ObjectRef] = []
-
-    def put(tensors: Mapping[str, Tensor]) -> ObjectRef:
-        size = encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
-        refs.append(ObjectRef(sha256=f"{len(refs):064x}", bytes=size))
-        return refs[-1]
-
-    digest = "0" * 64
-    timeless = replace(contents, history=[_timeless(update) for update in contents.history])
-    return to_document(timeless, put, number=10**8, digest=digest)
-
-
-def _timeless(update: UpdateRecord) -> UpdateRecord:
-    """Replace all times that were taken by one of the usual number of digits."""
-    usual = 0.01234567890123456
-    phase = Seconds(usual, usual, usual, usual, usual)
-    sweep = Seconds(total=usual, earlier=usual)
-    work = [replace(done, seconds=phase if done.epochs else sweep) for done in update.work]
-    return update.model_copy(update={"seconds": usual, "work": tuple(work)})
+    objects = _objects_of(contents)
+    calibration = [objects.calibration] if objects.calibration else []
+    groups = (objects.parts, objects.exemplars, objects.validation)
+    files = [*(tensors for group in groups for tensors in group.values()), *calibration]
+    return sum(
+        encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
+        for tensors in files
+    )
 
 
 def portable(settings: ExperimentSettings) -> ExperimentSettings:
@@ -142,12 +150,15 @@ def read_state(document: Document, home: ModelStore) -> MethodState:
 def read_images(document: Document, home: ModelStore) -> tuple[dict[int, TensorImages], HeldOut]:
     """Read the exemplars, in herding order, and the held-out images."""
     exemplars = {
-        index: _pixels(document, home, ref, f"exemplars of class {index}")
+        index: _pixels(
+            document, home, ref, document.exemplar_counts.get(index), f"exemplars of class {index}"
+        )
         for index, ref in document.exemplars.items()
     }
     held_out = HeldOut()
     for index, ref in document.validation.items():
-        held_out.add(index, _pixels(document, home, ref, f"held-out images of class {index}"))
+        count, what = document.validation_counts.get(index), f"held-out images of class {index}"
+        held_out.add(index, _pixels(document, home, ref, count, what))
     return exemplars, held_out
 
 
@@ -243,7 +254,10 @@ def carried_out_here(
     return settings.model_copy(update={"engine": engine})
 
 
-def _pixels(document: Document, home: ModelStore, ref: ObjectRef, what: str) -> TensorImages:
+def _pixels(
+    document: Document, home: ModelStore, ref: ObjectRef, count: int | None, what: str
+) -> TensorImages:
+    """Read images (n, C, H, W); ``count`` is their number where the document states it."""
     tensors = home.read(ref, what)
     pixels = tensors.get("images")
     if len(tensors) != 1 or pixels is None or pixels.dtype != torch.uint8 or not len(pixels):
@@ -252,5 +266,9 @@ def _pixels(document: Document, home: ModelStore, ref: ObjectRef, what: str) -> 
         raise DamagedError(
             f"the {what} of '{home.path}' have shape {tuple(pixels.shape[1:])}, not "
             f"{document.shape}: they belong to another learner"
+        )
+    if count not in (None, len(pixels)):
+        raise DamagedError(
+            f"the {what} of '{home.path}' are damaged: there are {len(pixels)}, not {count}"
         )
     return TensorImages(pixels)

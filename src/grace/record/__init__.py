@@ -1,6 +1,6 @@
 """The record of a run on disk: what every table, plot and report is made from. Torch-free."""
 
-from grace.record._model import (
+from grace.record.model import (
     ClassifierRecord,
     DatasetRecord,
     PhaseRecord,
@@ -9,9 +9,10 @@ from grace.record._model import (
     TaskAwareRecord,
     TaskRecord,
 )
-from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
-from grace.record._read import find_runs, find_same_run, read_record, read_records
-from grace.record._write import RecordWriter, describe_run, refuse_occupied, run_directory
+from grace.record.progress import RunProgress, SilentRun
+from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.record.reading import find_runs, find_same_run, read_record, read_records
+from grace.record.writing import RecordWriter, describe_run, refuse_occupied, run_directory
 
 __all__ = [
     "ClassifierRecord",
@@ -19,7 +20,9 @@ __all__ = [
     "PhaseRecord",
     "RecordWriter",
     "RunInfo",
+    "RunProgress",
     "RunRecord",
+    "SilentRun",
     "TaskAwareRecord",
     "TaskRecord",
     "collect_hardware",

@@ -11,6 +11,7 @@ Layout::
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -19,9 +20,9 @@ from grace.configs.load import dump_settings
 from grace.record import RunRecord, read_record
 from grace.storage.atomic import write_text
 from grace.storage.lock import exclusive
-from grace.studies.cells import Cell
+from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.machine import jobs_at_once, run_command, run_environment, with_threads
-from grace.studies.pool import Job, Watcher, carry_out
+from grace.studies.pool import Job, Unwatched, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
@@ -108,6 +109,46 @@ def compare(
                 why = unreadable.get(place, "its record is not complete")
                 failures = {cell.name: f"{why}: remove {place} to do it anew", **failures}
     return Comparison(records, failures, files)
+
+
+def compare_methods(
+    experiment: str = "digits",
+    overrides: Sequence[str] = (),
+    *,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (1, 2, 3),
+    directory: str | Path | None = None,
+    watcher: Watcher | None = None,
+    at_once: int | None = None,
+) -> Comparison:
+    """Run one experiment with several methods and seeds; write tables and a report.
+
+    Interrupted at any moment, the same call goes on where it stopped.
+
+    Args:
+        experiment: a packaged experiment, or the path of a YAML file.
+        overrides: ``key.path=value`` texts for every run; a method's own settings are those of its
+            preset, ``methods.der.grow.epochs=10``.
+        methods: their names; empty: all.
+        seeds: each sets all four seeds of a run.
+        directory: where everything is written; ``None``: ``comparisons/<experiment>``.
+        watcher: receives what happens to the runs.
+        at_once: runs at a time; ``None``: what cores and memory allow.
+
+    Returns:
+        The finished records, the failures, and the files that tell of them.
+
+    Raises:
+        GraceError: for data or settings that no run could use, or a directory that is taken.
+    """
+    cells = cells_of(experiment, overrides, methods, seeds)
+    return compare(
+        cells,
+        Path("comparisons", cells[0].settings.name) if directory is None else Path(directory),
+        watcher or Unwatched(),
+        at_once=at_once,
+        settings_of=partial(settings_of, experiment, overrides),
+    )
 
 
 def _place(directory: Path, cell: Cell) -> Path:

@@ -18,15 +18,24 @@ class Watcher(Protocol):
 
     def planned(self, num_left: int, at_once: int) -> None:
         """So many are to be carried out, so many at a time."""
+        return
 
     def cell_started(self, cell: Cell) -> None:
         """A cell's process runs."""
+        return
 
     def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
         """So many of its tasks are done."""
+        return
 
     def cell_ended(self, cell: Cell, failure: str | None) -> None:
         """It is over; why it failed, if it did."""
+        return
+
+
+@final
+class Unwatched(Watcher):
+    """A watcher that shows nothing."""
 
 
 @final

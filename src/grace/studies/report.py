@@ -18,9 +18,9 @@ import grace
 from grace.record import RunRecord
 from grace.storage.atomic import write_text
 from grace.studies import figures
-from grace.studies._run_panel import run_panel
 from grace.studies.figures import Figure, Style
 from grace.studies.groups import Group
+from grace.studies.run_panel import run_panel
 from grace.studies.tables import (
     ComparisonTable,
     comparison_table,

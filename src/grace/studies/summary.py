@@ -73,9 +73,7 @@ def _backbones(records: Sequence[RunRecord]) -> Mapping[str, str]:
     """Tell the backbones apart where a method's preset brought its own."""
     methods: dict[str, dict[str, None]] = {}
     for record in records:
-        own = record.info.config["backbone"]
-        name = ", ".join(f"{value}" for value in own.values() if value is not None)
-        methods.setdefault(name, {})[record.method] = None
+        methods.setdefault(record.info.backbone, {})[record.method] = None
     if len(methods) == 1:
         return {}
     return {"backbones": "; ".join(f"{name} ({', '.join(who)})" for name, who in methods.items())}

@@ -69,6 +69,10 @@ class GraceError(ValueError):
         return ": ".join(part for part in (self.where, self.what, remedies) if part)
 
 
+class GraceWarning(UserWarning):
+    """Something that a user should know; the work goes on."""
+
+
 @final
 class DamagedError(GraceError):
     """A file that cannot be trusted: missing, cut off, altered or forged.

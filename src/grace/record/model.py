@@ -1,5 +1,6 @@
 """What a record holds, typed. Percent for accuracies, bytes, seconds; tasks count from 1."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -132,6 +133,7 @@ class RunInfo(_Frozen):
     status: Literal["running", "finished", "failed"] = "running"
     error: str | None = None
     config: dict[str, Any]
+    """The settings as they were written, which another version may not know."""
     versions: dict[str, str] = {}
     commit: str | None = None
     hardware: dict[str, Any] = {}
@@ -142,6 +144,27 @@ class RunInfo(_Frozen):
     task_sizes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     dataset: DatasetRecord | None = None
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self._section("method").get("name") or "unknown")
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
+        seed = self._section("seeds").get("initialisation")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def backbone(self) -> str:
+        """The settings of the backbone, as one short text."""
+        values = self._section("backbone").values()
+        return ", ".join(f"{value}" for value in values if value is not None)
+
+    def _section(self, name: str) -> Mapping[str, object]:
+        section = self.config.get(name)
+        return section if isinstance(section, dict) else {}
 
 
 @final
@@ -157,16 +180,12 @@ class RunRecord:
     @property
     def method(self) -> str:
         """The method's name."""
-        method = self.info.config.get("method")
-        name = method.get("name") if isinstance(method, dict) else None
-        return str(name or "unknown")
+        return self.info.method
 
     @property
     def seed(self) -> int | None:
         """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
-        seeds = self.info.config.get("seeds")
-        seed = seeds.get("initialisation") if isinstance(seeds, dict) else None
-        return seed if isinstance(seed, int) else None
+        return self.info.seed
 
     @property
     def complete(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from grace.record._model import RunInfo, RunRecord, TaskRecord
+from grace.record.model import RunInfo, RunRecord, TaskRecord
 from grace.text.refusals import GraceError
 
 

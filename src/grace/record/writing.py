@@ -1,14 +1,14 @@
 """Writing records: whole files only, one line per task."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, final
+from typing import Literal, final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.record._model import DatasetRecord, RunInfo, RunRecord, TaskRecord
-from grace.record._provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.record.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
+from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.storage.atomic import is_leftover, write_text
 from grace.text.refusals import GraceError
 
@@ -77,9 +77,8 @@ def run_directory(root: Path, info: RunInfo) -> Path:
     digits of the run's fingerprint.
     """
     started = datetime.fromisoformat(info.started).strftime("%Y%m%d-%H%M%S")
-    method, seed = info.config["method"]["name"], info.config["seeds"]["initialisation"]
     fingerprint = info.fingerprints["run"][:8]
-    return root / info.experiment / f"{method}-s{seed}-{started}-{fingerprint}"
+    return root / info.experiment / f"{info.method}-s{info.seed}-{started}-{fingerprint}"
 
 
 @final
@@ -111,14 +110,12 @@ class RecordWriter:
             self._info = info.model_copy(update={"started": interrupted.info.started})
         self._write_info()
 
-    def append_task(self, line: Mapping[str, Any] | TaskRecord) -> TaskRecord:
+    def append_task(self, task: TaskRecord) -> None:
         """Add the line of the next task."""
-        task = TaskRecord.model_validate(line)
         assert task.task == len(self._tasks) + 1, (task.task, len(self._tasks))
         lines = [_json(entry) for entry in [*self._tasks, task]]
         write_text(self.directory / "tasks.jsonl", "\n".join(lines) + "\n")
         self._tasks.append(task)
-        return task
 
     def keep_tasks(self, number: int) -> None:
         """Let the next line be that of task ``number`` + 1 if there are more lines already."""
@@ -131,15 +128,16 @@ class RecordWriter:
 
     def finish(self) -> RunRecord:
         """Mark the run as finished and return its record."""
-        return self._end({"status": "finished", "error": None})
+        return self._end("finished", None)
 
     def fail(self, error: BaseException | str) -> RunRecord:
         """Mark the run as failed, in one line, and return its record."""
         text = " ".join(str(error).split()) or type(error).__name__
-        return self._end({"status": "failed", "error": text})
+        return self._end("failed", text)
 
-    def _end(self, change: Mapping[str, Any]) -> RunRecord:
-        self._info = self._info.model_copy(update={**change, "finished": _now()})
+    def _end(self, status: Literal["finished", "failed"], error: str | None) -> RunRecord:
+        ending = {"status": status, "error": error, "finished": _now()}
+        self._info = self._info.model_copy(update=ending)
         self._write_info()
         return self.record
 

@@ -1,0 +1,213 @@
+"""One update of a learner with the images of a folder: read them, then learn them once."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, final
+
+from grace.configs.experiment import ExperimentSettings
+from grace.data.update_folder import UpdateFolder, load_update
+from grace.data.update_parts import update_parts
+from grace.engine.progress import Progress
+from grace.home.document import Document
+from grace.home.store import ModelStore
+from grace.learner.learn_call import LearnOptions, LearnResult
+from grace.learner.learner import Learner
+from grace.learner.requested import RequestedSettings
+from grace.learner.saving import carried_out_here
+from grace.learner.unfinished import cleaned_after_failure
+from grace.learner.update_input import check_input
+from grace.text.refusals import GraceError, GraceWarning
+
+
+@final
+@dataclass(frozen=True)
+class FolderUpdate:
+    """The images of one update, ready to be learnt; ``read`` makes one."""
+
+    model: Path
+    images: Path
+    folder: UpdateFolder
+    options: LearnOptions
+    progress: Progress
+
+    @classmethod
+    def read(
+        cls,
+        model: Path,
+        images: Path,
+        settings: ExperimentSettings,
+        shape: tuple[int, int, int] | None,
+        options: LearnOptions,
+        progress: Progress,
+    ) -> Self:
+        """Read the images of a folder as a learner needs them.
+
+        Args:
+            model: directory of the learner; it must not lie among the images.
+            images: folder of the new images.
+            settings: of the learner.
+            shape: (C, H, W) that the learner takes; ``None``: it is not made yet.
+            options: what is left out.
+            progress: receives the events of the work.
+
+        Raises:
+            GraceError: for anything wrong with the folder or an image.
+
+        Warns:
+            GraceWarning: images are left out, or an option has no effect.
+        """
+        _refuse_inside(model, images)
+        progress.waiting("reading")
+        channels, size = settings.data.channels or 3, settings.data.image_size
+        if shape is not None:
+            depth, height, width = shape
+            channels = 1 if depth == 1 else 3
+            size = height if size is not None and height == width else None
+        folder = _load(images, channels, size, settings, options)
+        for note in (*folder.notes, *_unused(folder, settings, options)):
+            warnings.warn(note, GraceWarning, stacklevel=3)
+        return cls(model, images, folder, options, progress)
+
+    def create(self, settings: ExperimentSettings) -> LearnResult:
+        """Make a learner and teach it; what can be refused without making it is refused before.
+
+        Raises:
+            GraceError: for images or settings of which no learner can be made.
+        """
+        shape, labels = self.folder.images.shape, self.folder.labels
+        check_input(**self._given, shape=shape, max_drop=self.options.max_drop)
+        if len(set(labels)) < 2:
+            raise GraceError(
+                f"'{self.images}' has images of one class, '{labels[0]}': the first update of a "
+                "learner needs at least two"
+            )
+        learner = Learner.create(
+            settings, shape=shape, directory=self.model, progress=self.progress
+        )
+        assert learner.home is not None
+        return self._learn(learner, learner.home)
+
+    def resume(
+        self, store: ModelStore, requested: RequestedSettings, wanted: ExperimentSettings
+    ) -> LearnResult:
+        """Teach the learner that is there, unless it has learnt these images already.
+
+        Args:
+            store: the learner's directory.
+            requested: what the call asks for.
+            wanted: the same, resolved and found to fit the learner.
+
+        Raises:
+            GraceError: for images that this learner cannot learn.
+        """
+        known = self._known_already(store)
+        if known is not None:
+            return self._result(store, known, store.current(), is_new=False)
+        number = store.current()
+        saved = store.creation.settings if number is None else store.document(number).settings
+        learner = Learner.load(
+            self.model,
+            engine=requested.engine(wanted, carried_out_here(saved, None).engine),
+            method=requested.method(wanted, saved.method),
+            progress=self.progress,
+        )
+        return self._learn(learner, store)
+
+    @cached_property
+    def _given(self) -> dict[str, Any]:
+        folder, validation = self.folder, None
+        if folder.test_images is not None:
+            validation = (folder.test_images, folder.test_labels)
+        return {"images": folder.images, "labels": folder.labels, "validation": validation}
+
+    def _known_already(self, store: ModelStore) -> Document | None:
+        """Find the version in use, or one it came from, that learnt these very images."""
+        number = store.current()
+        if number is None or self.options.again:
+            return None
+        # What was learnt and forgotten since may be learnt anew.
+        if not set(self.folder.labels) <= set(store.document(number).live_class_names):
+            return None
+        numbers, digests = store.numbers(), dict[float | None, str]()
+        while number in numbers:
+            document = store.document(number)
+            drop = document.history[-1].max_drop
+            if drop not in digests:
+                given = check_input(**self._given, shape=store.creation.shape, max_drop=drop)
+                digests[drop] = given.digest
+            if document.digest == digests[drop]:
+                return document
+            # A forged document could name itself.
+            if document.parent is None or document.parent >= number:
+                return None
+            number = document.parent
+        return None
+
+    def _learn(self, learner: Learner, store: ModelStore) -> LearnResult:
+        before, numbers = store.current(), store.numbers()
+        new = sorted(set(self.folder.labels) - set(learner.class_names))
+        self.progress.update_started(len(learner.history) + 1, new)
+        with cleaned_after_failure(store):
+            learner.update(**self._given, max_drop=self.options.max_drop, again=self.options.again)
+        number = store.numbers()[-1]
+        is_new = number not in numbers
+        return self._result(store, store.document(number), before, is_new=is_new)
+
+    def _result(
+        self, store: ModelStore, document: Document, was_in_use: int | None, *, is_new: bool
+    ) -> LearnResult:
+        current = store.current()
+        assert current is not None
+        return LearnResult(
+            model=store.path,
+            document=document,
+            is_new=is_new,
+            in_use=current,
+            was_in_use=was_in_use,
+            class_names=sorted(set(self.folder.labels)),
+        )
+
+
+def _refuse_inside(model: Path, images: Path) -> None:
+    parts = update_parts(images)
+    for part in (parts.train, parts.test):
+        if part is not None and model.resolve().is_relative_to(part.resolve()):
+            raise GraceError(
+                f"'{model}' lies in '{part}', where it would be taken for a class",
+                "choose another directory for the learner",
+            )
+
+
+def _load(
+    images: Path,
+    channels: Literal[1, 3],
+    size: int | None,
+    settings: ExperimentSettings,
+    options: LearnOptions,
+) -> UpdateFolder:
+    return load_update(
+        images,
+        channels,
+        size,
+        skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
+        skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
+    )
+
+
+def _unused(
+    folder: UpdateFolder, settings: ExperimentSettings, options: LearnOptions
+) -> Iterator[str]:
+    """Name what is given and has no effect."""
+    wanted = settings.memory.validation
+    most = max(Counter(folder.test_labels).values(), default=0)
+    if most > wanted:
+        yield (
+            f"of the test images only {wanted} of each class are used, as memory.validation says; "
+            f"'{folder.test_labels[0]}' and others have up to {most}"
+        )
+    if options.max_drop is not None and not wanted:
+        yield "max_drop has no effect: memory.validation is 0, so that no images are held out"

@@ -1,0 +1,409 @@
+"""The model in memory: score images, learn an update, undo it."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from grace.configs.augmentation import crops_at_random
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.registry import resolve
+from grace.data.augmentation import build_augmentation
+from grace.data.images import LabelledImages
+from grace.data.memory import ExemplarMemory
+from grace.data.scenario import Task
+from grace.engine.phase import Phase
+from grace.engine.progress import Progress
+from grace.engine.ranks import Ranks
+from grace.engine.trainer import Trainer
+from grace.home.ceiling import Ceiling, reserved_bytes
+from grace.home.creation import Creation
+from grace.home.document import Accuracies, UpdateRecord
+from grace.home.journal import Journal
+from grace.learner import saving
+from grace.learner.evaluation import accuracy, scores
+from grace.learner.held_out import HeldOut
+from grace.learner.unknown import familiarity
+from grace.learner.update_input import (
+    AnyImages,
+    UpdateInput,
+    as_images,
+    check_input,
+    class_indices,
+    split_validation,
+)
+from grace.methods.classifier import Classifier
+from grace.methods.method import Method, Outcome
+from grace.methods.module_factory import ModuleFactory
+from grace.text.refusals import GraceError
+
+
+@final
+@dataclass(frozen=True)
+class Size:
+    """What a learner's network holds; images are not counted."""
+
+    num_backbones: int = 0
+    backbone_parameters: int = 0
+    head_parameters: int = 0
+    weight_bytes: int = 0
+    """Weights and buffers."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Of backbones and heads together."""
+        return self.backbone_parameters + self.head_parameters
+
+
+@final
+@dataclass
+class ModelState:
+    """What an update changes of a model.
+
+    Args:
+        method: the method with its network, exemplars and whatever else it keeps.
+        class_names: names of all classes; a class's index is its place here.
+        forgotten: indices of the classes that are hidden.
+        history: what every update decided and cost.
+        held_out: images that judge updates and are never learnt from.
+        familiarities: of the held-out images (n,), ascending: what is unknown is told by them.
+        version: number of the saved version that this is; ``None``: it is not saved.
+    """
+
+    method: Method[Any]
+    class_names: list[str] = field(default_factory=list)
+    forgotten: set[int] = field(default_factory=set)
+    history: list[UpdateRecord] = field(default_factory=list)
+    held_out: HeldOut = field(default_factory=HeldOut)
+    familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
+    version: int | None = None
+
+    def copy(self) -> "ModelState":
+        """Return a copy that no update of this one changes."""
+        # Exemplars and the factory are shared with the copy: updates never write into them.
+        method = self.method
+        shared = {id(method.memory): method.memory.copy(), id(method.factory): method.factory}
+        return ModelState(
+            method=copy.deepcopy(method, shared),
+            class_names=list(self.class_names),
+            forgotten=set(self.forgotten),
+            history=list(self.history),
+            held_out=self.held_out.copy(),
+            familiarities=self.familiarities,
+            version=self.version,
+        )
+
+
+@final
+class Model:
+    """A model in memory: a method with its network, images and class names. It knows no disk.
+
+    It is made with the arguments of :class:`grace.learner.learner.Learner`.
+    """
+
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        shape: tuple[int, int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        progress: Progress | None = None,
+        *,
+        is_saved: bool = False,
+        ranks: Ranks | None = None,
+    ) -> None:
+        # What could not be brought back is refused at once.
+        self.creation = Creation.of(saving.portable(settings), shape, mean, std)
+        self.settings = settings
+        self.shape = shape
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+        if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
+            raise GraceError(
+                f"data.augmentation={settings.data.augmentation} crops squares, but the images "
+                f"are {shape[2]}×{shape[1]} pixels",
+                "set data.image_size",
+            )
+        augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])
+        self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress, ranks)
+        build: type[Method[Any]] = resolve("method", settings.method.name)
+        keeps_all = settings.method.traits.memory == "all images"
+        factory = ModuleFactory(settings, shape[0], self.trainer.device)
+        if not is_saved:
+            factory.refuse_unfit_backbone(shape)
+        memory = ExemplarMemory(settings.memory, keep_all=keeps_all)
+        self.state = ModelState(build(settings.method, factory, memory))
+        self.ceiling: Ceiling | None = None
+        if settings.memory.max_mb is not None:
+            self.ceiling = Ceiling(settings.memory.max_mb, math.prod(shape))
+            if keeps_all:
+                raise GraceError(
+                    f"{settings.method.name} keeps all images, which no ceiling can bound",
+                    "remove memory.max_mb (--max-mb) or choose another method",
+                )
+
+    def size(self) -> Size:
+        """Count the network's backbones, parameters and bytes; all 0 before the first update."""
+        if not self.state.method.classifiers():
+            return Size()
+        network = self.state.method.network
+        counts = network.num_parameters()
+        return Size(len(network.backbones), counts.backbones, counts.heads, network.num_bytes())
+
+    def scores(self, images: AnyImages) -> dict[str, Tensor]:
+        """Score images with every predictor: (N, K) by name, the primary predictor first.
+
+        Raises:
+            GraceError: for images of another shape, or scores that are not finite.
+        """
+        data = as_images(images, self.shape)
+        unknown = torch.zeros(len(data), dtype=torch.int64)
+        classifiers = dict(self.state.method.classifiers())
+        found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
+        if not all(bool(own.isfinite().all()) for own in found.values()):
+            raise GraceError("the scores are not finite, so the weights are damaged")
+        return found
+
+    def learn(
+        self,
+        given: UpdateInput,
+        journal: Journal | None = None,
+        save: Callable[[UpdateRecord], None] | None = None,
+    ) -> UpdateRecord:
+        """Learn one update. If it fails or is rejected, the model is as it was.
+
+        Args:
+            given: the images, checked.
+            journal: keeps what is done, so that a killed process can go on.
+            save: called with the update when it is over, before it is undone if it is rejected.
+        """
+        before = self.state.copy()
+        try:
+            update = self._carry_out(given, journal)
+            self.state.history.append(update)
+            if self.ceiling or save is not None:
+                size = saving.count_object_bytes(self.contents())
+                update = update.model_copy(update={"num_bytes": size})
+            # A gate that judged otherwise elsewhere would part the processes.
+            update = self._as_in_first_process(update)
+            self.state.history[-1] = update
+            if save is not None:
+                save(update)
+        except BaseException:
+            self.state = before
+            raise
+        if not update.accepted:
+            self.state = before
+        return update
+
+    def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
+        """Give a loaded model that keeps every image those it learnt from: they are not saved.
+
+        Held-out images and those of forgotten classes are left out.
+        """
+        state, memory = self.state, self.state.method.memory
+        given = check_input(images, labels, None, self.shape)
+        index = class_indices(state.class_names, given.labels)
+        assert len(index) == len(state.class_names), "these classes were never learnt"
+        data, _ = split_validation(given, index, state.held_out, memory, 0, 0, 0)
+        hidden = torch.isin(data.labels, torch.tensor(sorted(state.forgotten)))
+        if bool(hidden.any()):
+            data = data.subset((~hidden).nonzero().flatten())
+        memory.keep(data)
+
+    def hide(self, classes: set[int]) -> None:
+        """Drop the images of some classes, by index, and never predict them again."""
+        self.state.forgotten |= classes
+        for index in classes:
+            self.state.held_out.forget(index)
+        self.mask_forgotten()
+        self.calibrate()
+
+    def mask_forgotten(self) -> None:
+        """Hide the forgotten classes and no others, and drop their exemplars.
+
+        Their rows of the head and what the weights know of them stay.
+        """
+        for index in self.state.forgotten:
+            self.state.method.memory.forget(index)
+        self.state.method.state.forget(self.state.forgotten)
+
+    def calibrate(self) -> None:
+        """Measure again how familiar the held-out images look."""
+        data, familiarities = self.state.held_out.data(), torch.empty(0)
+        if data is not None and self.state.method.classifiers():
+            primary = next(iter(self.scores(data.images).values()))
+            familiarities = familiarity(primary).sort().values
+        self.state.familiarities = familiarities
+
+    def contents(self) -> saving.Contents:
+        """Return what a saved version of this model holds."""
+        state = self.state
+        return saving.Contents(
+            settings=self.settings,
+            shape=self.shape,
+            mean=self.mean,
+            std=self.std,
+            class_names=state.class_names,
+            forgotten=state.forgotten,
+            history=state.history,
+            method=state.method,
+            held_out=state.held_out,
+            familiarities=state.familiarities,
+            parent=state.version,
+        )
+
+    def _as_in_first_process(self, own: UpdateRecord) -> UpdateRecord:
+        """Return the first process's record of an update in all processes."""
+        ranks = self.trainer.ranks
+        if not ranks.are_several:
+            return own
+        return UpdateRecord.model_validate_json(ranks.broadcast_value(own.model_dump_json()))
+
+    def _carry_out(self, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
+        """Learn one update and measure what it cost; where it fails, the model is half changed."""
+        started = time.perf_counter()
+        state = self.state
+        task, held_out = self._prepare(given)
+        present = set(task.data.labels.tolist())
+        revived = sorted(state.forgotten & present)
+        names = [*class_indices(state.class_names, given.labels)]
+        new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
+        self._refuse_unfit(task, new_names, revived_names, held_out)
+
+        old = set(range(task.num_old_outputs)) - state.forgotten
+        size = self.size()
+        old_before = self._accuracy(held_out, old)
+        state.forgotten -= present
+        state.held_out = held_out
+        state.class_names = names
+        self.mask_forgotten()
+        state.method.memory.record_originals(task.data.labels)
+        with journal.blamed() if journal else nullcontext():
+            outcome, teacher = self._perform(task, journal)
+        self.calibrate()
+        live = set(range(task.num_classes)) - state.forgotten
+        compressed = outcome.verdict in ("compress", "compress (budget)")
+        new = {*task.new_classes, *revived}
+        now = self.size()
+        return UpdateRecord(
+            task=task.number,
+            new_class_names=tuple(new_names),
+            revived_class_names=tuple(revived_names),
+            outcome=outcome,
+            work=tuple(self.trainer.work),
+            num_images=len(task.data),
+            num_backbones=(size.num_backbones, now.num_backbones),
+            num_parameters=(size.num_parameters, now.num_parameters),
+            num_exemplars=len(state.method.memory),
+            accuracy=Accuracies(
+                old_before=old_before,
+                old_after=self._accuracy(held_out, old),
+                new_after=self._accuracy(held_out, new),
+                num_old=sum(held_out.count(i) for i in old),
+                num_new=sum(held_out.count(i) for i in new),
+                teacher=teacher,
+                student=self._accuracy(held_out, live) if compressed else None,
+            ),
+            max_drop=given.max_drop,
+            seconds=time.perf_counter() - started,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _prepare(self, given: UpdateInput) -> tuple[Task, HeldOut]:
+        """Return an update's images as a task, and all images that are held out from now on."""
+        state = self.state
+        number, num_old = len(state.history) + 1, len(state.class_names)
+        index = class_indices(state.class_names, given.labels)
+        if number == 1 and len(index) < 2:
+            raise GraceError("the first update needs images of at least two classes")
+        seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
+        memory = state.method.memory
+        data, held_out = split_validation(
+            given, index, state.held_out, memory, wanted, seed, number
+        )
+        task = Task(
+            number=number,
+            data=data,
+            new_classes=range(num_old, len(index)),
+            is_last=given.is_last,
+            forgotten=frozenset(state.forgotten - set(data.labels.tolist())),
+        )
+        return task, held_out
+
+    def _perform(self, task: Task, journal: Journal | None) -> tuple[Outcome, float | None]:
+        """Run the method; also measure what a phase distils from, on the held-out images."""
+        self.trainer.start_task(task.number)
+        steps = self.state.method.learn(task)
+        result: Any = None
+        teacher: float | None = None
+        for number in count():
+            try:
+                item = steps.send(result)
+            except StopIteration as stop:
+                outcome: Outcome = stop.value
+                return outcome, teacher
+            if isinstance(item, Phase) and item.teacher is not None:
+                network = item.teacher
+                expert = Classifier(network.extractors, network.head)
+                teacher = accuracy(self.trainer, expert, self.state.held_out.data())
+            run = self.trainer.run
+            result = journal.perform(number, item, self.trainer) if journal else run(item)
+        raise AssertionError
+
+    def _refuse_unfit(
+        self,
+        task: Task,
+        new_names: Sequence[str],
+        revived_names: Sequence[str],
+        held_out: HeldOut,
+    ) -> None:
+        """Refuse a task that memory or ceiling cannot hold; set the room that exemplars may take.
+
+        Args:
+            task: the task to come.
+            new_names: of the classes that it brings.
+            revived_names: of those that were forgotten and come back.
+            held_out: all images that are held out from now on.
+        """
+        state, traits = self.state, self.settings.method.traits
+        memory = state.method.memory
+        wants = traits.memory != "none"
+        if memory.keep_all and state.history and len(memory.classes) < task.num_old_remembered:
+            raise GraceError(
+                f"a saved {self.settings.method.name} learner does not have the images it learnt "
+                "from and cannot go on",
+                "create a new one with all images",
+            )
+        if self.ceiling is not None:
+            portable = saving.portable(self.settings)
+            reserved = reserved_bytes(portable, state.history, new_names, revived_names)
+            # One number per held-out image, by which unknown images are recognised.
+            reserved += 4 * len(held_out)
+            # Processes may differ in settings that decide no result, such as their threads.
+            reserved = self.trainer.ranks.broadcast_value(reserved)
+            grows = traits.grows_every_task and task.number > 1
+            kept = self.settings.memory
+            keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
+            self.ceiling.check(
+                state.method.state.bytes_after(task.num_classes, int(grows)),
+                task.num_remembered if keeps_any else 0,
+                held_out.num_bytes,
+                reserved,
+            )
+            memory.room = self.ceiling.room(held_out.num_bytes, reserved)
+        if wants:
+            memory.quota(task.num_remembered)
+
+    def _accuracy(self, held_out: HeldOut, classes: set[int]) -> float | None:
+        classifier = next(iter(self.state.method.classifiers().values()), None)
+        data = held_out.data(classes)
+        return accuracy(self.trainer, classifier, data) if classifier else None

@@ -1,0 +1,65 @@
+"""Teach a learner the images of a folder; the first call makes the learner."""
+
+from pathlib import Path
+
+from grace.engine.progress import Progress, Silence
+from grace.learner.learn_call import LearnOptions, LearnResult
+from grace.learner.requested import RequestedSettings
+from grace.learner.unfinished import find_learner, is_empty
+from grace.storage import atomic
+from grace.text.refusals import GraceError
+
+
+def learn(
+    model: str | Path,
+    images: str | Path,
+    requested: RequestedSettings | None = None,
+    options: LearnOptions | None = None,
+    progress: Progress | None = None,
+) -> LearnResult:
+    """Make a learner from a folder of images, or update the learner that is there.
+
+    Called again after an interruption, it goes on where it stopped. Images that the version in use
+    has learnt already are not learnt twice. A call that fails leaves the learner as it was.
+
+    Args:
+        model: directory of the learner.
+        images: folder with a folder of images for each class, or with ``train/`` and ``test/`` of
+            such folders.
+        requested: settings of a new learner; a saved one must have been made with the same, but
+            ``engine`` and recipes may change. ``None``: those of the experiment ``folder``.
+        options: how this update is carried out; ``None``: the defaults.
+        progress: receives the events of the work.
+
+    Raises:
+        GraceError: for anything wrong with the settings, the images or the learner.
+
+    Warns:
+        GraceWarning: images are left out, or a setting has no effect.
+    """
+    model, images = Path(model), Path(images)
+    requested, options = requested or RequestedSettings(), options or LearnOptions()
+    store = find_learner(model, discard=options.discard)
+    if store is None:
+        _refuse_taken(model)
+        wanted = requested.settings()
+    else:
+        wanted = requested.checked(store.creation.settings, model, is_begun=is_empty(store))
+    # torch takes seconds to import: wrong settings are refused before it is.
+    from grace.learner.folder_update import FolderUpdate
+
+    shape = None if store is None else store.creation.shape
+    settings = wanted if store is None else store.creation.settings
+    update = FolderUpdate.read(model, images, settings, shape, options, progress or Silence())
+    if store is None:
+        return update.create(settings)
+    return update.resume(store, requested, wanted)
+
+
+def _refuse_taken(model: Path) -> None:
+    """Refuse early what ``ModelStore.create`` would refuse once all images are read."""
+    if model.exists() and (
+        not model.is_dir()
+        or any(path.name != "versions" and not atomic.is_leftover(path) for path in model.iterdir())
+    ):
+        raise GraceError(f"'{model}' exists already and is no learner", "choose another directory")

@@ -1,0 +1,170 @@
+"""The versions of a model in a home: what is saved of it, and how it comes back."""
+
+from pathlib import Path
+from typing import Literal, Self, final
+
+from grace.home.document import Document, UpdateRecord
+from grace.home.store import ModelStore
+from grace.learner import saving
+from grace.learner.model import Model
+from grace.learner.update_input import UpdateInput
+from grace.text.refusals import GraceError
+
+
+@final
+class Versions:
+    """A model and the home that keeps its versions.
+
+    Args:
+        model: in memory.
+        store: the home.
+    """
+
+    def __init__(self, model: Model, store: ModelStore) -> None:
+        self._model = model
+        self.store = store
+
+    @classmethod
+    def create(cls, model: Model, directory: Path) -> Self:
+        """Make a home for a model.
+
+        Raises:
+            GraceError: if something is there already.
+        """
+        return cls(model, ModelStore.create(directory, model.creation))
+
+    def add(self, *, accepted: bool, digest: str | None) -> None:
+        """Save the model as the next version.
+
+        Args:
+            accepted: put the version in use.
+            digest: of the images of its last update.
+        """
+        number = self.store.next_number()
+        status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
+        document = saving.to_document(
+            self._model.contents(), self.store.put, number=number, status=status, digest=digest
+        )
+        ceiling = self._model.ceiling
+        assert not ceiling or document.num_bytes <= ceiling.num_bytes
+        self.store.write(document)
+        if accepted:
+            self.store.make_current(number)
+        self._model.state.version = number
+
+    def learn(
+        self, given: UpdateInput, *, again: bool = False, first_task: Path | None = None
+    ) -> UpdateRecord:
+        """Learn one update and save it, or go on with it where it was interrupted.
+
+        Args:
+            given: the images, checked.
+            again: repeat an update that is the last one already.
+            first_task: folder in which learners share the network of their first task.
+        """
+        state = self._model.state
+        with self.store.changing():
+            self._refuse_stale()
+            repeats = again and not self.store.has_saved(given.digest)
+            done = None if repeats else self._done_already(given)
+            if done is None:
+                journal = self.store.begin(state.version, given.digest)
+                if first_task and not state.history:
+                    journal.share(first_task, self._model.trainer)
+
+                def save(update: UpdateRecord) -> None:
+                    self.add(accepted=update.accepted, digest=given.digest)
+
+                try:
+                    done = self._model.learn(given, journal, save)
+                except GraceError:
+                    self.store.discard()  # The same would happen again.
+                    raise
+            self.store.discard()
+            self.store.remove_unused()
+        return done
+
+    def load(self, document: Document) -> None:
+        """Replace everything in the model by what a version holds; if that fails, change nothing.
+
+        Raises:
+            GraceError: if all its classes were forgotten, or it takes images of another shape.
+            DamagedError: if its files cannot be trusted.
+        """
+        model, store = self._model, self.store
+        if not document.live_class_names:
+            raise GraceError(
+                f"all classes of version {document.number} of '{store.path}' were forgotten",
+                "choose another version",
+            )
+        if document.shape != model.shape:
+            raise GraceError(
+                f"version {document.number} of '{store.path}' takes images of shape "
+                f"{document.shape}, this learner those of {model.shape}"
+            )
+        saving.refuse_too_large(document, store)
+        saved = saving.read_state(document, store)
+        exemplars, held_out = saving.read_images(document, store)
+        familiarities = saving.read_familiarities(document, store)
+        before = model.state.copy()
+        try:
+            state = model.state
+            with saving.told_of(document, store):
+                state.method.state.restore(saved, len(document.class_names))
+                state.method.state.refuse_unfit(document.shape)
+            state.method.memory.restore(exemplars, document.original_counts)
+            state.class_names = list(document.class_names)
+            state.history = list(document.history)
+            state.held_out = held_out
+            state.familiarities = familiarities
+            state.forgotten = set(document.forgotten)
+            model.mask_forgotten()
+            if document.calibration is None:
+                model.calibrate()
+        except BaseException:
+            model.state = before
+            raise
+        model.state.version = document.number
+
+    def load_current(self) -> None:
+        """Load the version in use, if there is one."""
+        current = self.store.current()
+        if current is not None:
+            self.load(self.store.document(current))
+
+    def rollback(self, number: int) -> None:
+        """Load another version and put it in use.
+
+        Raises:
+            GraceError: if there is no such version.
+        """
+        with self.store.changing():
+            self.load(self.store.document(number))
+            self.store.make_current(number)
+
+    def _refuse_stale(self) -> None:
+        """Refuse to go on if the home no longer has in use what is in memory."""
+        number, state = self.store.current(), self._model.state
+        forgotten = set() if number is None else set(self.store.document(number).forgotten)
+        if (number, forgotten) != (state.version, state.forgotten):
+            raise GraceError(
+                f"'{self.store.path}' has changed since this learner was loaded", "load it again"
+            )
+
+    def _done_already(self, given: UpdateInput) -> UpdateRecord | None:
+        """Find this very update among the versions: it was saved, then the process was killed."""
+        numbers, version = self.store.numbers(), self._model.state.version
+        newest = self.store.document(numbers[-1]) if numbers else None
+        if newest is None or newest.digest != given.digest:
+            return None
+        if not set(given.labels) <= set(newest.live_class_names):
+            return None  # It was learnt, and forgotten since.
+        update = newest.history[-1]
+        if newest.number == version:
+            return update
+        if newest.parent != version:
+            return None
+        if newest.status == "accepted":
+            self.store.make_current(newest.number)
+            self.load(newest)
+        return update

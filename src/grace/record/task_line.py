@@ -1,0 +1,133 @@
+"""What one task leaves in a record: its accuracies, decisions, sizes and costs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from grace.record import metrics
+from grace.record.model import (
+    BytesRecord,
+    ClassifierRecord,
+    ParameterRecord,
+    PhaseRecord,
+    SecondsRecord,
+    TaskAwareRecord,
+    TaskRecord,
+)
+
+# torch is imported where scores are compared, so that what only reads records is quick.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grace.home.document import UpdateRecord
+    from grace.learner.learner import Learner
+
+
+@final
+@dataclass(frozen=True)
+class Tested:
+    """What a test on all seen classes found."""
+
+    classifiers: dict[str, ClassifierRecord]
+    """Accuracies of each predictor, the primary one first."""
+    confusion: tuple[tuple[int, ...], ...] | None
+    """Of the primary predictor: test images of each class (row) by predicted class (column)."""
+
+
+def compare_predictions(
+    scores: "Mapping[str, Tensor]", labels: "Tensor", task_sizes: Sequence[int]
+) -> Tested:
+    """Measure every predictor on test images of all seen classes.
+
+    The task-aware accuracy, where the task of each image is given, comes from the same scores.
+
+    Args:
+        scores: (N, K) by predictor, the primary one first.
+        labels: true class indices, int64 (N,).
+        task_sizes: number of new classes of each seen task; they sum to K.
+    """
+    from grace.record.task_aware import task_aware_predictions
+
+    true, num_old = labels.tolist(), sum(task_sizes[:-1])
+
+    def confusion(predictions: "Tensor") -> list[list[int]]:
+        return metrics.confusion_matrix(true, predictions.tolist(), sum(task_sizes))
+
+    classifiers: dict[str, ClassifierRecord] = {}
+    primary: tuple[tuple[int, ...], ...] | None = None
+    for name, own in scores.items():
+        found = confusion(own.argmax(dim=1))
+        task_aware = confusion(task_aware_predictions(own, labels, task_sizes))
+        old, new = metrics.old_new_accuracy(found, num_old)
+        classifiers[name] = ClassifierRecord(
+            all=metrics.overall_accuracy(found),
+            old=old,
+            new=new,
+            per_task=tuple(metrics.per_task_accuracy(found, task_sizes)),
+            task_aware=TaskAwareRecord(
+                all=metrics.overall_accuracy(task_aware),
+                per_task=tuple(metrics.per_task_accuracy(task_aware, task_sizes)),
+            ),
+        )
+        primary = primary or tuple(tuple(row) for row in found)
+    return Tested(classifiers, primary)
+
+
+def task_record(
+    learner: "Learner",
+    update: "UpdateRecord",
+    task_sizes: Sequence[int],
+    tested: Tested,
+    evaluate_seconds: float,
+) -> TaskRecord:
+    """Describe one task after its update and test.
+
+    Args:
+        learner: after the update.
+        update: what it did.
+        task_sizes: number of new classes of each seen task.
+        tested: what the test found.
+        evaluate_seconds: that the test took.
+    """
+    size, memory, outcome = learner.size(), learner.method.memory, update.outcome
+    # All that it costs, whichever process spent it.
+    learn_seconds = update.seconds + sum(work.seconds.earlier for work in update.work)
+    return TaskRecord(
+        task=update.task,
+        num_new=len(update.new_class_names),
+        num_seen=sum(task_sizes),
+        class_names_new=update.new_class_names,
+        classifiers=tested.classifiers,
+        primary=next(iter(tested.classifiers), None),
+        confusion=tested.confusion,
+        saturation=outcome.saturation,
+        threshold=outcome.threshold,
+        verdict=outcome.verdict,
+        merge_weight=outcome.merge_weight,
+        reason=outcome.reason,
+        backbones=size.num_backbones,
+        parameters=ParameterRecord(
+            backbones=size.backbone_parameters,
+            heads=size.head_parameters,
+            total=size.num_parameters,
+        ),
+        bytes=BytesRecord(weights=size.weight_bytes, exemplars=memory.num_bytes),
+        num_exemplars=len(memory),
+        phases=tuple(
+            PhaseRecord(
+                name=work.name,
+                epochs=work.epochs,
+                images=work.images,
+                seconds=work.seconds.total,
+                earlier=work.seconds.earlier,
+                is_shared=work.is_shared,
+                losses=dict(work.losses),
+            )
+            for work in update.work
+        ),
+        seconds=SecondsRecord(
+            learn=learn_seconds,
+            evaluate=evaluate_seconds,
+            total=learn_seconds + evaluate_seconds,
+        ),
+    )

@@ -1,0 +1,89 @@
+"""``grace.learn``: what ``grace learn`` decides, from Python."""
+
+from pathlib import Path
+
+import pytest
+
+import grace
+from grace.home.store import ModelStore
+from grace.learner.requested import RequestedSettings
+from support.picture_folders import folder
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+TINY = RequestedSettings(
+    overrides=[
+        *("method=replay", "memory.size=5", "backbone.name=resnet20", "data.image_size=16"),
+        *("engine.device=cpu", "engine.threads=1", "data.augmentation=none"),
+        *("method.base.epochs=1", "method.base.batch_size=8"),
+        *("method.update.epochs=1", "method.update.batch_size=8"),
+    ],
+    written={"memory.size=5": "--memory 5"},
+)
+
+
+@pytest.fixture
+def images(tmp_path: Path, tiny_backbones: None) -> Path:
+    return folder(tmp_path / "images", "ant", "bee")
+
+
+def test_the_first_call_makes_a_learner_and_the_same_call_changes_nothing(
+    images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = grace.learn(tmp_path / "model", images, TINY)
+    assert (made.is_new, made.in_use, made.was_in_use) == (True, 1, None)
+    assert made.class_names == ["ant", "bee"]
+    same = grace.learn(tmp_path / "model", images, TINY)
+    assert (same.is_new, same.in_use, same.was_in_use) == (False, 1, 1)
+    assert same.document == made.document
+    more = folder(tmp_path / "more", "cat")
+    later = grace.learn(tmp_path / "model", more, options=grace.LearnOptions(max_drop=0))
+    assert (later.is_new, later.document.number, later.was_in_use) == (True, 2, 1)
+    assert later.is_rejected == (later.in_use == 1)
+    assert grace.Learner.load(tmp_path / "model").class_names[:2] == ["ant", "bee"]
+    # A library prints nothing.
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_has_no_effect_is_a_warning(images: Path, tmp_path: Path) -> None:
+    idle = RequestedSettings(overrides=[*TINY.overrides, "scenario.increment=3"])
+    with pytest.warns(grace.ConfigWarning, match=r"'scenario.increment=3' has no effect"):
+        grace.learn(tmp_path / "model", images, idle)
+
+
+def test_refusals_name_the_setting_that_helps(images: Path, tmp_path: Path) -> None:
+    (images / "ant" / "000.png").write_bytes(b"no image")
+    with pytest.raises(grace.GraceError, match=r"or set data.skip_unreadable=true$"):
+        grace.learn(tmp_path / "model", images, TINY)
+    options = grace.LearnOptions(skip_unreadable=True)
+    with pytest.warns(grace.GraceWarning, match="1 unreadable images were left out"):
+        grace.learn(tmp_path / "model", images, TINY, options)
+    other = RequestedSettings(overrides=["memory.size=7"])
+    with pytest.raises(grace.GraceError, match=r"memory.size 5, but 'memory.size=7' asks for 7"):
+        grace.learn(tmp_path / "model", images, other, options)
+
+
+def test_a_first_update_that_was_interrupted_is_dropped_on_request(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model = tmp_path / "model"
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelStore, "write", die)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            grace.learn(model, images, TINY)
+    assert stopped.value.__notes__ == ["the same command will go on from here"]
+    other = RequestedSettings(overrides=[*TINY.overrides, "memory.size=7"])
+    with pytest.raises(grace.GraceError) as refused:
+        grace.learn(model, images, other)
+    assert refused.value.setting is not None
+    assert refused.value.setting.path == "discard"
+    done = grace.learn(model, images, other, grace.LearnOptions(discard=True))
+    assert done.document.settings.memory.size == 7
+
+
+def test_two_ways_of_setting_the_same_are_refused() -> None:
+    both = RequestedSettings(overrides=[*TINY.overrides, "memory.size=6"], written=TINY.written)
+    with pytest.raises(grace.GraceError, match=r"'--memory 5' and 'memory.size=6' set the same"):
+        both.settings()

@@ -1,0 +1,58 @@
+"""The public interface: ``grace.__all__``."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import grace
+
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+
+
+@pytest.mark.parametrize("name", grace.__all__)
+def test_every_name_is_there_and_on_the_page(name: str) -> None:
+    assert getattr(grace, name) is getattr(grace, name)
+    assert name in dir(grace)
+    assert re.search(rf"`(grace\.)?{name}[`(]", PAGE.read_text())
+
+
+def test_other_names_are_missing() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Lerner'"):
+        grace.Lerner  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_no_torch_before_a_name_is_used() -> None:
+    code = (
+        "import grace, sys\n"
+        "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison\n"
+        "assert 'torch' not in sys.modules\n"
+        "grace.Learner\n"
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(block, {})  # noqa: S102 - of our own page
+    record = grace.read_record(tmp_path / "runs" / "short")
+    assert (tmp_path / "report.html").exists()
+    assert capsys.readouterr().out.splitlines() == [
+        f"{record.last} {record.average} {record.forgetting}",
+        "replay []",
+        "method.treshold: no such setting; did you mean 'method.threshold'?",
+    ]
+
+
+def test_overrides_need_an_experiment_by_its_name() -> None:
+    settings = grace.load_experiment("digits")
+    with pytest.raises(grace.GraceError, match="'seed=2' cannot change settings"):
+        grace.run(settings, ["seed=2"])
+    with pytest.raises(grace.GraceError, match="'seed=2' cannot change settings"):
+        grace.Learner.create(settings, ["seed=2"], shape=(1, 8, 8))
