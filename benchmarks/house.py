@@ -18,7 +18,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Measures = dict[str, float | int | str]
 
 _TENSOR = re.compile(r"\bTensor\b")
-_SHAPE = re.compile(r"\(\w+(?:[·*+]\w+)?(?:, ?\w+)*,?\)|\bscalar\b|0-d|of any shape|\b[Ss]hapes?\b")
+_SHAPE = re.compile(
+    r"\(\w+(?:[·*+]\w+)?(?:, ?(?:\w+|…))*,?\)|\bscalar\b|0-d|of any shape|\b[Ss]hapes?\b"
+)
 
 
 def main(roots: list[Path]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grace.data.augmentation import build_augmentation
 from grace.data.batches import (
-    Rows,
+    WantedRows,
     augmented_batches,
     batch_sizes,
     epoch_batches,
@@ -82,7 +82,7 @@ def test_rows_that_processes_take_are_those_of_the_whole(tmp_path: Path, held: s
     data = in_files(data, tmp_path, 8) if held == "files" else data
     augmentation = build_augmentation("cifar", MEAN, STD, 8)
 
-    def batches(rows: Rows | None) -> list[tuple[Tensor, Tensor]]:
+    def batches(rows: WantedRows | None) -> list[tuple[Tensor, Tensor]]:
         return list(epoch_batches(data, 5, seeded(1), augmentation, seeded(2), rows=rows))
 
     whole = batches(None)
@@ -150,7 +150,7 @@ def test_processes_take_images_with_all_their_views(tmp_path: Path, held: str) -
     data = in_files(data, tmp_path, 8) if held == "files" else data
     augmentation = build_augmentation("cifar", MEAN, STD, 8)
 
-    def batches(rows: Rows | None) -> list[tuple[Tensor, Tensor]]:
+    def batches(rows: WantedRows | None) -> list[tuple[Tensor, Tensor]]:
         found = epoch_batches(data, 5, seeded(1), augmentation, seeded(2), rows=rows, views=2)
         return list(found)
 

@@ -1,4 +1,4 @@
-"""Names of augmentations, and of the operations from which one's own list is made. Torch-free."""
+"""Names of augmentations and of the operations of a list. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
 
 AugmentationName = Literal["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
-"""Augmentations with a name of their own."""
+"""Names of whole augmentations."""
 
 
 @final
 @dataclass(frozen=True)
 class Parameter:
-    """The one number that an operation in a list takes: ``name: value``."""
+    """The number that an operation takes in a list: ``name: value``."""
 
     meaning: str
     low: float
@@ -49,10 +49,10 @@ def split_operation(text: str) -> tuple[str, float | None]:
         text: ``name`` or ``name:number``.
 
     Returns:
-        The name, and the number; none where it is left to the operation.
+        The name, and the number; ``None`` without one.
 
     Raises:
-        ValueError: there is no such operation, or its number is outside its range.
+        GraceError: if there is no such operation, or its number is outside its range.
     """
     name, colon, written = (part.strip() for part in text.partition(":"))
     if name not in OPERATIONS:
@@ -80,7 +80,7 @@ def split_operation(text: str) -> tuple[str, float | None]:
 
 
 def _checked(value: object) -> str | tuple[str, ...]:
-    """Return a name as it is, and a list as operations in one way of writing."""
+    """Return a name unchanged, or a list of operations in one spelling."""
     names = get_args(AugmentationName)
     if isinstance(value, str):
         if value in OPERATIONS and value not in names:
@@ -125,5 +125,5 @@ AugmentationSetting = Annotated[AugmentationName | tuple[str, ...], BeforeValida
 
 
 def crops_at_random(setting: str | tuple[str, ...]) -> bool:
-    """Tell whether images are cut to random boxes first, from files at full resolution."""
+    """Return True if a random resized crop comes first; it is done while decoding files."""
     return setting == "imagenet" or (isinstance(setting, tuple) and setting[0] == "resized_crop")

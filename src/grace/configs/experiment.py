@@ -13,23 +13,32 @@ from grace.text.refusals import GraceError
 
 
 class DataSettings(Settings):
-    """Which images, and how they are augmented."""
+    """The images, their split into training and test, and their augmentation."""
 
     source: str = Field(
         "digits",
         description="digits, cifar10, cifar100, imagenet100, or folder (a directory of images)",
     )
     root: str | None = Field(
-        None, description="directory of the files; cifar10 and cifar100 download into it"
+        None, description="directory of the files; cifar10 and cifar100 are downloaded into it"
     )
     image_size: int | None = Field(
-        None, ge=8, description="side in pixels to which images are resized; none keeps the size"
+        None,
+        ge=8,
+        description="side in pixels to which images are resized. Higher: more detail, slower "
+        "training; none: the size does not change",
     )
-    channels: Literal[1, 3] | None = Field(None, description="force grey or colour images")
+    channels: Literal[1, 3] | None = Field(
+        None, description="1: grey images; 3: colour images; none: as they are"
+    )
     classes: tuple[str, ...] | None = Field(
-        None, description="use only these classes (names), or the first N sorted with max_classes"
+        None,
+        description="use only these classes (names); none: all, or the first N sorted ones with "
+        "max_classes",
     )
-    max_classes: int | None = Field(None, ge=2, description="use only the first N sorted classes")
+    max_classes: int | None = Field(
+        None, ge=2, description="use only the first N classes, sorted by name"
+    )
     max_train_per_class: int | None = Field(
         None, ge=1, description="use only the first N training images of each class"
     )
@@ -37,7 +46,11 @@ class DataSettings(Settings):
         None, ge=1, description="use only the first N test images of each class"
     )
     test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="share held out, stratified, where there is no test split"
+        0.2,
+        gt=0,
+        lt=1,
+        description="share of each class held out for testing if there is no test split. "
+        "Higher: fewer training images, more exact accuracies",
     )
     split_seed: int = Field(0, ge=0, description="seed of that held-out split")
     class_list: Literal["icarl", "sorted"] = Field(
@@ -46,30 +59,42 @@ class DataSettings(Settings):
     )
     augmentation: AugmentationSetting = Field(
         "none",
-        description="shift: 1-pixel shifts; cifar: crop with padding of an eighth of the "
-        "side (4 at 32 pixels), flip, brightness 63/255; "
-        "imagenet: random resized crop and flip; autoaugment: cifar, then the CIFAR-10 policy and "
-        "cutout; randaugment: crop, flip, two random operations; or a list of operations, "
-        "such as [crop, flip, cutout]",
+        description="none; shift: shifts by 1 pixel; cifar: crop with a border of an eighth of "
+        "the side (4 at 32 pixels), flip, brightness 63/255; imagenet: random "
+        "resized crop and flip; autoaugment: cifar, then the CIFAR-10 policy and "
+        "cutout; randaugment: crop, flip, two random operations; or a list of "
+        "operations, such as [crop, flip, cutout]",
     )
     streaming: bool | Literal["auto"] = Field(
-        "auto", description="decode images from disk as needed instead of holding them in memory"
+        "auto",
+        description="true: decode images from disk when they are needed; false: hold them in "
+        "memory; auto: stream more than 4 GiB",
     )
-    skip_unreadable: bool = Field(False, description="leave unreadable images out, counting them")
+    skip_unreadable: bool = Field(
+        False, description="true: leave out unreadable images and count them; false: refuse them"
+    )
     skip_duplicates: bool = Field(
-        False, description="drop training images that are also test images instead of refusing"
+        False,
+        description="true: leave out training images that are also test images; false: refuse them",
     )
 
 
 class ScenarioSettings(Settings):
-    """How classes arrive."""
+    """Order of the classes, and their division into tasks."""
 
     base: int = Field(
-        0, ge=0, description="classes in the first task; 0 means as many as increment"
+        0,
+        ge=0,
+        description="classes in the first task; 0: as many as increment. Higher: a better first "
+        "backbone, fewer later tasks",
     )
-    increment: int = Field(10, ge=1, description="new classes in each later task")
+    increment: int = Field(
+        10, ge=1, description="new classes in each later task. Higher: fewer tasks, less forgetting"
+    )
     class_order: tuple[int, ...] | None = Field(
-        None, description="explicit permutation of the labels instead of the seeded one"
+        None,
+        description="permutation of the labels in which classes arrive; none: drawn with "
+        "seeds.class_order",
     )
 
     @model_validator(mode="after")
@@ -80,25 +105,34 @@ class ScenarioSettings(Settings):
 
 
 class MemorySettings(Settings):
-    """How many images of old classes are kept."""
+    """Number of stored images of old classes."""
 
     size: int | None = Field(
         2000,
         ge=0,
-        description="exemplars in all; each class gets size // classes; none: what max_mb leaves",
+        description="exemplars in all; each class keeps size // classes. More: less forgetting, "
+        "longer phases, a larger learner; 0: no memory; none: as many as max_mb "
+        "allows",
     )
     per_class: int | None = Field(
-        None, ge=1, description="keep this many of each class instead of sharing size"
+        None,
+        ge=1,
+        description="exemplars of each class, in place of size // classes; the memory then "
+        "grows with every class",
     )
     validation: int = Field(
-        0, ge=0, description="images of each class that are held out for good, to judge updates"
+        0,
+        ge=0,
+        description="images of each class held out for good, to test updates. More: more exact "
+        "tests, fewer training images",
     )
     max_mb: float | None = Field(
         None,
         gt=0,
         le=1e9,
-        description="ceiling on the saved learner in megabytes (10⁶ bytes): weights, method state "
-        "and all kept images; none sets no ceiling",
+        description="ceiling on the saved learner in megabytes (10⁶ bytes): weights, method "
+        "state and exemplars. Lower: fewer exemplars and backbones; none: no "
+        "ceiling",
     )
 
     @model_validator(mode="after")
@@ -109,23 +143,25 @@ class MemorySettings(Settings):
 
 
 class BackboneSettings(Settings):
-    """Image → feature vector."""
+    """The network that maps images to feature vectors."""
 
     name: str = Field(
         "resnet32",
-        description="resnet20, resnet32, resnet44, resnet56 (CIFAR form), resnet18, resnet34, "
-        "resnet50 (torchvision), or timm/<model>",
+        description="resnet20, resnet32, resnet44, resnet56 (for small images), resnet18, "
+        "resnet34, resnet50 (torchvision), or timm/<model>",
     )
     stem: Literal["conv7", "conv3", "cifar"] = Field(
         "conv7",
-        description="torchvision ResNets: 7×7 stride 2 with pooling, 3×3 stride 1 with pooling, "
-        "or 3×3 stride 1 without pooling",
+        description="torchvision ResNets: conv7: 7×7 stride 2 with pooling; conv3: 3×3 stride 1 "
+        "with pooling; cifar: 3×3 stride 1 without pooling. Less stride and "
+        "pooling: for smaller images, and slower",
     )
     weights: str = Field(
         "none",
-        description="what every fresh backbone of a run starts from. none: a random draw; timm: "
-        "pre-trained weights from timm's hub, those of the tag in backbone.name, such as "
-        "timm/resnet18.a1_in1k; a path ending in .safetensors: the weights in that file",
+        description="first weights of every fresh backbone. none: a random draw; timm: "
+        "pre-trained weights from timm's hub, those of the tag in backbone.name, "
+        "such as timm/resnet18.a1_in1k; a path ending in .safetensors: the weights "
+        "in that file",
     )
 
     _later: ClassVar[frozenset[str]] = frozenset({"weights"})
@@ -153,32 +189,44 @@ class BackboneSettings(Settings):
 
 
 class SeedSettings(Settings):
-    """Four seeds that can be set apart; ``seed=N`` on the command line sets all four."""
+    """The four seeds of a run; ``seed=N`` on the command line sets all four."""
 
-    class_order: int = Field(1993, ge=0, description="permutation of the classes")
-    initialisation: int = Field(1, ge=0, description="weights of fresh modules")
-    data: int = Field(1, ge=0, description="order and augmentation of the images")
+    class_order: int = Field(1993, ge=0, description="seed of the permutation of the classes")
+    initialisation: int = Field(1, ge=0, description="seed of the weights of fresh modules")
+    data: int = Field(1, ge=0, description="seed of the order and augmentation of images")
     exemplars: int = Field(
         1,
         ge=0,
-        description="random choices about exemplars; herding makes none",
+        description="seed of random choices of exemplars; herding makes none",
     )
 
 
 class EngineSettings(Settings):
-    """How the work is carried out; none of it changes what is computed beyond rounding."""
+    """Device, precision and speed; results change by rounding only."""
 
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where tensors live")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device of the computations; auto: cuda if there is one"
+    )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",
-        description="autocast type of training; all else stays float32",
+        description="number format of forward passes in training; everything else is float32. "
+        "bfloat16 and float16: faster on GPUs, less exact",
     )
-    channels_last: bool = Field(True, description="memory layout of images and weights")
+    channels_last: bool = Field(
+        True, description="memory layout of images and weights; true is usually faster"
+    )
     compile: bool | Literal["auto"] = Field(
-        "auto", description="compile steps; auto: where the phase is long enough to repay it"
+        "auto",
+        description="compile training steps; auto: only phases long enough to save more time "
+        "than that takes",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads; none leaves torch's choice")
-    eval_batch_size: int = Field(128, ge=1, description="images per batch when only evaluating")
+    threads: int | None = Field(None, ge=1, description="CPU threads; none: torch's choice")
+    eval_batch_size: int = Field(
+        128,
+        ge=1,
+        description="images per batch in passes without training. More: faster on GPUs, more "
+        "memory",
+    )
 
 
 class ExperimentSettings(Settings):
@@ -197,7 +245,7 @@ class ExperimentSettings(Settings):
     @field_validator("method", mode="before")
     @classmethod
     def _method_is_here(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
-        """Say clearly that a saved learner's or a record's method is not installed here."""
+        """Refuse the method of a saved learner or record that is not installed here."""
         name = value.get("name") if isinstance(value, Mapping) else None
         if isinstance(name, str) and name not in METHOD_SETTINGS:
             raise GraceError(why_unknown(name))

@@ -1,4 +1,4 @@
-"""Recipes: how one phase is optimised."""
+"""Recipes: optimiser and learning-rate schedule of a phase."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -12,22 +12,25 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Group(Settings):
-    """How the parameters of one group differ from the rest of a recipe."""
+    """Values of one parameter group that differ from the rest of the recipe."""
 
     lr_factor: float = Field(
-        1.0, ge=0, description="factor on the learning rate; 0 lets nothing of the group learn"
+        1.0,
+        ge=0,
+        description="factor on the learning rate. Lower: the group learns more slowly; 0: it "
+        "does not change",
     )
     weight_decay: float | None = Field(
-        None, ge=0, description="weight decay of the group; none takes the recipe's"
+        None, ge=0, description="weight decay of the group; none: the recipe's"
     )
 
 
 class Recipe(Settings):
     """Optimiser and learning-rate schedule of one phase.
 
-    The schedule is stepped once per epoch, at its end: a milestone of 60 means that epochs 0 to 59
-    run at the first rate. ``cosine`` falls from ``lr`` to ``min_lr`` over ``epochs``. Warm-up
-    replaces the first rates of any schedule and moves none of the later ones.
+    The rate changes at the end of an epoch: with a milestone of 60, epochs 0 to 59 run at the first
+    rate. ``cosine`` falls from ``lr`` to ``min_lr`` over ``epochs``. Warm-up replaces the first
+    rates of any schedule; later rates do not change.
     """
 
     _later: ClassVar[frozenset[str]] = frozenset(
@@ -37,53 +40,94 @@ class Recipe(Settings):
         }
     )  # fmt: skip
 
-    epochs: int = Field(ge=1, le=1_000_000, description="passes over the phase's data")
-    batch_size: int = Field(128, ge=1, description="images per step; the last batch may be smaller")
-    lr: float = Field(0.1, gt=0, description="learning rate at the start")
+    epochs: int = Field(
+        ge=1,
+        le=1_000_000,
+        description="passes over the phase's images. More: longer training and a closer fit",
+    )
+    batch_size: int = Field(
+        128,
+        ge=1,
+        description="images per step; the last batch may be smaller. More: fewer steps, "
+        "smoother gradients, more memory",
+    )
+    lr: float = Field(
+        0.1,
+        gt=0,
+        description="learning rate at the start. Higher: faster, and unstable above some value",
+    )
     momentum: float = Field(
-        0.9, ge=0, lt=1, description="momentum of sgd, not Nesterov; adam has none"
+        0.9,
+        ge=0,
+        lt=1,
+        description="momentum of sgd, not Nesterov; adam has none. Higher: smoother and longer "
+        "steps",
     )
     weight_decay: float = Field(
-        2e-4, ge=0, description="L2 penalty on every parameter, batch norm and biases included"
+        2e-4,
+        ge=0,
+        description="L2 penalty on every parameter, batch norm and biases included. Higher: "
+        "smaller weights, less overfitting",
     )
     schedule: Literal["multistep", "cosine", "constant"] = Field(
-        "multistep", description="how the learning rate falls"
+        "multistep", description="how the learning rate falls: in steps, as a cosine, or not at all"
     )
     milestones: tuple[int, ...] = Field(
-        (), description="epochs after which a multistep schedule multiplies lr by decay"
+        (),
+        description="epochs after which a multistep schedule multiplies the learning rate by "
+        "decay. Later: more epochs at a high rate",
     )
-    decay: float = Field(0.1, gt=0, le=1, description="factor at each milestone")
+    decay: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="factor at each milestone. Lower: smaller rates after it; 1: no change",
+    )
 
     optimiser: Literal["sgd", "adam", "adamw"] = Field(
         "sgd",
-        description="sgd with momentum; adam, with weight_decay as an L2 penalty; adamw, which "
+        description="sgd: with momentum; adam: with weight_decay as an L2 penalty; adamw: "
         "shrinks weights apart from the gradient",
     )
     betas: tuple[Share, Share] = Field(
         (0.9, 0.999),
-        description="Adam's decay of the mean and of the squared gradient: nearer to 1 remembers "
-        "longer",
+        description="Adam's decay of the mean gradient and of the mean squared gradient. Closer "
+        "to 1: longer averages",
     )
-    min_lr: float = Field(0.0, ge=0, description="learning rate that a cosine schedule falls to")
+    min_lr: float = Field(
+        0.0,
+        ge=0,
+        description="learning rate at the end of a cosine schedule. Higher: the last epochs "
+        "change more",
+    )
     warmup_epochs: int = Field(
-        0, ge=0, description="epochs that rise linearly from warmup_lr to lr; more start gentler"
+        0,
+        ge=0,
+        description="epochs in which the rate rises linearly from warmup_lr to lr. More: a "
+        "slower start; 0: no warm-up",
     )
-    warmup_lr: float = Field(0.0, ge=0, description="learning rate of the first epoch of warm-up")
+    warmup_lr: float = Field(
+        0.0, ge=0, description="learning rate of the first epoch of warm-up. Lower: a slower start"
+    )
     clip_norm: float | None = Field(
         None,
         gt=0,
-        description="longest gradient of all parameters together, longer ones are scaled to it; "
-        "none scales none",
+        description="longest gradient of all parameters together; a longer one is scaled down "
+        "to it. Lower: smaller steps after outliers; none: no limit",
     )
     decays_vectors: bool = Field(
-        True, description="let weight decay act on biases and batch norm too; false spares them"
+        True,
+        description="true: weight decay acts on biases and batch norm too; false: on weights of "
+        "layers only",
     )
     drop_last: bool = Field(
         False,
-        description="leave out the last batch of an epoch where it is smaller than the others",
+        description="true: skip the last batch of an epoch if it is smaller than the others",
     )
     groups: dict[str, Group] = Field(
-        {}, description="groups of parameters, by the names the method gives them, that differ"
+        {},
+        description="groups of parameters with values of their own, by the names that the "
+        "method gives them",
     )
 
     @model_validator(mode="after")
@@ -121,20 +165,20 @@ class Recipe(Settings):
 
 
 def multistep(epochs: int, *milestones: int, weight_decay: float = 2e-4) -> Recipe:
-    """Build a recipe at lr 0.1 that is divided by ten at each milestone (epochs)."""
+    """Make a recipe with lr 0.1, divided by ten at each milestone (an epoch)."""
     return Recipe(epochs=epochs, milestones=milestones, weight_decay=weight_decay)
 
 
 def first_task() -> Recipe:
-    """Build the recipe most methods share for their first task (200 epochs, wd 5e-4)."""
+    """Make the first task's recipe of most methods (200 epochs, weight decay 5e-4)."""
     return multistep(200, 60, 120, 170, weight_decay=5e-4)
 
 
 def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
-    """Fill the settings that ``given`` leaves out from ``default``.
+    """Complete a partly given recipe from a default.
 
-    Milestones belong to a number of epochs: where only the epochs change, the default's milestones
-    keep their share of them; another schedule than multistep has none. Only cosine has a floor.
+    If only the epochs change, the default's milestones are scaled with them; schedules other than
+    multistep have no milestones. Only cosine has a ``min_lr``.
     """
     recipe = {**default.model_dump(), **given}
     if recipe["schedule"] != "cosine" and "min_lr" not in given:
@@ -147,6 +191,12 @@ def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
 
 
 def scaled(milestones: Sequence[int], epochs: int, new_epochs: int) -> tuple[int, ...]:
-    """Move milestones to the same shares of another number of epochs."""
+    """Scale milestones to another number of epochs.
+
+    Args:
+        milestones: epochs, increasing.
+        epochs: that they belong to.
+        new_epochs: the new number of epochs.
+    """
     places = {round(milestone / epochs * new_epochs) for milestone in milestones}
     return tuple(sorted(place for place in places if 0 < place < new_epochs))

@@ -13,7 +13,7 @@ class _Complete:
 
 
 class Settings(BaseModel):
-    """Frozen settings whose fields state meaning, range and the paper's symbol."""
+    """Base of all settings: frozen; each field states meaning, range and the paper's symbol."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -23,8 +23,8 @@ class Settings(BaseModel):
     """Names of fields that an earlier version did not have.
 
     A dump leaves them out while they have their default, so that it equals the earlier version's
-    dump byte for byte: fingerprints and saved learners stay what they were. A model's own names
-    come on top of those of the models that it extends.
+    dump byte for byte and fingerprints and saved learners do not change. A subclass adds its names
+    to those of its base classes.
     """
 
     @override
@@ -35,7 +35,7 @@ class Settings(BaseModel):
         assert not unknown, f"{cls.__name__} has no fields {sorted(unknown)}"
 
     def complete_dump(self) -> dict[str, Any]:
-        """Return every setting as JSON can hold it, those that ``model_dump`` leaves out too."""
+        """Return every setting as JSON values, including those that ``model_dump`` leaves out."""
         return self.model_dump(mode="json", context=_Complete)
 
     @model_serializer(mode="wrap")
@@ -53,10 +53,10 @@ class Settings(BaseModel):
         return values
 
     def _with_departures(self, name: str, dumped: Any) -> Any:  # noqa: ANN401 - any setting
-        """Put back what a section leaves out where this model would fill in something else.
+        """Add settings of a section that were left out, if reading would fill in other values.
 
-        A section that is given in part is completed from the section's default in this model, which
-        need not have the default of the section's own model.
+        A partly given section is completed from this model's default for the section, which may
+        differ from the default of the section's own model.
         """
         section, usual = getattr(self, name), _default(type(self), name)
         if not isinstance(section, Settings) or type(section) is not type(usual):

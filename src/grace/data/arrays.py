@@ -1,4 +1,4 @@
-"""Sources that come as arrays: choosing, resizing, and making a dataset of them."""
+"""Data sets that come as arrays: choose classes and images, resize them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from grace.data.selection import (
 @final
 @dataclass(frozen=True, kw_only=True)
 class RawDataset:
-    """A source as it is: pixels (N, C, H, W) uint8 and labels (N,) int64 of both splits."""
+    """A whole data set: pixels (N, C, H, W) uint8 and labels (N,) int64 of both splits."""
 
     name: str
     train: tuple[Tensor, Tensor]
@@ -32,7 +32,7 @@ class RawDataset:
 
 
 def load_digits(settings: DataSettings) -> Dataset:
-    """Load scikit-learn's digits: 1,797 grey images of 8×8 pixels, inside the package.
+    """Load scikit-learn's digits: 1,797 grey images of 8×8 pixels; nothing is downloaded.
 
     Levels 0..16 become 0..255; a stratified share is held out; the normalisation constants are
     those of the training pixels.
@@ -57,7 +57,7 @@ def load_digits(settings: DataSettings) -> Dataset:
 def finish(
     raw: RawDataset, settings: DataSettings, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Dataset:
-    """Apply the settings' choices to a named benchmark.
+    """Make a dataset of the classes, images and sizes that the settings choose.
 
     Test images that are also training images are counted in the notes, and left out of the
     training images with ``skip_duplicates``.
@@ -92,10 +92,10 @@ def finish(
 
 
 def for_channels(constants: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Fit constants of one or three channels to another number of channels.
+    """Convert normalisation constants between one and three channels.
 
-    Grey from colour weighs them as luma does (exact for the mean, close for the deviation); colour
-    from grey repeats them.
+    To grey, they are weighted as luma is (exact for the mean, close for the deviation); to colour,
+    they are repeated.
     """
     if len(constants) == channels:
         return constants
@@ -115,7 +115,16 @@ def to_channels(pixels: Tensor, channels: Literal[1, 3]) -> Tensor:
 
 
 def resized(pixels: Tensor, size: int, at_once: int = 4096) -> Tensor:
-    """Resize square images (N, C, H, H) uint8 to side ``size``, bilinear with antialiasing."""
+    """Resize square images to side ``size``, bilinear with antialiasing.
+
+    Args:
+        pixels: (N, C, H, H) uint8.
+        size: side of the result in pixels.
+        at_once: images resized together. More: faster, more memory.
+
+    Returns:
+        (N, C, size, size) uint8.
+    """
     if pixels.shape[2:] == (size, size):
         return pixels
     out = torch.empty((*pixels.shape[:2], size, size), dtype=torch.uint8)

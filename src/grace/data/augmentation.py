@@ -1,4 +1,4 @@
-"""A list of batched operations with one draw per image, and the normalisation at its end.
+"""Augmentation: a list of batched operations, then normalisation.
 
 Shapes: B images in a batch, C channels, H×W pixels, K uniform draws per image.
 
@@ -6,10 +6,10 @@ Departures from the torchvision pipelines of the published protocols (docs/data.
 
 1. Crop, flip, brightness and cutout equal torchvision's to the grey level (brightness truncates to
    whole levels as PIL does); only the random numbers differ.
-2. A random resized crop is not rounded to whole grey levels (below one level of difference).
-3. Images held in memory have been cut to a square of the final size before, so the crop box is
-   drawn inside that square and the test transform only normalises; images streamed from files are
-   cropped at full resolution (``files.FileImages``).
+2. A random resized crop is not rounded to whole grey levels (a difference below one level).
+3. Images in memory were cut to a square of the final size before: the crop box is drawn inside that
+   square, and the test transform only normalises. Images streamed from files are cropped at full
+   resolution (``files.FileImages``).
 4. AutoAugment and RandAugment take torchvision's operations for tensors, not PIL's, which shear
    about another point and interpolate otherwise (``image_changes``).
 """
@@ -37,10 +37,10 @@ from grace.data.operations import (
 @final
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """A training transform and its test transform; made by ``build_augmentation``.
+    """The training transform and the test transform; made by ``build_augmentation``.
 
-    Every image consumes ``num_draws`` uniform numbers of its own: those of the first operation,
-    then those of the second, and so on.
+    Every image uses ``num_draws`` uniform numbers of its own: those of the first operation, then
+    those of the second, and so on.
     """
 
     scale: Tensor
@@ -48,7 +48,7 @@ class Augmentation:
     shift: Tensor
     """(C, 1, 1) summand, -mean / std."""
     operations: tuple[Operation, ...] = ()
-    """What happens to training images, in this order, before they are normalised."""
+    """Operations on training images, in this order, before normalisation."""
 
     @property
     def num_draws(self) -> int:
@@ -57,12 +57,12 @@ class Augmentation:
 
     @property
     def crops_at_random(self) -> bool:
-        """The list begins with a random resized crop, which may be done while decoding files."""
+        """True if the first operation is a random resized crop, done while decoding files."""
         return bool(self.operations) and isinstance(self.operations[0], RandomResizedCrop)
 
     @property
     def plans_on_cpu(self) -> bool:
-        """Draws are best given on the CPU, where the images are sorted by what happens to them."""
+        """True if draws should be on the CPU, where images are grouped by their operation."""
         return any(operation.plans_on_cpu for operation in self.operations)
 
     def to(self, device: torch.device) -> "Augmentation":
@@ -78,7 +78,7 @@ class Augmentation:
 
         Args:
             images: (B, C, H, W) uint8, or float levels 0..255.
-            channels_last: give the result channels-last strides.
+            channels_last: the result has channels-last strides.
 
         Returns:
             (B, C, H, W) float32.
@@ -91,7 +91,7 @@ class Augmentation:
         Args:
             images: (B, C, H, W) uint8.
             draws: (B, K) uniform numbers in [0, 1), on the images' device or on the CPU
-                (``plans_on_cpu`` tells which is faster).
+                (``plans_on_cpu`` says which is faster).
             channels_last: give the result channels-last strides.
 
         Returns:
@@ -100,7 +100,7 @@ class Augmentation:
         return self._augmented(images, draws, 0, channels_last)
 
     def finish(self, images: Tensor, draws: Tensor, channels_last: bool = False) -> Tensor:
-        """Do all but the first operation, the random resized crop, and normalise.
+        """Apply all operations but the first, a random resized crop, and normalise.
 
         Args:
             images: (B, C, H, W) uint8, cropped already.
@@ -114,7 +114,7 @@ class Augmentation:
         return self._augmented(images, draws, 1, channels_last)
 
     def _augmented(self, images: Tensor, draws: Tensor, first: int, channels_last: bool) -> Tensor:
-        """Do the operations from number ``first`` on, and normalise."""
+        """Apply the operations from number ``first`` on, and normalise."""
         assert draws.shape == (len(images), self.num_draws)
         ends = list(accumulate(operation.num_draws for operation in self.operations))
         last = len(self.operations)
@@ -144,10 +144,10 @@ class Augmentation:
 
 
 def _as_float(images: Tensor, channels_last: bool) -> Tensor:
-    """Copy to float32 in the wanted memory layout.
+    """Copy to float32 in the given memory layout.
 
-    The layout changes before the type does: four times fewer bytes move, and the large float
-    tensor is allocated only once.
+    The layout changes before the type: four times fewer bytes move, and the large float tensor is
+    allocated only once.
     """
     if channels_last:
         images = torch.stack(images.unbind(dim=1), dim=3).permute(0, 3, 1, 2)
@@ -217,7 +217,7 @@ def build_operations(name: AugmentationSetting, size: int) -> tuple[Operation, .
 
 
 def _operation(name: str, number: float | None, size: int) -> Operation:
-    """Make one operation; a number that is none is the published one, at this size."""
+    """Make one operation; without a number, the published one at this size."""
     match name:
         case "crop":
             # The published 4 pixels at 32: on smaller images they would cut half the object away.

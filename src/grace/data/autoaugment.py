@@ -1,12 +1,13 @@
-"""Random choices among image changes: AutoAugment, RandAugment, and one change by itself.
+"""Random image changes: AutoAugment, RandAugment, and single changes.
 
 Shapes: B images in a batch, C channels, H×W pixels.
 
-Departures from ``torchvision.transforms``: a choice is drawn for every image of the batch, where
+Departures from ``torchvision.transforms``: a choice is drawn for every image of the batch, while
 torchvision draws one per call; a change of probability 0 never happens (in torchvision, once in 2²⁴
 images).
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -68,13 +69,46 @@ RANDAUGMENT_CHANGES: tuple[str, ...] = (
 """The fourteen changes among which RandAugment chooses (arXiv 1909.13719, section 3)."""
 
 
+class PlannedChanges(Operation):
+    """Applies random changes to each image; subclasses choose them from its draws."""
+
+    plans_on_cpu: ClassVar[bool] = True
+    num_changes: int
+    """Changes per image, one after another."""
+    fill: int
+    """Grey level 0..255 of pixels from outside the image."""
+
+    @abstractmethod
+    def plan(
+        self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
+    ) -> list[Change | None]:
+        """Choose one change of every image.
+
+        Args:
+            rows: the draws of each image.
+            which: number of the change, from 0.
+            height: of the images in pixels.
+            width: of the images in pixels.
+
+        Returns:
+            A change for each image; ``None``: it does not change.
+        """
+
+    @override
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        images, rows = whole_levels(images), draws.tolist()
+        for which in range(self.num_changes):
+            images = change_images(images, self.plan(rows, which, *images.shape[2:]), self.fill)
+        return images
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class AutoAugment(Operation):
-    """Gives each image one of the sub-policies: two changes, each with a probability of its own.
+class AutoAugment(PlannedChanges):
+    """Applies one random sub-policy to each image: two changes, each with its probability.
 
-    Draws: sub-policy, whether the first change happens, whether the second does, sign of the first
-    magnitude, sign of the second.
+    Draws: sub-policy, first change yes or no, second change yes or no, sign of the first magnitude,
+    sign of the second.
 
     Source:
         Cubuk et al., arXiv 1805.09501; ``torchvision.transforms.AutoAugment``.
@@ -83,24 +117,14 @@ class AutoAugment(Operation):
     policy: tuple[tuple[Step, Step], ...] = CIFAR10_POLICY
     fill: int = 128
     """Grey level 0..255 of pixels from outside the image."""
-    plans_on_cpu: ClassVar[bool] = True
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 5
+    num_changes = 2
+    num_draws = 5
 
     @override
-    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        images, rows = whole_levels(images), draws.tolist()
-        for which in (0, 1):
-            images = change_images(images, self.plan(rows, which, *images.shape[2:]), self.fill)
-        return images
-
     def plan(
         self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
     ) -> list[Change | None]:
-        """Choose the first (0) or second (1) change of every image from its five draws."""
         bins = magnitude_bins(10, height, width)
         changes: list[Change | None] = []
         for row in rows:
@@ -112,22 +136,21 @@ class AutoAugment(Operation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RandAugment(Operation):
-    """Gives each image some changes drawn with replacement, all of one magnitude.
+class RandAugment(PlannedChanges):
+    """Applies some random changes of one magnitude to each image, drawn with replacement.
 
-    Draws: for every change which one, and the sign of its magnitude.
+    Draws: for each of them the change, and the sign of its magnitude.
 
     Source:
         Cubuk et al., arXiv 1909.13719; ``torchvision.transforms.RandAugment``.
     """
 
     num_changes: int = 2
-    """Changes per image, at least 1; more make images harder to recognise."""
+    """Changes per image, at least 1. More: images are harder to recognise."""
     magnitude: int = 9
-    """Bin 0..30 of the magnitude (``magnitude_bins(31, …)``); more changes images further."""
+    """Bin 0..30 of the magnitude (``magnitude_bins(31, …)``). Higher: images change more."""
     fill: int = 0
     """Grey level 0..255 of pixels from outside the image."""
-    plans_on_cpu: ClassVar[bool] = True
 
     @property
     @override
@@ -135,16 +158,9 @@ class RandAugment(Operation):
         return 2 * self.num_changes
 
     @override
-    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        images, rows = whole_levels(images), draws.tolist()
-        for which in range(self.num_changes):
-            images = change_images(images, self.plan(rows, which, *images.shape[2:]), self.fill)
-        return images
-
     def plan(
         self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
     ) -> list[Change | None]:
-        """Choose the change number ``which`` of every image from its draws."""
         bins = magnitude_bins(31, height, width)
         changes: list[Change | None] = []
         for row in rows:
@@ -158,19 +174,20 @@ class RandAugment(Operation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RandomMagnitude(Operation):
-    """Makes one change of a random magnitude: all bins up to a largest are equally likely.
+class RandomMagnitude(PlannedChanges):
+    """Applies one change of a random magnitude: all bins up to the largest are equally likely.
 
-    Draws: bin, and the sign where the change has one.
+    Draws: bin, and the sign if the change has one.
     """
 
     name: str
     """One of the changes that have a magnitude (``magnitude_bins``)."""
     largest: int = 9
-    """Largest bin 1..9 (``magnitude_bins(10, …)``); more changes images further."""
+    """Largest bin 1..9 (``magnitude_bins(10, …)``). Higher: images change more."""
     fill: int = 128
     """Grey level 0..255 of pixels from outside the image."""
-    plans_on_cpu: ClassVar[bool] = True
+
+    num_changes = 1
 
     @property
     @override
@@ -178,40 +195,39 @@ class RandomMagnitude(Operation):
         return 1 + is_signed(self.name)
 
     @override
-    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        images = whole_levels(images)
-        bins = magnitude_bins(10, *images.shape[2:])[self.name]
-        changes = [
-            (self.name, _signed(self.name, bins[_choice(row[0], self.largest + 1)], row[-1]))
-            for row in draws.tolist()
+    def plan(
+        self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
+    ) -> list[Change | None]:
+        bins = magnitude_bins(10, height, width)[self.name]
+        count = self.largest + 1
+        return [
+            (self.name, _signed(self.name, bins[_choice(row[0], count)], row[-1])) for row in rows
         ]
-        return change_images(images, changes, self.fill)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RandomShare(Operation):
-    """Makes one change that has no magnitude in a share of the images. Draws: whether."""
+class RandomShare(PlannedChanges):
+    """Applies one change without a magnitude to a share of the images. Draws: yes or no."""
 
     name: str
     """``autocontrast``, ``equalize`` or ``invert``."""
     share: float = 0.5
-    """Share of the images in (0, 1]; more leaves fewer as they are."""
-    plans_on_cpu: ClassVar[bool] = True
+    """Share of the images in (0, 1]. Higher: more images change."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 1
+    num_changes = 1
+    num_draws = 1
+    fill = 0
 
     @override
-    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        changes = [(self.name, 0.0) if row[0] < self.share else None for row in draws.tolist()]
-        return change_images(whole_levels(images), changes, 0)
+    def plan(
+        self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
+    ) -> list[Change | None]:
+        return [(self.name, 0.0) if row[0] < self.share else None for row in rows]
 
 
 def _choice(draw: float, count: int) -> int:
-    """Turn a uniform number in [0, 1) into a place 0..count-1."""
+    """Turn a uniform number in [0, 1) into an index 0..count-1."""
     return min(int(draw * count), count - 1)
 
 

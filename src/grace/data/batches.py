@@ -1,4 +1,4 @@
-"""Batches of augmented images: permutation and draws once per epoch, then batched tensor work.
+"""Batches of augmented images; all random numbers of an epoch are drawn at its start.
 
 Shapes: N images, B of them in a batch, C channels, H×W pixels, K draws per image.
 """
@@ -17,8 +17,8 @@ from grace.data.images import CroppableImages, LabelledImages, TensorImages
 
 _CPU = torch.device("cpu")
 
-Share = Callable[[int], slice]
-"""Which rows of a batch of so many images are wanted."""
+WantedRows = Callable[[int], slice]
+"""Maps the number of images of a batch to the rows that are wanted."""
 
 
 def epoch_batches(
@@ -30,13 +30,13 @@ def epoch_batches(
     *,
     device: torch.device = _CPU,
     channels_last: bool = False,
-    rows: Share | None = None,
+    rows: WantedRows | None = None,
     views: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of uniformly shuffled, augmented batches; the last one may be smaller.
 
-    A last batch of a single image joins the one before it; ``batch_sizes`` tells their sizes.
-    With V views every image is augmented V times, and its V rows follow each other.
+    A last batch of a single image joins the one before it; see ``batch_sizes``. With V views every
+    image is augmented V times, and its V rows follow each other.
 
     Args:
         data: N images; in memory on ``device`` for speed (``data.to(device)``), or in files.
@@ -47,8 +47,8 @@ def epoch_batches(
             the epoch takes rows n·V to n·V + V - 1, however the epoch is cut into batches.
         device: where batches are made and given.
         channels_last: give images channels-last strides.
-        rows: of each batch, the images wanted, where other processes see to the others; none wants
-            all. Draws are made for all images: they are the same whoever takes which.
+        rows: the images of each batch that this process computes; ``None``: all. Draws are made for
+            all images, so that they do not depend on the rows.
         views: augmented versions V of each image, at least 1. ``batch_size`` and ``rows`` count
             images, so a batch has V times as many rows.
 
@@ -77,7 +77,19 @@ def augmented_batches(
     device: torch.device = _CPU,
     channels_last: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the images augmented once, in dataset order; arguments as ``epoch_batches``."""
+    """Yield all images in dataset order, each augmented once.
+
+    Args:
+        data: N images.
+        batch_size: images per batch, at least 1; the last one may be smaller.
+        augmentation: training transform.
+        augment_generator: CPU generator of the (N, K) draws.
+        device: where batches are made and given.
+        channels_last: images have channels-last strides.
+
+    Yields:
+        Images (B, C, H, W) float32 and class indices (B,) int64, both on ``device``.
+    """
     order = torch.arange(len(data))
     drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
     sizes = batch_sizes(len(data), batch_size)
@@ -115,10 +127,10 @@ def ordered_batches(
 
 
 def batch_sizes(num_images: int, batch_size: int) -> list[int]:
-    """Say how many images each batch has; a single image left over joins the batch before it.
+    """Return the number of images of each batch; a single last image joins the batch before it.
 
-    Batch norm cannot estimate a variance from one value, which is what one image leaves of a
-    network whose last map is a single pixel.
+    Batch norm cannot estimate a variance from one value, which is all that one image gives if a
+    network's last map is a single pixel.
     """
     assert batch_size >= 1
     full, left = divmod(num_images, batch_size)
@@ -127,8 +139,8 @@ def batch_sizes(num_images: int, batch_size: int) -> list[int]:
     return [*[batch_size] * full, *([left] if left else [])]
 
 
-def _wanted(sizes: Sequence[int], rows: Share) -> tuple[Tensor, list[int]]:
-    """Places in the epoch of every batch's wanted rows, and how many each batch has of them."""
+def _wanted(sizes: Sequence[int], rows: WantedRows) -> tuple[Tensor, list[int]]:
+    """Return the wanted rows' places in the epoch, and their number in each batch."""
     ends = accumulate(sizes)
     found = [range(end - size, end)[rows(size)] for size, end in zip(sizes, ends, strict=True)]
     places = torch.tensor([place for part in found for place in part], dtype=torch.int64)
@@ -175,7 +187,7 @@ def _augmented(
 
 
 def _repeated(values: Tensor, views: int) -> Tensor:
-    """Repeat each entry so often in a row, without a copy where that is once."""
+    """Repeat each entry ``views`` times in a row; no copy for one view."""
     return values if views == 1 else values.repeat_interleave(views, dim=0)
 
 
@@ -187,7 +199,7 @@ def _batches(
     finish: Callable[[Tensor, int, int], Tensor],
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut an epoch into pieces, make each, and hand it out batch by batch."""
+    """Compute an epoch piece by piece, and yield it batch by batch."""
     labels = data.labels[order].to(device)
     in_memory = isinstance(data.images, TensorImages)
     ends = list(accumulate(sizes))
@@ -205,7 +217,7 @@ def _batches(
 
 
 def _batches_at_once(data: LabelledImages, batch_size: int, values: int = 400_000) -> int:
-    """Transform this many batches together: small ones cost more to dispatch than to compute.
+    """Return how many batches to transform together: small ones cost more to start than to compute.
 
     ``values`` pixels in float32 still fit the cache of a CPU core (1.6 MB).
     """
@@ -239,13 +251,13 @@ def _prefetched(
 
 
 def _places(data: LabelledImages, order: Tensor) -> Tensor:
-    """Move the order to the pixels once, instead of one piece at a time."""
+    """Move the order to the pixels' device once, not piece by piece."""
     images = data.images
     return order.to(images.pixels.device) if isinstance(images, TensorImages) else order
 
 
 def _moved(pixels: Tensor, device: torch.device) -> Tensor:
-    """Bring pixels to the device, through pinned memory where that lets the copy overlap."""
+    """Move pixels to the device, through pinned memory to a GPU, so that the copy overlaps."""
     if device.type == "cuda" and pixels.device.type == "cpu":
         return pixels.pin_memory().to(device, non_blocking=True)
     return pixels.to(device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @final
 class CropDraws:
-    """Layout of the columns of uniform numbers one random resized crop is made from."""
+    """Layout of the uniform numbers that one random resized crop uses."""
 
     tries = 10
     """Attempts at a box that fits, before the fallback (torchvision's)."""
@@ -21,7 +21,7 @@ class CropDraws:
 
 
 def crop_boxes(draws: Tensor, height: int, width: int) -> Tensor:
-    """Turn uniform draws into boxes distributed as those of torchvision's RandomResizedCrop.
+    """Compute crop boxes from uniform draws, distributed as in torchvision's RandomResizedCrop.
 
     Area ``a = HW · U[0.08, 1]``, ratio ``r = exp U[log 3/4, log 4/3]``, ``w = round √(a r)``,
     ``h = round √(a / r)``; the first of ten tries that fits in the image is placed uniformly. If
@@ -61,7 +61,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
 
     ``out = A_y · image · A_xᵀ`` with interpolation matrices per image, so the crop comes before the
     resize exactly as in torchvision; PIL and torchvision round the result to whole grey levels,
-    this does not (difference below one level).
+    this function does not (a difference below one level).
 
     Args:
         images: (B, C, H, W) uint8 or float.
@@ -81,7 +81,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 
 def _interpolation(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:
-    """Weights (B, S, source) of a triangle filter over the pixels start .. start + length - 1."""
+    """Return weights (B, S, source) of a triangle filter over pixels start..start + length - 1."""
     start, length = start[:, None, None], length[:, None, None]
     scale = length / size
     pixel = torch.arange(source, device=start.device) + 0.5

@@ -26,12 +26,12 @@ Change = tuple[str, float]
 
 
 def change_images(images: Tensor, changes: Sequence[Change | None], fill: int) -> Tensor:
-    """Change every image in its own way, one kind of change after the other.
+    """Apply a change to each image; images with the same change are computed together.
 
     Args:
         images: (B, C, H, W) uint8.
-        changes: what happens to each of the B images; none leaves it as it is.
-        fill: grey level 0..255 of pixels that a geometric change brings in from outside.
+        changes: one for each of the B images; ``None``: it does not change.
+        fill: grey level 0..255 of pixels from outside the image.
 
     Returns:
         (B, C, H, W) uint8.
@@ -63,8 +63,8 @@ def magnitude_bins(num_bins: int, height: int, width: int) -> Mapping[str, tuple
     Returns:
         By name: shears as a slope 0..0.3; translations in pixels, 0..150/331 of the side; rotations
         in degrees 0..30; brightness, colour, contrast and sharpness as m = 0..0.9, where the factor
-        is 1 ± m; posterize as bits that remain 8..4; solarize as the level from which on pixels are
-        inverted 255..0.
+        is 1 ± m; posterize as remaining bits 8..4; solarize as the level from which pixels are
+        inverted, 255..0.
     """
 
     def even(first: float, last: float) -> tuple[float, ...]:
@@ -87,15 +87,21 @@ def magnitude_bins(num_bins: int, height: int, width: int) -> Mapping[str, tuple
 
 
 def is_signed(name: str) -> bool:
-    """Tell whether half of the images get the magnitude with a minus sign."""
+    """Return True if half of the images get the magnitude with a minus sign."""
     return name not in ("posterize", "solarize", "autocontrast", "equalize", "invert", "identity")
 
 
 def source_matrix(name: str, magnitude: float, height: int, width: int) -> list[float]:
-    """Give the affine map from a pixel of the result to its source, about the image's centre.
+    """Return the affine map from pixels of the result to pixels of the source.
 
-    Shears are about the top left corner; translations are cut to whole pixels; positive rotations
-    are counter-clockwise.
+    Coordinates are relative to the image's centre. Shears keep the top left corner; translations
+    are truncated to whole pixels; positive rotations are counter-clockwise.
+
+    Args:
+        name: ``shear_x``, ``shear_y``, ``translate_x``, ``translate_y`` or ``rotate``.
+        magnitude: slope, pixels or degrees.
+        height: of the images in pixels.
+        width: of the images in pixels.
 
     Returns:
         Six numbers a, b, c, d, e, f of ``x' = a·x + b·y + c``, ``y' = d·x + e·y + f`` in pixels.
@@ -118,9 +124,9 @@ def source_matrix(name: str, magnitude: float, height: int, width: int) -> list[
 def _source_pixels(
     name: str, magnitude: float, height: int, width: int, device: torch.device
 ) -> Tensor:
-    """Number (H·W,) of the source pixel of every result pixel; H·W where that lies outside.
+    """Return the source pixel's number (H·W,) for every result pixel; H·W if it is outside.
 
-    Magnitudes come from bins, so there are few such tables, and they are kept.
+    Magnitudes come from bins, so there are few such tables, and they are cached.
     """
     theta = torch.tensor(source_matrix(name, magnitude, height, width)).view(2, 3)
     x = torch.linspace(-width * 0.5 + 0.5, width * 0.5 - 0.5, width).expand(height, width)
@@ -158,11 +164,11 @@ def move_pixels(name: str, images: Tensor, magnitudes: Sequence[float], fill: in
 
 
 def blend(images: Tensor, others: Tensor, magnitudes: Sequence[float]) -> Tensor:
-    """Move images away from others or towards them: ``f·x + (1 - f)·y`` with ``f = 1 + m``.
+    """Blend images with others: ``f·x + (1 - f)·y`` with ``f = 1 + m``.
 
     Args:
         images: (M, C, H, W) uint8 or whole float levels x.
-        others: what broadcasts to that, y; float32 levels.
+        others: y, float32 levels that broadcast to (M, C, H, W).
         magnitudes: M numbers m in [-1, 1]; -1 gives the others, 0 the images.
 
     Returns:
@@ -250,7 +256,7 @@ def _identity(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tenso
 
 
 def _per_image(values: Sequence[int], images: Tensor) -> Tensor:
-    """Levels (M, 1, 1, 1) uint8 on the images' device."""
+    """Return one level per image, (M, 1, 1, 1) uint8, on the images' device."""
     levels = torch.tensor(values, dtype=torch.uint8)[:, None, None, None]
     return on_device(levels, images.device)
 

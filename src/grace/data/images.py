@@ -17,7 +17,7 @@ from grace.text.refusals import GraceError
 
 
 class Images(ABC):
-    """An ordered collection of images that can be gathered by index."""
+    """An ordered collection of N images that are read by index."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Images(ABC):
 
     @abstractmethod
     def to(self, device: torch.device) -> "Images":
-        """Return the same images with pixels in memory on ``device``; files stay where they are."""
+        """Return the same images with pixels in memory on ``device``; files are not loaded."""
 
     @property
     @abstractmethod
@@ -46,7 +46,7 @@ class Images(ABC):
         """Bytes of the raw pixels, N·C·H·W."""
 
     def digest(self) -> bytes:
-        """SHA-256 of shape and pixels: equal for equal images."""
+        """Return the SHA-256 of shape and pixels: equal for equal images."""
         digest = hashlib.sha256(repr((len(self), self.shape)).encode())
         for start in range(0, len(self), 1000):
             places = torch.arange(start, min(start + 1000, len(self)))
@@ -55,7 +55,7 @@ class Images(ABC):
 
 
 class CroppableImages(Images):
-    """Images larger than what ``gather`` gives, which can be cropped at full resolution."""
+    """Images that are stored larger than ``gather`` gives them, and can be cropped at full size."""
 
     @abstractmethod
     def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class LabelledImages:
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """A named source's train and test images with original labels and class names.
+    """The training and test images of a data set, with original labels and class names.
 
     ``mean`` and ``std`` are the normalisation constants of its pixels scaled to [0, 1], one per
     channel; they belong to a learner trained on it.
@@ -149,4 +149,4 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     notes: Sequence[str] = ()
-    """What the reader should know about loading, e.g. "12 test images are also training images"."""
+    """Remarks on loading, e.g. "12 test images are also training images"."""

@@ -17,7 +17,7 @@ from grace.data.images import CroppableImages, Images, LabelledImages, TensorIma
 
 @final
 class JoinedImages(CroppableImages):
-    """Collections of one image shape behind each other, some of which live in files.
+    """Several collections of one image shape, one after another; some may be files.
 
     Args:
         parts: non-empty collections, in order.
@@ -69,8 +69,7 @@ class JoinedImages(CroppableImages):
 
     @override
     def to(self, device: torch.device) -> "JoinedImages":
-        # What is gathered comes from files, through the CPU: exemplars on a GPU would be fetched
-        # back for every batch.
+        # Files are read through the CPU: exemplars on a GPU would be copied back for every batch.
         return self
 
     @property
@@ -79,7 +78,7 @@ class JoinedImages(CroppableImages):
         return sum(part.num_bytes for part in self._parts)
 
     def _owners(self, indices: Tensor) -> Tensor:
-        """Return which part (B,) each index falls into."""
+        """Return the part (B,) that each index belongs to."""
         return torch.searchsorted(self._ends, indices, right=True)
 
     def _collect(self, indices: Tensor, take: Callable[[Images, Tensor, Tensor], Tensor]) -> Tensor:
@@ -95,7 +94,7 @@ class JoinedImages(CroppableImages):
 
 
 def join(parts: Sequence[Images]) -> Images:
-    """Put collections of one image shape behind each other; empty ones may have any shape.
+    """Join collections of one image shape in order; empty ones may have any shape.
 
     Images in memory stay one tensor, on the device of the first part.
     """
@@ -109,7 +108,7 @@ def join(parts: Sequence[Images]) -> Images:
 
 
 def concatenate(parts: Sequence[LabelledImages]) -> LabelledImages:
-    """Put labelled images behind each other, e.g. a task's images and then the exemplars.
+    """Join labelled images in order, e.g. a task's images and then the exemplars.
 
     Args:
         parts: at least one collection; all non-empty ones have the same image shape.

@@ -1,4 +1,4 @@
-"""Exemplar memory: herding, quotas, nearest class means, and the kept images themselves.
+"""Exemplar memory: herding, quotas, nearest class means, and the stored images.
 
 Shapes: N images of one class, d feature width, B test images, K classes.
 """
@@ -30,7 +30,7 @@ def normalise_features(features: Tensor) -> Tensor:
 
 
 def herd(features: Tensor, count: int) -> Tensor:
-    """Choose the images whose running mean stays closest to the class mean.
+    """Herding: choose images whose running mean stays closest to the class mean.
 
     With ``v_i`` the normalised features, ``μ`` their plain mean (not re-normalised) and ``S`` the
     sum of those picked so far, pick k is ``argmin_i ‖μ - (S + v_i) / k‖₂`` over the images left;
@@ -38,7 +38,7 @@ def herd(features: Tensor, count: int) -> Tensor:
 
     Args:
         features: (N, d) features of all images of one class, in dataset order.
-        count: images wanted, at least 0; a class with fewer gives all it has.
+        count: images to choose, at least 0; a class with fewer gives all it has.
 
     Returns:
         (min(count, N),) int64 indices in the order picked, on the features' device.
@@ -62,7 +62,7 @@ def herd(features: Tensor, count: int) -> Tensor:
 
 
 def class_mean(features: Tensor) -> Tensor:
-    """Mean of the normalised features of a class's exemplars, re-normalised to unit length.
+    """Average the normalised features of a class's exemplars, scaled to unit length again.
 
     Args:
         features: (N, d) features of the stored exemplars, N at least 1.
@@ -95,12 +95,12 @@ def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
 
 
 def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> int:
-    """Exemplars each class may keep: ``memory_size // num_classes`` (M // K), or a fixed number.
+    """Return the exemplars per class: ``memory_size // num_classes`` (M // K), or a fixed number.
 
-    The remainder is not handed out. Size 0 means no memory and gives 0.
+    The remainder is not distributed. Size 0 means no memory and gives 0.
 
     Args:
-        memory_size: exemplars in all (M), at least 0.
+        memory_size: exemplars in all (M), at least 0. More: less forgetting, longer phases.
         num_classes: classes seen (K), at least 1.
         per_class: fixed number per class, which replaces the shared size.
 
@@ -123,7 +123,7 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
 @final
 @dataclass(frozen=True)
 class Room:
-    """Bytes that a learner's ceiling leaves to weights, method state and exemplars together.
+    """The bytes of a learner's ceiling, for weights, method state and exemplars together.
 
     Args:
         num_bytes: bytes in all.
@@ -134,32 +134,32 @@ class Room:
     image_bytes: int
 
     def quota(self, num_classes: int, weight_bytes: int) -> int:
-        """Exemplars of each of ``num_classes`` classes beside so many bytes of weights and state.
+        """Return the exemplars per class that fit beside weights and method state.
 
-        ``(room - weights) // (classes · image)``, and 0 where the weights alone are too large.
+        ``(room - weights) // (classes · image)``, and 0 if the weights alone are too large.
         """
         return max(0, self.num_bytes - weight_bytes) // (num_classes * self.image_bytes)
 
 
 @final
 class ExemplarMemory:
-    """The kept images of seen classes, per class index and in herding order.
+    """The stored images of seen classes, per class index and in herding order.
 
-    Images are kept as they are (uint8, on the CPU), so a saved learner can be updated elsewhere.
+    Pixels are stored without loss (uint8, on the CPU), so that a saved learner can be updated on
+    another machine.
 
     Args:
         settings: size, or a fixed number per class.
-        keep_all: keep every image, as joint training does; nothing is ever reduced, and images in
-            files stay there.
+        keep_all: keep every image, as joint training does; images in files are not copied.
     """
 
     def __init__(self, settings: MemorySettings, keep_all: bool = False) -> None:
         self.settings = settings
         self.keep_all = keep_all
         self.original_counts: dict[int, int] = {}
-        """Training images ever seen, per class index (not only those kept)."""
+        """Number of training images seen, per class index (not only the stored ones)."""
         self.room: Room | None = None
-        """What a ceiling on the learner's bytes leaves; none without a ceiling."""
+        """Bytes under the learner's ceiling; ``None`` without a ceiling."""
         self._images: dict[int, Images] = {}
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class ExemplarMemory:
         return sum(len(images) for images in self._images.values())
 
     def copy(self) -> "ExemplarMemory":
-        """Return a memory of the same images that can change on its own; no pixel is copied."""
+        """Return an independent memory of the same images; no pixel is copied."""
         twin = ExemplarMemory(self.settings, self.keep_all)
         twin.original_counts = dict(self.original_counts)
         twin.room = self.room
@@ -190,7 +190,7 @@ class ExemplarMemory:
         return sum(images.num_bytes for images in self._images.values())
 
     def quota(self, num_classes: int, weight_bytes: int = 0) -> int:
-        """Exemplars each class may keep after ``num_classes`` classes; see ``quota``.
+        """Return the exemplars per class after ``num_classes`` classes; see ``quota``.
 
         Under a ceiling they also fit beside ``weight_bytes`` of weights and method state.
         """
@@ -203,19 +203,19 @@ class ExemplarMemory:
         return min(wanted, self.room.quota(num_classes, weight_bytes))
 
     def record_originals(self, labels: Tensor) -> None:
-        """Count training images (N,) by class index into ``original_counts``."""
+        """Add training images with labels (N,) to ``original_counts``."""
         for index, count in enumerate(torch.bincount(labels).tolist()):
             if count:
                 self.original_counts[index] = self.original_counts.get(index, 0) + count
 
     def reduce(self, quota: int) -> None:
-        """Let each class keep the first ``quota`` exemplars of its stored order."""
+        """Keep the first ``quota`` exemplars of each class, in its stored order."""
         for index, images in self._images.items():
             if len(images) > quota:
                 self._images[index] = images.subset(torch.arange(quota))
 
     def store(self, class_index: int, images: Images, order: Tensor) -> None:
-        """Keep images of a class, in place of those it had.
+        """Replace the exemplars of a class.
 
         Args:
             class_index: position of the class in the class order.
@@ -230,7 +230,7 @@ class ExemplarMemory:
             self._images[class_index] = TensorImages(images.gather(order))
 
     def keep(self, data: LabelledImages) -> None:
-        """Take all images into a memory that keeps everything."""
+        """Add all images to a memory that keeps everything."""
         present = sorted(set(data.labels.tolist()))
         data = concatenate([self.data(), data])
         for index in present:
@@ -238,12 +238,12 @@ class ExemplarMemory:
             self.store(index, images, torch.arange(len(images)))
 
     def restore(self, images: Mapping[int, Images], original_counts: Mapping[int, int]) -> None:
-        """Hold what another memory held: its images per class, and how many there ever were."""
+        """Replace the content by saved images per class and saved counts of training images."""
         self._images = dict(images)
         self.original_counts = dict(original_counts)
 
     def forget(self, class_index: int) -> None:
-        """Let a class's exemplars go, and the number of its images."""
+        """Delete a class's exemplars and the count of its images."""
         self._images.pop(class_index, None)
         self.original_counts.pop(class_index, None)
 
@@ -254,7 +254,7 @@ class ExemplarMemory:
     def data(self) -> LabelledImages:
         """Return all exemplars class by class, each in herding order.
 
-        An empty memory gives no images of shape (0, 0, 0), which may follow images of any shape.
+        An empty memory gives 0 images of shape (0, 0, 0), which can be joined to any others.
         """
         images = [self._images[index] for index in self.classes]
         counts = torch.tensor([len(part) for part in images], dtype=torch.int64)

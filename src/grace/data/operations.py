@@ -2,9 +2,9 @@
 
 Shapes: B images in a batch, C channels, H×W pixels, K uniform draws per image.
 
-An operation is a small frozen object. It states how many uniform numbers each image needs
-(``num_draws``) and is called with the images and these numbers, so it holds no random state: equal
-draws give equal images, in every batch and on every device.
+An operation is a small frozen object. ``num_draws`` is the number of uniform numbers that it needs
+per image. It is called with the images and these numbers and holds no random state: equal draws
+give equal images, in every batch and on every device.
 """
 
 from abc import ABC, abstractmethod
@@ -20,14 +20,14 @@ from grace.data.crops import CropDraws, crop_boxes, resized_crop
 
 
 class Operation(ABC):
-    """One random change of a batch of images."""
+    """A random change of a batch of images."""
 
     takes_levels: ClassVar[bool] = False
-    """Changes float levels in place. At the end of a list such an operation gets the floats that
-    are normalised next, which saves the way back to uint8."""
+    """True if it changes float levels in place. At the end of a list it gets floats, which saves a
+    conversion to uint8 before they are normalised."""
     plans_on_cpu: ClassVar[bool] = False
-    """Decides on the CPU which image gets what. Draws on a GPU would have to come back first, and
-    the CPU would wait for them."""
+    """True if it decides on the CPU which image gets which change. With draws on a GPU, the CPU
+    would have to wait."""
 
     @property
     @abstractmethod
@@ -36,7 +36,7 @@ class Operation(ABC):
 
     @abstractmethod
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Change every image by its own draws.
+        """Change each image by its own draws.
 
         Args:
             images: (B, C, H, W) uint8, or float levels 0..255.
@@ -48,14 +48,14 @@ class Operation(ABC):
 
 
 def on_device(values: Tensor, device: torch.device) -> Tensor:
-    """Move small numbers to a device; the CPU does not wait for a GPU to be done with its work."""
+    """Move a small tensor of any shape to a device, without waiting for work on a GPU."""
     if device.type == "cuda" and values.device.type == "cpu":
         return values.contiguous().pin_memory().to(device, non_blocking=True)
     return values.to(device)
 
 
 def whole_levels(images: Tensor) -> Tensor:
-    """Return images as uint8; float levels 0..255 are rounded."""
+    """Return images (B, C, H, W) as uint8; float levels 0..255 are rounded."""
     return images.round().to(torch.uint8) if images.is_floating_point() else images
 
 
@@ -100,7 +100,7 @@ def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def cut_out(images: Tensor, rows: Tensor, columns: Tensor, side: int) -> Tensor:
-    """Blacken a square of each image; its parts outside the image are lost.
+    """Blacken a square of each image; parts of it outside the image have no effect.
 
     The square covers the rows ``y - side // 2`` to ``y - side // 2 + side - 1``, and the columns
     likewise.
@@ -127,18 +127,15 @@ def cut_out(images: Tensor, rows: Tensor, columns: Tensor, side: int) -> Tensor:
 @final
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop(Operation):
-    """Crops a window of the image's own size out of the image with a black border.
+    """Shifts each image: crops a window of its own size out of the image with a black border.
 
     Draws: row, column; every window is equally likely.
     """
 
     padding: int
-    """Width of the border in pixels, at least 1; more moves the object further, even partly out."""
+    """Width of the border in pixels, at least 1. Higher: larger shifts, objects may be cut off."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 2
+    num_draws = 2
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -150,12 +147,9 @@ class RandomCrop(Operation):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RandomFlip(Operation):
-    """Mirrors half of the images left to right. Draws: whether."""
+    """Mirrors half of the images left to right. Draws: yes or no."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 1
+    num_draws = 1
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -168,13 +162,10 @@ class RandomBrightness(Operation):
     """Multiplies the grey levels of each image by a factor U[1 - b, 1 + b]. Draws: the factor."""
 
     change: float
-    """Largest relative change b in (0, 1]; more makes images darker and more overexposed."""
+    """Largest relative change b in (0, 1]. Higher: images get darker and brighter."""
     takes_levels: ClassVar[bool] = True
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 1
+    num_draws = 1
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -194,12 +185,9 @@ class Cutout(Operation):
     """
 
     side: int
-    """Side of the square in pixels, at least 1; more hides more of the object."""
+    """Side of the square in pixels, at least 1. Higher: more of the object is hidden."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return 2
+    num_draws = 2
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -215,17 +203,14 @@ class Cutout(Operation):
 class RandomResizedCrop(Operation):
     """Cuts a box of random area and shape and resizes it to a square of float levels.
 
-    At the head of a list it is done while files are decoded (``files.FileImages``), and then at
+    As the first operation of a list it is done while files are decoded (``files.FileImages``), at
     full resolution. Draws: those of ``crops.CropDraws``.
     """
 
     size: int
     """Side of the result in pixels."""
 
-    @property
-    @override
-    def num_draws(self) -> int:
-        return CropDraws.num_draws
+    num_draws = CropDraws.num_draws
 
     @override
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scenario: how the classes of a dataset arrive as tasks.
+"""Scenario: the classes of a data set, divided into tasks.
 
 Shapes: N images of a task.
 """
@@ -18,8 +18,8 @@ from grace.text.refusals import GraceError
 def class_order(num_classes: int, seed: int) -> list[int]:
     """Draw the permutation of the labels in which classes arrive.
 
-    ``RandomState(seed).permutation(num_classes)``: the field's protocol, 1993 by default; NumPy's
-    global generator is not touched.
+    ``RandomState(seed).permutation(num_classes)``, as in the published protocols, with seed 1993.
+    NumPy's global generator is not used.
 
     Args:
         num_classes: number of labels, at least 1.
@@ -41,7 +41,7 @@ def task_sizes(num_classes: int, base: int, increment: int) -> list[int]:
     Args:
         num_classes: number of classes in all.
         base: classes in the first task; 0 means ``increment``.
-        increment: classes in each later task, at least 1.
+        increment: classes in each later task, at least 1. Higher: fewer tasks.
 
     Returns:
         Number of new classes per task; they sum to ``num_classes``.
@@ -118,6 +118,11 @@ class Task:
     def num_remembered(self) -> int:
         """Classes seen that were not forgotten: K in the quota M // K and all other formulas."""
         return self.num_classes - len(self.forgotten)
+
+    @property
+    def remembered_classes(self) -> list[int]:
+        """Class indices seen that were not forgotten, ascending."""
+        return [index for index in range(self.num_classes) if index not in self.forgotten]
 
     @property
     def present_classes(self) -> list[int]:

@@ -23,8 +23,7 @@ def refuse_other_settings(
 ) -> None:
     """Refuse settings and versions that are not those of the first process.
 
-    Where the files lie, whether they are held in memory and the number of threads may differ from
-    machine to machine.
+    The folder of the files, streaming and the number of threads may differ between machines.
 
     Args:
         settings: of this process.

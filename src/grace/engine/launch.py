@@ -10,7 +10,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True)
 class Launch:
-    """How this process was started.
+    """The place of this process among all.
 
     Args:
         rank: this process among all, from 0.

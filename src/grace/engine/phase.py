@@ -29,7 +29,7 @@ class Part:
     Args:
         module: called with the outputs that it reads; gives a tensor or a tuple.
         reads: ``"images"`` or names of parts that stand before this one.
-        trains: whether all of its parameters train, or the names of those that do.
+        trains: True if all of its parameters train, False if none, or the names of those that do.
         mode: of batch norm and dropout; ``None``: train if anything in it trains, else eval.
         group: the recipe's parameter group that its parameters belong to.
     """
@@ -316,4 +316,4 @@ class GradientSweep:
 
 
 Work = Phase | Rounds | Sweep | GradientSweep
-"""What a method yields."""
+"""The types that a method yields."""

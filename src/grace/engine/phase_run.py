@@ -180,7 +180,7 @@ def snapshot(runs: Sequence[PhaseRun], epochs: int, started: float) -> Snapshot:
 
 
 def restored(runs: Sequence[PhaseRun], saved: Snapshot) -> int:
-    """Put phases back as a snapshot says; return the epochs that are done, 0 if none fits."""
+    """Set phases to the state of a snapshot; return its epochs, or 0 if it does not fit."""
     own = [saved]
     if len(runs) > 1:
         own = [

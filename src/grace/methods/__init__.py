@@ -1,1 +1,1 @@
-"""One file per method, each read like its paper's algorithm."""
+"""The methods: one file each, which reads like its paper's algorithm, and the steps they share."""

@@ -3,20 +3,20 @@
 Where this departs from the paper (Wang et al., ICLR 2023) or fills its gaps:
 
 1. This is BEEF without compression, one backbone more per task, as its authors released it.
-2. Between tasks the modules are one head over all features, which fusion ends in: to the bit what
-   the modules with their α and β give.
+2. Between tasks the modules are stored as one head over all features, which fusion computes. It
+   gives the same logits, to the bit, as the modules with their α and β.
 3. An old class's bias is the sum over all modules, as its weights are; the released code keeps the
    newest module's alone, which ``old_bias="newest"`` does.
-4. Batch norm of what does not train stays as it is. In the released code it normalises by the
-   batch, and moves, in all backbones but the first, and in the newest while it is fused:
+4. Batch norm of frozen backbones does not change. In the released code it normalises by the batch,
+   and changes, in all backbones but the first, and in the newest while it is fused:
    ``old_batch_norm="train"``.
-5. Energy samples move by the module as it stands, in eval mode, without a copy of it. The loss on
-   them runs it in train mode, so that they count in its running statistics. Old tasks' logits are
-   divided in the classification loss alone.
+5. Energy samples are computed with the present module in eval mode, without a copy of it. Their
+   loss runs it in train mode, so that they count in its running statistics. Old tasks' logits are
+   divided in the classification loss only.
 6. Fusion draws its images of new classes uniformly, as many of each as the old class with the most
    exemplars has.
-7. An old task whose classes are all forgotten has no part in any softmax.
-8. A task without a new class is refused: its module would stand for nothing.
+7. An old task whose classes are all forgotten takes part in no softmax.
+8. A task without a new class is refused: its module would have no class.
 """
 
 from collections.abc import Sequence
@@ -50,10 +50,10 @@ from grace.objectives.energy import module_labels
 
 @final
 class BeefValues(StateValues):
-    """What BEEF knows beside its tensors."""
+    """The values that BEEF saves beside its tensors."""
 
     class_counts: list[int] = Field(default_factory=list)
-    """Classes of every task, and so of every backbone."""
+    """Number of classes of every task, and so of every backbone."""
 
     @override
     def problem(self, num_backbones: int, num_classes: int) -> str | None:
@@ -65,7 +65,7 @@ class BeefValues(StateValues):
 
 @final
 class Beef(Method[BeefSettings]):
-    """A backbone per task and one linear head, whose rows the fusions made."""
+    """One backbone per task, and one linear head whose rows the fusions computed."""
 
     def __init__(
         self, settings: BeefSettings, factory: ModuleFactory, memory: ExemplarMemory
@@ -102,7 +102,7 @@ class Beef(Method[BeefSettings]):
         return Outcome(verdict="grow", reason="beef adds a backbone with every update")
 
     def _module_phase(self, name: str, recipe: Recipe, task: Task, parts: dict[str, Part]) -> Phase:
-        """Train one module alone: a backbone, heads over it, and energies of all classes."""
+        """Make the phase that trains one module: a backbone, its heads, energies of all classes."""
         backbone, *heads = parts
         counts = self.values.class_counts
         labels_of = module_labels(counts, task.num_new_classes)
@@ -120,7 +120,7 @@ class Beef(Method[BeefSettings]):
         )
 
     def _fuse(self, task: Task, new: Backbone, prototypes: Head, classes: Head) -> Steps[Head]:
-        """Train α and β alone, on equally many images of every class: L = CE(z, y) over all."""
+        """Train only α and β, on equally many images of every class: L = CE(z, y) over all."""
         settings, network = self.settings, self.network
         weight, bias = affine(network.head)
         if settings.old_bias == "newest":
@@ -144,13 +144,13 @@ class Beef(Method[BeefSettings]):
         return fused.eval().requires_grad_(False)
 
     def _old_parts(self) -> dict[str, Part]:
-        """Name the old backbones; batch norm of all but the first moves if the settings say so."""
+        """Name the old backbones; the settings may let batch norm of all but the first change."""
         parts = frozen_network(self.network, has_head=False)
         mode = self.settings.old_batch_norm
         return parts | {name: replace(parts[name], mode=mode) for name in list(parts)[1:]}
 
     def _forgotten_tasks(self, task: Task) -> list[int]:
-        """List the old tasks, from 0, of which no class is left."""
+        """List the old tasks, from 0, whose classes are all forgotten."""
         counts = self.values.class_counts
         ends = accumulate(counts)
         spans = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
@@ -158,7 +158,7 @@ class Beef(Method[BeefSettings]):
 
     @override
     def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
-        """Count a step of the samples as two thirds of a training pass."""
+        """Plan the phases; a step of the samples counts as two thirds of a training pass."""
         settings, count = self.settings, coming.num_backbones
         energy = 1 + settings.energy_steps * 2 / 3 if settings.energy_weight else 0
         found = [replace(phase, trained=1 + energy, frozen=0) for phase in super().plan(coming)]

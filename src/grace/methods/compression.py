@@ -1,4 +1,4 @@
-"""Compress: distil a network into one of fewer backbones, as GRACE does."""
+"""Compress: distil a network into one with a backbone less (GRACE)."""
 
 import torch
 
@@ -24,8 +24,15 @@ def compress(
 ) -> Steps[ExpandableNetwork]:
     """Distil the expanded network into one with a backbone less; return it, aligned.
 
-    The student backbone starts as the mean of the mergeable and the provisional one, the mergeable
-    one with ``weight``, or afresh without a weight. Its head starts afresh.
+    The student backbone starts as the weighted mean of the mergeable and the provisional backbone,
+    or as a fresh one. Its head starts fresh.
+
+    Args:
+        method: gives settings, exemplars and fresh modules.
+        task: its images are trained on.
+        expanded: the teacher.
+        weight: of the mergeable backbone, in [0, 1]; ``None``: the student starts fresh. Higher:
+            the student is closer to the mergeable backbone.
     """
     *fixed, mergeable, provisional = expanded.backbones
     if weight is None:
@@ -58,10 +65,20 @@ def distillation_phase(
     num_replaced: int,
     share: float,
 ) -> Phase:
-    """One student backbone replaces the teacher's last ones, all others shared and frozen.
+    """Make the phase that trains one student backbone in place of the teacher's last ones.
 
-    L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper Eq. 11), with λ = ``share``. The teacher's
-    backbones are computed once for both networks.
+    All other backbones are shared and frozen. L_com = λ(α·L_kd + β·L_feat) + (1 − λ)·L_ce (paper
+    Eq. 11), with λ = ``share``. The teacher's backbones are computed once for both networks.
+
+    Args:
+        method: gives settings, exemplars and fresh modules.
+        name: of the phase.
+        task: its images are trained on.
+        teacher: frozen.
+        student: the backbone that trains.
+        head: the student network's head, trained.
+        num_replaced: how many of the teacher's last backbones the student replaces.
+        share: λ in [0, 1]. Higher: the teacher counts more and the labels less.
     """
     settings = method.settings
     parts = frozen_network(teacher, has_head=settings.logit_distillation)

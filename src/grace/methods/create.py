@@ -1,22 +1,22 @@
-"""CREATE: every class has a small auto-encoder, and the best reconstruction wins.
+"""CREATE: each class has a small auto-encoder; the one that reconstructs best is predicted.
 
 Where this departs from the paper (Chen et al., CVPR 2025) and its released code, or fills their
 gaps:
 
-1. All auto-encoders are two tensors and two products instead of one module for each class.
+1. All auto-encoders are two tensors and two matrix products, not one module for each class.
 2. An image without another of its class in the batch adds nothing to L_CR, but counts in its mean.
-   The similarity that is subtracted for stability is the largest of all, that of an image with
-   itself included, as the limit of −95 only matters then; it has no gradient.
-3. Where all scores of an image are equal s is 0, so that ω is 2.
+   For stability the largest similarity is subtracted, that of an image with itself included: only
+   then does the limit of −95 matter. It has no gradient.
+3. If all scores of an image are equal, s is 0 and ω is 2.
 4. The balanced stage takes the stored exemplars of old classes, and as many images of each new one
-   as the old class with most has. Fresh images of old classes are for the update alone. Without
-   exemplars there is nothing to balance: it is left out.
-5. ``balance_batch_norm="train"`` lets the running statistics of the backbone move while its weights
-   stay, as the released code does.
+   as the old class with most has. Fresh images of old classes are used in the update only. The
+   stage is left out without exemplars.
+5. ``balance_batch_norm="train"`` updates the backbone's running statistics but not its weights, as
+   the released code does.
 6. A task without a new class is learnt like any other, all scores being distilled; its balanced
    stage sees the stored exemplars alone.
-7. Forgotten classes have neither scores nor a place among the K classes of L_CR. If no old class
-   is left there is no teacher.
+7. Forgotten classes have no scores and do not count in the K of L_CR. Without old classes that are
+   not forgotten there is no teacher.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ from grace.objectives.distillation import soft_distillation
 
 @final
 class Create(Method[CreateSettings]):
-    """One backbone, and a head of auto-encoders; old ones go on learning."""
+    """One backbone, and a head of auto-encoders; old auto-encoders train further."""
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -77,8 +77,8 @@ class Create(Method[CreateSettings]):
         """L = −mean log p_y + λ·T²·KDsoft(e[:, :K_old], e_teacher, T) + L_CR, p = σ(e) + 1e-10."""
         settings, head = self.settings, self.network.head
         assert isinstance(head, AutoEncoders)
-        live = [index for index in range(task.num_classes) if index not in task.forgotten]
-        compared = torch.tensor(live, device=self.factory.device.torch_device)
+        device = self.factory.device.torch_device
+        compared = torch.tensor(task.remembered_classes, device=device)
 
         def objective(batch: Batch) -> dict[str, Loss]:
             scores, labels = batch["head"], batch.labels
@@ -98,15 +98,15 @@ class Create(Method[CreateSettings]):
             }
             if distils:
                 old_scores, temperature = scores[:, : task.num_old_outputs], settings.temperature
-                kept = soft_distillation(old_scores, batch["old.head"], temperature)
+                value = soft_distillation(old_scores, batch["old.head"], temperature)
                 weight = settings.distillation_weight * temperature**2
-                losses["distillation"] = Loss(kept, weight)
+                losses["distillation"] = Loss(value, weight)
             return losses
 
         return objective
 
     def _update_recipe(self, task: Task) -> Recipe:
-        """Lower the learning rate from the late task on."""
+        """Return the recipe of a later task, with a lower rate from ``late_task`` on."""
         settings, recipe = self.settings, self.settings.update
         if task.number < settings.late_task:
             return recipe
@@ -132,7 +132,7 @@ class Create(Method[CreateSettings]):
 
     @override
     def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
-        """Count the balanced stage as two passes without training: the teacher's and its own."""
+        """Plan the phases; the balanced stage costs two passes without training."""
         plan = super().plan(coming)
         if coming.is_first:
             return plan

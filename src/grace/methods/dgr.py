@@ -48,15 +48,15 @@ from grace.objectives.reweighting import (
 @final
 @dataclass(frozen=True)
 class HeadGradients:
-    """The rule for the head's gradients; all other parameters keep those of L.
+    """The rule that computes the head's gradients; all other parameters keep those of L.
 
-    It asks for the gradients of single losses by the head alone, which need no pass through the
-    backbone. The phase's state holds Φ as ``norms`` (K,), from 0 at its start.
+    It needs the gradients of single losses for the head only, without a pass through the backbone.
+    The phase's state holds Φ as ``norms`` (K,), 0 at the start.
 
     Args:
-        old: indices of the old classes; without any there is nothing to distil.
-        new: indices of the new classes.
-        discount: γ.
+        old: indices of the old classes, shape (K_old,); empty: no distillation.
+        new: indices of the new classes, shape (K_new,).
+        discount: γ. Lower: new rows of the head learn more slowly.
     """
 
     old: Tensor
@@ -64,7 +64,7 @@ class HeadGradients:
     discount: float
 
     def __call__(self, gradients: LossGradients) -> Mapping[str, Tensor]:
-        """Add to Φ; give the gradients of ``head.weight`` and ``head.bias``."""
+        """Add to Φ; return the gradients of ``head.weight`` (K, D) and ``head.bias`` (K,)."""
         head = ("head.weight", "head.bias")
         learns = gradients.of(["classification"], head)
         norms = gradients.state["norms"]
@@ -81,13 +81,13 @@ class HeadGradients:
 @final
 @dataclass(frozen=True)
 class Counts:
-    """What the formulas of a phase count.
+    """Numbers of images and classes in a phase's formulas.
 
     Args:
         present: n_c, images of each class in the phase, (K,).
-        lost: r_c, images that each old class has had and the phase lacks, (K_old,).
-        old: indices of the old classes but the forgotten ones.
-        num_seen: n_seen, images that these have had in all.
+        lost: r_c, images of each old class that were seen and are not in the phase, (K_old,).
+        old: indices of the old classes that are not forgotten.
+        num_seen: n_seen, images that these classes have had in all.
         num_new: n_new, images of the new classes.
     """
 
@@ -100,7 +100,7 @@ class Counts:
 
 @final
 class DGR(Method[DGRSettings]):
-    """One backbone and one growing head; the network of before the task is its teacher."""
+    """One backbone and one growing head; the network from before the task is the teacher."""
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -114,7 +114,7 @@ class DGR(Method[DGRSettings]):
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        """L = CE(z + log π, y) + β·DAKD(z[:, :K_old], z_teacher, T), likewise."""
+        """L = CE(z + log π, y) + β·DAKD(z[:, :K_old], z_teacher, T), with the same rule."""
         teacher = copy_of(self.network)
         self.grow_head(task)
         data = self.with_exemplars(task)
@@ -136,7 +136,7 @@ class DGR(Method[DGRSettings]):
         # This task's images of known classes are among these too.
         originals = self.memory.original_counts
         seen = torch.tensor([originals.get(c, 0) for c in range(num_old)], dtype=torch.int64)
-        old = [index for index in range(num_old) if index not in task.forgotten]
+        old = [index for index in task.remembered_classes if index < num_old]
         lost = (seen - present[:num_old]).clamp_min(0)
         return Counts(present, lost, old, int(seen[old].sum()), int(present[num_old:].sum()))
 
@@ -150,7 +150,7 @@ class DGR(Method[DGRSettings]):
         return objective
 
     def _distillation(self, task: Task, counts: Counts) -> Objective:
-        """Weigh DAKD by β, which has the factor T² where it counts images."""
+        """DAKD with weight β, which has the factor T² if β counts images."""
         settings, device = self.settings, self.factory.device.torch_device
         direction = lost_direction(counts.lost).to(device)
         evenness = lost_evenness(counts.lost[counts.old]).to(device)
@@ -170,7 +170,7 @@ class DGR(Method[DGRSettings]):
         return objective
 
     def _reweighted(self, phase: Phase, task: Task, counts: Counts) -> Phase:
-        """Give a phase the rule, with γ = exp(−share of what was seen before), and Φ = 0."""
+        """Add the rule to a phase, with γ = exp(−share of images seen before) and Φ = 0."""
         share = counts.num_seen / (counts.num_seen + counts.num_new)
         if self.settings.discount_by == "classes":
             share = task.num_old_remembered / task.num_remembered

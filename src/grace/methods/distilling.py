@@ -1,4 +1,4 @@
-"""Update with distillation: one network learns on beside its frozen old self (iCaRL, WA)."""
+"""Update with distillation: one network trains, a frozen copy is its teacher (iCaRL, WA)."""
 
 from typing import Any
 
@@ -25,6 +25,14 @@ def distil_old_self(
 
     L = a·CE(z, y) + b·KDsoft(z[:, :K_old], z_teacher, T), with the two weights as a and b; the
     teacher is a copy of the network from before the task.
+
+    Args:
+        method: its network trains.
+        task: its images are trained on.
+        recipe: of the phase.
+        temperature: T. Higher: small probabilities of the teacher count more.
+        classification_weight: a. Higher: new classes are learnt better.
+        distillation_weight: b. Higher: less is forgotten.
     """
     teacher = copy_of(method.network)
     method.grow_head(task)

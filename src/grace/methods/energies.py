@@ -1,4 +1,4 @@
-"""The objective of one of BEEF's modules: tell classes, and claim what lies beside them as energy.
+"""The objective of one of BEEF's modules: classification, and an energy loss beside it.
 
 Shapes: B images, K classes, R outputs of a module: one for each old task, one for each new class.
 """
@@ -15,22 +15,23 @@ from grace.objectives.classification import cross_entropy
 from grace.objectives.energy import batch_energy, energy_loss, energy_share
 
 Module = Callable[[Tensor, Mode | None], tuple[Tensor, Tensor]]
-"""Gives a module's outputs (B, R) and energies (B, K) for images (B, C, H, W)."""
+"""Maps images (B, C, H, W) to a module's outputs (B, R) and energies (B, K)."""
 
 
 def module_objective(
     settings: BeefSettings, labels_of: Tensor, num_old: int, backbone: str, heads: Sequence[str]
 ) -> Objective:
-    """Make the objective L = CE(z, y) + η·L_en of one module, old classes of a task as one.
+    """Make the objective L = CE(z, y) + η·L_en of one module.
 
-    The logits of old tasks are divided by the alignment.
+    All classes of an old task are one output. The logits of old tasks are divided by the alignment.
 
     Args:
-        settings: η and all about the samples.
-        labels_of: the output that stands for each class, shape (K,).
-        num_old: outputs that stand for old tasks, the first ones.
+        settings: η, and how samples are made.
+        labels_of: the output of each class, shape (K,).
+        num_old: outputs of old tasks, the first ones.
         backbone: name of the part that reads the images.
-        heads: names of those that give the outputs, in order; a part "energy" gives the energies.
+        heads: names of the parts that give the outputs, in order; the part "energy" gives the
+            energies.
     """
     divisor = torch.ones(int(labels_of.max()) + 1, device=labels_of.device)
     divisor[:num_old] = settings.alignment
@@ -55,10 +56,15 @@ def module_objective(
 
 
 def energy_samples(settings: BeefSettings, batch: Batch, module: Module) -> Tensor:
-    """Move images (B, C, H, W) to where a module, as it stands, sees little energy.
+    """Make energy samples: change images (B, C, H, W) so that the module gives them less energy.
 
     x ← x − lr·∇ log Σ_n Σ_k σ([z, e](x_n))_k, and noise, from the batch rotated by 180°; the sum is
     over the whole batch.
+
+    Args:
+        settings: number and size of the steps, and their noise.
+        batch: its images, rotated by 180°, are the start.
+        module: as it stands, in eval mode.
     """
     samples = batch.images.flip(2, 3)
     for _ in range(settings.energy_steps):

@@ -1,15 +1,15 @@
-"""EWC: hold each parameter where it was, as firmly as it is important.
+"""EWC: a penalty holds each parameter near its old value, in proportion to its importance.
 
 Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 
 1. The Fisher information is that of the mean gradient of a batch, squared, at the true labels, in
    train mode on augmented images; the paper's is per image. It is limited to 1e-4, which bounds
    λ·F by 0.1 at λ = 1000.
-2. One importance and one anchor stand for all earlier tasks: importances are averaged by numbers
-   of classes, the anchor is the network as the last task left it. The paper sums a penalty each.
-3. Classes share one growing head, whose old rows are held too. Later tasks compare their own
-   logits only, as Finetune does; a task without a new class has none and is refused.
-4. The pass that estimates the importance moves the running statistics of batch norm.
+2. There is one importance and one anchor for all earlier tasks: importances are averaged by numbers
+   of classes, the anchor is the network after the last task. The paper has a penalty per task.
+3. Classes share one growing head, whose old rows are held too. Later tasks use their own logits
+   only, as Finetune does; a task without a new class has none and is refused.
+4. The pass that estimates the importance changes the running statistics of batch norm.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class EWC(Method[EWCSettings]):
         self, settings: EWCSettings, factory: ModuleFactory, memory: ExemplarMemory
     ) -> None:
         super().__init__(settings, factory, memory)
-        # The anchor needs no keeping: it is the network itself.
+        # The anchor is not saved: it is the network itself.
         self.importance = self.state.tensors_slot(
             "importance", _like_parameters, renamed={"head.0.": "head."}
         )

@@ -7,8 +7,8 @@ Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
 2. The student is reported and chooses the exemplars; with ``herd_with="teacher"`` the boosted
    network chooses them. It is tested beside the student in any case.
 3. The class means of nearest mean of exemplars are the student's.
-4. A classifier that is saved keeps its teacher, which no later task needs, for the sake of that
-   comparison. Under a ceiling on the learner's bytes the teacher goes as soon as it has taught.
+4. The teacher is saved for that comparison, although no later task needs it. Under a ceiling on
+   the learner's bytes it is deleted after Compress.
 5. Batches have 128 images in every protocol; 256 are published for ImageNet-100 B50I10.
 6. A task without a new class is refused: there is nothing to boost.
 """
@@ -38,7 +38,7 @@ from grace.objectives.distillation import balanced_distillation, soft_distillati
 
 @final
 class Foster(Method[FosterSettings]):
-    """One backbone between tasks, the student; ``teacher`` is the network that it learnt from."""
+    """One backbone between tasks, the student; ``teacher`` is the boosted network of two."""
 
     def __init__(
         self, settings: FosterSettings, factory: ModuleFactory, memory: ExemplarMemory
@@ -61,7 +61,7 @@ class Foster(Method[FosterSettings]):
         )
 
     def _boost(self, task: Task) -> Steps[ExpandableNetwork]:
-        """Fit what the frozen old network leaves, with a new backbone that starts as its copy.
+        """Train a new backbone, a copy of the old one, on what the frozen old network gets wrong.
 
         L = CE(z ⊘ w, y) + CE(z_fe, y) + λ_okd·KDsoft(z[:, :K_old], z_old, T): the whole grown head
         learns, and a head over the new features alone; w weighs classes by β₁.
@@ -100,7 +100,7 @@ class Foster(Method[FosterSettings]):
         return ExpandableNetwork([*old.backbones, new], head)
 
     def _compress(self, task: Task, boosted: ExpandableNetwork) -> Steps[ExpandableNetwork]:
-        """Distil the boosted network into a student that starts as the old one; no hard labels.
+        """Distil the boosted network into a student that starts as the old one; without labels.
 
         L = −Σ_c q_c · log σ(z_S/T)_c with q ∝ w ⊙ σ(z_T/T), where w weighs classes by β₂.
         """
@@ -137,11 +137,11 @@ class Foster(Method[FosterSettings]):
             self.teacher.value = None
 
     def _class_weights(self, task: Task, data: LabelledImages, beta: float) -> Tensor:
-        """Weights w (K,) of a phase's classes; the forgotten ones, without images, have 1."""
+        """Return the weights w (K,) of a phase's classes; forgotten ones have 1."""
         counts = torch.bincount(data.labels, minlength=task.num_classes)
-        live = [index for index in range(task.num_classes) if index not in task.forgotten]
+        remembered = task.remembered_classes
         weights = torch.ones(task.num_classes)
-        weights[live] = effective_number_weights(counts[live], beta)
+        weights[remembered] = effective_number_weights(counts[remembered], beta)
         return weights.to(self.factory.device.torch_device)
 
     @override

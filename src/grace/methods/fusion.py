@@ -1,4 +1,4 @@
-"""Fusion: the newest module beside the old ones, as BEEF calibrates it.
+"""Fusion: BEEF calibrates the newest module beside the old ones.
 
 Shapes: B images, K classes of which K_old are old, d features of each backbone, D of all.
 """
@@ -16,13 +16,13 @@ from grace.objectives.energy import Affine, fused_rows
 
 @final
 class Fusion(nn.Module):
-    """All modules as one head, features (B, d) of each → logits (B, K), in which α and β train.
+    """One head for all modules: features (B, d) of each → logits (B, K); only α and β train.
 
     Args:
-        old: weight and bias of the old classes over the old features.
-        prototypes: the newest module's head for old tasks, trained.
-        new: its head for new classes, trained.
-        tasks: each old class's task, from 0, shape (K_old,).
+        old: weight (K_old, D) and bias (K_old,) of the old classes over the old features.
+        prototypes: the newest module's trained head for old tasks.
+        new: its trained head for new classes.
+        tasks: task of each old class, from 0, shape (K_old,).
         forgotten: classes whose logits are masked.
     """
 
@@ -49,5 +49,5 @@ class Fusion(nn.Module):
 
 
 def affine(head: Head) -> Affine:
-    """Return weight and bias of a linear head, without gradients."""
+    """Return weight (K, D) and bias (K,) of a linear head, without gradients."""
     return head.get_parameter("weight").detach(), head.get_parameter("bias").detach()

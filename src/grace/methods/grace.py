@@ -9,8 +9,8 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
 4. The student's batch-norm statistics and head start afresh.
 5. λ = K_old/K (the paper: "ratio of old to new"), T = 2 (not in the paper), and n_new, n_old are
    floored to whole images.
-6. Saturation drops singular values up to 1e-5 and takes them from the Gram matrix; ``"current"``
-   passes the images through the test transform in fixed order, on which the paper is silent.
+6. Singular values come from the Gram matrix, and those up to 1e-5 are dropped; ``"current"`` uses
+   the test transform and a fixed order of images. The paper is silent on all of this.
 7. The projection of feature distillation starts like a head; the paper does not say how.
 8. Without a new class there is nothing to grow: one *refresh* phase trains a copy of the
    mergeable backbone with the present network as teacher, λ = 0.5, and the threshold
@@ -44,10 +44,10 @@ from grace.networks.expandable import ExpandableNetwork, copy_of
 
 @final
 class GraceValues(StateValues):
-    """What GRACE knows beside its tensors."""
+    """The values that GRACE saves beside its tensors."""
 
     compressions: int = Field(0, ge=0)
-    """Since the last expansion."""
+    """Number of compressions since the last expansion."""
     class_counts: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     """For each backbone, the number of classes that it was trained to represent."""
     previous_saturation: float | None = Field(None, ge=0, le=1)
@@ -70,7 +70,7 @@ class Grace(Method[GraceSettings]):
 
     @property
     def threshold(self) -> Threshold:
-        """The threshold τ that the next decision is made by."""
+        """The threshold τ of the next decision."""
         initial, decay = self.settings.threshold, self.settings.threshold_decay
         return Threshold(initial=initial, decay=decay, compressions=self.values.compressions)
 
@@ -120,12 +120,12 @@ class Grace(Method[GraceSettings]):
         )
 
     def _assess_ahead(self, task: Task) -> Steps[None]:
-        """Assess for the next task, where the decision falls at the end of the one before."""
+        """Assess for the next task, if ``assess_on`` is "previous"."""
         if self.settings.assess_on == "previous":
             self.values.previous_saturation = yield self._assess(task)
 
     def _assess(self, task: Task) -> Sweep:
-        """Saturation of the mergeable backbone on D̃_t."""
+        """Make the sweep that measures the mergeable backbone's saturation on D̃_t."""
         return Sweep(
             name="assess",
             parts={"mergeable": Part(self.network.backbones[-1], trains=False)},
@@ -145,14 +145,14 @@ class Grace(Method[GraceSettings]):
         return verdict
 
     def _reason(self, task: Task) -> str:
-        """Say what decided, where it was not the saturation."""
+        """Return what decided, if it was not the saturation; else an empty text."""
         if self.settings.expand_at is None:
             return ""
         names = "names" if task.number in self.settings.expand_at else "does not name"
         return f"method.expand_at {names} update {task.number}"
 
     def _student_weight(self, task: Task) -> float | None:
-        """Weight of the mergeable backbone in the student; none where the student is fresh."""
+        """Return the mergeable backbone's weight in the student; ``None`` for a fresh student."""
         given = {"average": 0.5, "merge": 1.0, "provisional": 0.0, "random": None}
         if self.settings.initialisation in given:
             return given[self.settings.initialisation]
@@ -166,7 +166,7 @@ class Grace(Method[GraceSettings]):
         )
 
     def _refresh(self, task: Task) -> Steps[Outcome]:
-        """Take in fresh images of known classes; the number of backbones stays."""
+        """Learn new images of known classes; the number of backbones does not change."""
         present = self.network
         student, head = copy_of(present.backbones[-1]), copy_of(present.head)
         yield distillation_phase(

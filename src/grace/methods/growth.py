@@ -20,32 +20,26 @@ def grow(
     *,
     trains_trunk: bool = False,
 ) -> Steps[ExpandableNetwork]:
-    """Train an expanded network on the task's images and the exemplars; return it, aligned.
+    """Train the expanded network on the task's images and the exemplars; return it, aligned.
 
     The provisional backbone starts as a full copy of the last one. Only it, the whole grown head
     and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (paper
-    §3.3, Eq. 3); the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Where
-    the backbones share a trunk it learns too, if ``trains_trunk``. Weight alignment follows. The
-    method's own network stays as it is.
+    §3.3, Eq. 3); the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Weight
+    alignment follows. The method's own network does not change.
+
+    Args:
+        method: gives the old network, exemplars and fresh modules.
+        task: its images are trained on.
+        recipe: of the phase.
+        auxiliary_weight: Higher: new features separate new from old classes more.
+        trains_trunk: train the trunk too, if the backbones share one.
     """
-    old = method.network
-    trunk = copy_of(old.trunk) if old.trunk is not None and trains_trunk else old.trunk
-    provisional = copy_of(old.backbones[-1])
-    expanded = ExpandableNetwork(
-        [*old.backbones, provisional],
-        method.factory.grown_head(
-            old.head,
-            old.feature_dim + provisional.feature_dim,
-            task.num_classes,
-            "main",
-            task.number,
-        ),
-        trunk,
-    )
+    expanded = _expanded(method, task, trains_trunk)
+    trunk, provisional = expanded.trunk, expanded.backbones[-1]
     auxiliary = method.factory.linear(
         provisional.feature_dim, task.num_new_classes + 1, "auxiliary", task.number
     )
-    parts = frozen_network(old, has_head=False)
+    parts = frozen_network(method.network, has_head=False)
     features = [name for name in parts if name != "trunk"]
     if trunk is not None:
         parts["trunk"] = Part(trunk, trains=trains_trunk)
@@ -71,3 +65,13 @@ def grow(
     )
     align_weights(expanded.head, task.num_new_classes)
     return expanded
+
+
+def _expanded(method: Method[Any], task: Task, trains_trunk: bool) -> ExpandableNetwork:
+    """Make the expanded network: the old one's backbones, a copy of the last, a grown head."""
+    old = method.network
+    trunk = copy_of(old.trunk) if old.trunk is not None and trains_trunk else old.trunk
+    provisional = copy_of(old.backbones[-1])
+    width = old.feature_dim + provisional.feature_dim
+    head = method.factory.grown_head(old.head, width, task.num_classes, "main", task.number)
+    return ExpandableNetwork([*old.backbones, provisional], head, trunk)

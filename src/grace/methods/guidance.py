@@ -1,4 +1,4 @@
-"""The modules of a task-agnostic guide: made anew, and named in a phase (TagFex)."""
+"""The modules of the task-agnostic network and its attention, and their parts (TagFex)."""
 
 import torch
 
@@ -12,7 +12,7 @@ from grace.randomness import seeded_globally
 
 
 def with_map(name: str, backbone: Backbone) -> dict[str, Part]:
-    """Name a backbone that trains: its features as the name itself, its last map behind a dot."""
+    """Name the parts of a trained backbone: ``name`` gives features, ``name.map`` the map."""
     both = f"{name}.both"
     return {
         both: Part(WithMaps(backbone)),
@@ -22,7 +22,13 @@ def with_map(name: str, backbone: Backbone) -> dict[str, Part]:
 
 
 def fresh_agnostic(factory: ModuleFactory, settings: TagFexSettings, purpose: str) -> TaskAgnostic:
-    """Make a task-agnostic network, in eval mode without gradients."""
+    """Make a task-agnostic network, in eval mode without gradients.
+
+    Args:
+        factory: makes its backbone.
+        settings: widths of the projector.
+        purpose: seeds the draws of the backbone.
+    """
     with seeded_globally(factory.settings.seeds.initialisation, "agnostic"):
         made = TaskAgnostic(
             factory.backbone(purpose), settings.projector_width, settings.embedding_width
@@ -39,7 +45,14 @@ def sketched_agnostic(factory: ModuleFactory, settings: TagFexSettings) -> TaskA
 def fresh_attention(
     factory: ModuleFactory, settings: TagFexSettings, backbone: Backbone, number: int
 ) -> MergeAttention:
-    """Make a task's attention over the last map of such a backbone."""
+    """Make the attention of one task over the last maps of two backbones.
+
+    Args:
+        factory: gives seed and device.
+        settings: number of heads.
+        backbone: of the architecture of both.
+        number: of the task, seeds the draws.
+    """
     with seeded_globally(factory.settings.seeds.initialisation, "attention", number):
         made = MergeAttention(backbone.map_channels[-1], settings.attention_heads)
     return factory.device.place(made)

@@ -1,9 +1,9 @@
-"""iCaRL: distil the old logits, classify by the nearest mean of exemplars.
+"""iCaRL: distillation of the old logits, classification by the nearest mean of exemplars.
 
 Where this departs from the paper (Rebuffi et al., CVPR 2017):
 
 1. Softmax cross-entropy over all logits and softened distillation of the old ones (T = 2, no
-   factor T²) stand for the paper's sigmoid of each class.
+   factor T²) replace the paper's sigmoid of each class.
 2. The class means are those of the exemplars as they are; mirrored ones are not added.
 3. All K classes have ``memory.size // K`` exemplars, those of a known class are herded again from
    stored and new images. A task of known classes only is learnt like any other, all its logits

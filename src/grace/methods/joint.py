@@ -13,7 +13,7 @@ from grace.methods.planning import Coming, PlannedPhase
 
 @final
 class Joint(Method[JointSettings]):
-    """Training from scratch at every task, or at the last only; its memory keeps every image."""
+    """Trains from scratch at every task, or at the last only; its memory keeps every image."""
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -27,7 +27,7 @@ class Joint(Method[JointSettings]):
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        """Start again, as if all images there ever were had come at once."""
+        """Start again with all images seen so far."""
         return self.first_task(task)
 
     @override

@@ -3,9 +3,9 @@
 Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
 
 1. The new specialised block starts as a full copy of the last one, as DER's backbones do.
-2. ``train_base`` decides whether the generalised block goes on to train. The authors' code does,
-   and their survey's scripts do so only where the first task is no larger than the others. Where
-   it trains, the old specialised blocks, themselves frozen, see inputs that drift.
+2. With ``train_base`` the generalised block trains in later tasks too, and the frozen old
+   specialised blocks see inputs that drift. The authors' code does so; their survey's scripts only
+   if the first task is no larger than the others.
 3. The first task trains an uncut backbone's weights with the recipe that the other methods use.
 4. A task without a new class is refused: there is nothing to specialise in.
 """
@@ -29,7 +29,7 @@ class Memo(Method[MemoSettings]):
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        """Train one specialised block more, and the generalised one if it goes on to train."""
+        """Train one more specialised block, and the generalised one if ``train_base`` says so."""
         settings = self.settings
         self.network = yield from grow(
             self,

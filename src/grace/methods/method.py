@@ -42,7 +42,7 @@ Steps = Generator[Work, Any, T]
 
 
 _FIRST_PHASE = ("make_head", "fresh_network", "classification_phase")
-"""What makes the first phase. If a method overrides one of these, its first phase is its own."""
+"""Methods that make the first phase; it is common to all methods that override none of these."""
 
 
 class Method(ABC, Generic[SettingsT]):

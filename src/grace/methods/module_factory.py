@@ -1,4 +1,7 @@
-"""Where a method's fresh modules come from: on the device, seeded by what they are for."""
+"""The factory of a method's fresh modules: on the device, seeded by their purpose.
+
+Shapes: D features of all backbones together, K classes.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,25 +24,25 @@ from grace.text.refusals import GraceError
 
 HeadT = TypeVar("HeadT", bound=Head)
 MakeHead = Callable[[int, int, torch.Generator | None], Head]
-"""Makes the head of a network from the width of its features, the number of classes, and the draws
-of its weights; without draws it only has shapes."""
+"""Makes a head from the width of its features, the number of classes and the draws of its weights;
+without draws, only its shapes are right."""
 
 _NUMBERS_DO_NOT_MATTER = ("restored", "trial")
-"""Purposes for which a backbone's numbers are overwritten or only counted: no file of weights is
-needed for them, so that a saved learner, which holds its own, can be loaded without that file."""
+"""Purposes for which a backbone's numbers are overwritten or only counted. No file of pre-trained
+weights is read for them, so that a saved learner can be loaded without that file."""
 
 
 @final
 @dataclass(frozen=True)
 class Outline:
-    """The form of a network on the meta device: names and shapes of its tensors, no memory.
+    """The form of a network: names and shapes of its tensors, on the meta device, without memory.
 
     Args:
-        trunk: what the backbones share, if they share anything.
-        backbone: any of them; they have one form.
-        num_backbones: how many there are.
+        trunk: shared by all backbones; ``None`` if they share nothing.
+        backbone: form of each backbone.
+        num_backbones: number of backbones.
         head: over all of them.
-        make_head: makes a head of another form.
+        make_head: makes a head of another width.
     """
 
     trunk: nn.Module | None
@@ -54,14 +57,14 @@ class Outline:
         return self.head.in_features
 
     def with_more(self, num_more: int) -> "Outline":
-        """Sketch the network with some backbones more."""
+        """Return the form of the network with more backbones."""
         count = self.num_backbones + num_more
         with torch.device("meta"):
             head = self.make_head(count * self.backbone.feature_dim, self.head.num_classes, None)
         return replace(self, num_backbones=count, head=head)
 
     def parts(self) -> dict[str, Mapping[str, Tensor]]:
-        """Name the tensors as ``ExpandableNetwork.parts`` does."""
+        """Return meta tensors of all shapes, named as ``ExpandableNetwork.parts`` does."""
         parts: dict[str, Mapping[str, Tensor]] = {}
         if self.trunk is not None:
             parts["trunk"] = self.trunk.state_dict()
@@ -73,7 +76,7 @@ class Outline:
 @final
 @dataclass(frozen=True)
 class ModuleFactory:
-    """Makes fresh modules, on the device, seeded by what they are for.
+    """Makes fresh modules on the device, seeded by their purpose.
 
     Args:
         settings: of the experiment.
@@ -90,7 +93,7 @@ class ModuleFactory:
     def backbone(self, *purpose: str | int) -> Backbone:
         """Build a fresh backbone in eval mode without gradients.
 
-        It starts from the weights that the settings name, unless nobody looks at its numbers.
+        It starts from the weights that the settings name, unless its numbers do not matter.
         """
         seed, settings = self.settings.seeds.initialisation, self.settings.backbone
         if purpose[0] in _NUMBERS_DO_NOT_MATTER:
@@ -99,21 +102,21 @@ class ModuleFactory:
         return self.device.place(backbone).eval().requires_grad_(False)
 
     def sketch(self) -> Backbone:
-        """Build a backbone of the meta device, in eval mode: shapes without memory or numbers."""
+        """Build a backbone on the meta device, in eval mode: shapes without memory or numbers."""
         with torch.device("meta"):
             settings = without_weights(self.settings.backbone)
             backbone = build_backbone(settings, self.num_channels, 0, "sketch")
             return backbone.to("meta").eval().requires_grad_(False)
 
     def outline(self, num_backbones: int, num_classes: int) -> Outline:
-        """Sketch a network of the method, without memory for any tensor."""
+        """Return the form of a network of the method, on the meta device."""
         trunk, backbone = self._cut(self.sketch())
         with torch.device("meta"):
             head = self.make_head(num_backbones * backbone.feature_dim, num_classes, None)
         return Outline(trunk, backbone, num_backbones, head, self.make_head)
 
     def network(self, num_backbones: int, num_classes: int) -> ExpandableNetwork:
-        """Make a network whose weights are about to be loaded, in eval mode without gradients."""
+        """Make a network to load weights into, in eval mode without gradients."""
         trunk: nn.Module | None = None
         backbones: list[Backbone] = []
         for _ in range(num_backbones):
@@ -124,13 +127,19 @@ class ModuleFactory:
         return ExpandableNetwork(backbones, head, trunk).eval().requires_grad_(False)
 
     def _cut(self, backbone: Backbone) -> tuple[nn.Module | None, Backbone]:
-        """Part the trunk from the backbone, where the method's backbones share one."""
+        """Split a backbone into trunk and branch, if the method's backbones share a trunk."""
         return split(backbone) if self.settings.method.traits.shares_trunk else (None, backbone)
 
     def first_network(
         self, num_classes: int, backbone: Backbone, *purpose: str | int
     ) -> ExpandableNetwork:
-        """Make a network of one backbone and a fresh head."""
+        """Make a network of one backbone and a fresh head.
+
+        Args:
+            num_classes: K.
+            backbone: cut if the method's backbones share a trunk.
+            purpose: seeds the draws of the head.
+        """
         trunk, branch = self._cut(backbone)
         head = self.head(branch.feature_dim, num_classes, *purpose)
         return ExpandableNetwork([branch], head, trunk)
@@ -142,11 +151,10 @@ class ModuleFactory:
 
         Args:
             shape: of the images.
-            probe: one that is there, images → features; none makes a fresh one, unless it is too
-                large.
+            probe: the backbone, images → features; ``None``: a fresh one, if it is not too large.
 
         Raises:
-            ValueError: when there is no such backbone, it takes more than half of the machine's
+            GraceError: if there is no such backbone, it needs more than half of the machine's
                 memory, it cannot be cut, or it cannot take such images.
         """
         if probe is None:
@@ -165,17 +173,36 @@ class ModuleFactory:
             ) from error
 
     def head(self, in_features: int, num_classes: int, *purpose: str | int) -> Head:
-        """Make a fresh head of the method's own kind."""
+        """Make a fresh head of the method's own kind.
+
+        Args:
+            in_features: width D of the features.
+            num_classes: K.
+            purpose: seeds the draws.
+        """
         return self.device.place(self.make_head(in_features, num_classes, self._draws(purpose)))
 
     def linear(self, in_features: int, num_outputs: int, *purpose: str | int) -> LinearHead:
-        """Make a fresh linear layer for training alone: an auxiliary head, a projection."""
+        """Make a fresh linear layer for training only: an auxiliary head, a projection.
+
+        Args:
+            in_features: width of its input.
+            num_outputs: its outputs.
+            purpose: seeds the draws.
+        """
         return self.device.place(LinearHead(in_features, num_outputs, self._draws(purpose)))
 
     def grown_head(
         self, head: HeadT, in_features: int, num_classes: int, *purpose: str | int
     ) -> HeadT:
-        """Make a larger head that keeps what the old one has learnt."""
+        """Make a larger head that keeps the old one's weights.
+
+        Args:
+            head: the old one; not changed.
+            in_features: total width D, at least the old one's.
+            num_classes: K, at least the old one's.
+            purpose: seeds the draws.
+        """
         return head.grown(in_features, num_classes, self._draws(purpose))
 
     def _draws(self, purpose: tuple[str | int, ...]) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""The parts of a phase that stand for a whole network: one that trains, or a frozen one."""
+"""Name the parts of a whole network for a phase: one that trains, or a frozen one."""
 
 from grace.engine.phase import Part
 from grace.networks.backbone import Backbone

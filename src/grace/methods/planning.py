@@ -1,4 +1,4 @@
-"""What a task will cost: the plan that a method states before it learns."""
+"""The plan of a task: the phases that a method will run, from which costs are estimated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +11,15 @@ from grace.configs.recipe import Recipe
 @final
 @dataclass(frozen=True, kw_only=True)
 class Coming:
-    """A task that is to come, and the learner that it comes to.
+    """A coming task, and the learner before it.
 
     Args:
-        is_first: whether nothing has been learnt yet.
+        is_first: True for the first task.
         num_new: classes that the learner does not know.
         num_images: images of the task.
         num_kept: exemplars that the learner has.
         num_seen: images of all earlier tasks.
-        num_backbones: of the network.
+        num_backbones: backbones of the network.
     """
 
     is_first: bool
@@ -33,12 +33,12 @@ class Coming:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PlannedPhase:
-    """One phase or sweep with gradients of a task to come.
+    """One phase, or gradient sweep, of a coming task.
 
     Args:
         name: of the phase.
         epochs: passes over the images.
-        num_images: that it trains on.
+        num_images: images that it trains on.
         trained: passes per image through a backbone that trains.
         frozen: passes per image through a backbone that does not.
     """
@@ -51,15 +51,14 @@ class PlannedPhase:
 
     @property
     def passes(self) -> float:
-        """Training passes of one image that cost as much; a frozen pass is a third of one."""
+        """The cost in training passes of one image; a frozen pass costs a third of one."""
         return self.epochs * self.num_images * (self.trained + self.frozen / 3)
 
 
 def usual_plan(settings: AnyMethodSettings, coming: Coming) -> Sequence[PlannedPhase]:
-    """Plan what most methods do: the base recipe first, then each other recipe in turn.
+    """Plan the phases of most methods: the base recipe first, later each other recipe in turn.
 
-    Later tasks train on exemplars too where there are any, beside the frozen old network where the
-    traits say so.
+    Later tasks train on exemplars too, and beside the frozen old network if the traits say so.
     """
     frozen = coming.num_backbones if settings.traits.freezes_old_network else 0
     return [
@@ -75,5 +74,5 @@ def usual_plan(settings: AnyMethodSettings, coming: Coming) -> Sequence[PlannedP
 
 
 def with_teacher(plan: Sequence[PlannedPhase], name: str) -> Sequence[PlannedPhase]:
-    """Let one phase of a plan run one frozen backbone more: that of the expanded teacher."""
+    """Add a frozen backbone to one phase of a plan: that of the expanded teacher."""
     return [replace(p, frozen=p.frozen + 1) if p.name == name else p for p in plan]

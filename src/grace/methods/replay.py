@@ -11,7 +11,7 @@ from grace.methods.method import Method, Outcome, Steps
 
 @final
 class Replay(Method[ReplaySettings]):
-    """One backbone and one growing head on new images and exemplars, loss over all logits."""
+    """One backbone and one growing head, trained on new images and exemplars over all logits."""
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

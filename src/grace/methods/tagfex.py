@@ -71,7 +71,7 @@ class TagFex(Method[TagFexSettings]):
         """L = CE(f(x), y) + w·InfoNCE(P(f_TA(x))), on two views of each image."""
         settings = self.settings
         backbone = self.factory.backbone(task.number)
-        # It also refuses heads that do not fit, before anything is learnt.
+        # Made here too, so that a wrong number of heads is refused before training.
         guidance.fresh_attention(self.factory, settings, backbone, task.number)
         self.network = self.fresh_network(task, backbone)
         agnostic = guidance.fresh_agnostic(self.factory, settings, "agnostic")
@@ -99,7 +99,7 @@ class TagFex(Method[TagFexSettings]):
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
-        """Expand by one backbone, and let the agnostic network learn on beside its frozen self.
+        """Add a backbone, and train the agnostic network further beside a frozen copy of it.
 
         L = CE + w_aux·CE_aux + (1 − κ)·w·InfoNCE + κ·w_kd·KD_nce + CE_trans + L_transfer, with
         κ = K_old/K. Weight alignment follows.
@@ -122,7 +122,7 @@ class TagFex(Method[TagFexSettings]):
         return Outcome(verdict="grow", reason="tagfex adds a backbone with every update")
 
     def _grown_head(self, task: Task, new: Backbone) -> Head:
-        """Give the head the task's rows and the new backbone's columns."""
+        """Add the task's rows and the new backbone's columns to the head."""
         old = self.network.head
         width = old.in_features + new.feature_dim
         head = self.factory.grown_head(old, width, task.num_classes, "main", task.number)
@@ -143,7 +143,7 @@ class TagFex(Method[TagFexSettings]):
             "old.agnostic": Part(nn.Sequential(before.backbone, before.projector), trains=False),
             **guidance.with_map("agnostic", agnostic.backbone),
             "projector": Part(agnostic.projector, ["agnostic"]),
-            # The predictor alone trains; the old projector is what it has to meet.
+            # Only the predictor trains; the old projector is frozen.
             "predicted": Part(
                 nn.Sequential(agnostic.predictor, before.projector),
                 ["agnostic"],
@@ -158,7 +158,7 @@ class TagFex(Method[TagFexSettings]):
 
     @override
     def plan(self, coming: Coming) -> Sequence[PlannedPhase]:
-        """Two views of each image pass both networks, and in later tasks the frozen ones."""
+        """Plan the phases: two views of each image pass all networks."""
         frozen = 0 if coming.is_first else 2 * (coming.num_backbones + 1)
         return [replace(phase, trained=4, frozen=frozen) for phase in super().plan(coming)]
 

@@ -1,8 +1,8 @@
-"""WA: distil the old network, then align the new classes' weights.
+"""WA: distillation of the old network, then weight alignment of the new classes.
 
 Where this departs from the paper (Zhao et al., CVPR 2020):
 
-1. The head's weights are not kept positive in training: alignment scales them as they are.
+1. The head's weights are not forced to be positive; alignment scales them as they are.
 2. The distillation is the cross-entropy with the softened teacher, T = 2, without the factor T².
 3. λ = K_old/K counts classes, not images. A task without a new class is refused: λ would be 1, and
    its images would not be learnt.

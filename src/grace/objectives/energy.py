@@ -1,4 +1,4 @@
-"""BEEF's energy loss, and the affine map that its fused modules are.
+"""BEEF's energy loss, and its fused modules as one affine map.
 
 Shapes: B images, K classes of which K_old are old, R outputs of a module: one for each of its old
 tasks, then one for each new class. d features of a module, D of all older ones.
@@ -15,9 +15,9 @@ Affine = tuple[Tensor, Tensor]
 
 
 def module_labels(class_counts: Sequence[int], num_new: int) -> Tensor:
-    """Map every class to the output of the newest module that stands for it.
+    """Map every class to its output of the newest module.
 
-    An old class has that of its task, 0 to t − 2; new class number j has t − 1 + j.
+    An old class has the output of its task, 0 to t − 2; new class number j has output t − 1 + j.
 
     Args:
         class_counts: classes of each of the t − 1 old tasks, in order.
@@ -31,7 +31,7 @@ def module_labels(class_counts: Sequence[int], num_new: int) -> Tensor:
 
 
 def energy_share(outputs: Tensor, energies: Tensor) -> Tensor:
-    """Log of the softmax mass that falls on the energies, log Σ_k σ([outputs, energies])_{R+k}.
+    """Log probability of all energies together, log Σ_k σ([outputs, energies])_{R+k}.
 
     Args:
         outputs: of the module, shape (B, R).
@@ -46,15 +46,15 @@ def energy_share(outputs: Tensor, energies: Tensor) -> Tensor:
 
 
 def batch_energy(shares: Tensor, everyone: Tensor) -> Tensor:
-    """Give a scalar whose gradient is that of B · log Σ_n exp(share_n), by some of the rows.
+    """Return a scalar with the gradient of B · log Σ_n exp(share_n) for this process's rows.
 
-    That is Σ_n w_n · share_n with constant weights w = B · σ(everyone). They are computed from the
-    rows of all processes, and the gradient reaches this process's own. Without the factor B each
-    row's gradient is as small as 1/B, which float16 rounds away.
+    It is Σ_n w_n · share_n with constant weights w = B · σ(everyone), which are computed from the
+    rows of all processes. The factor B keeps the gradient of a row, about 1/B, from being rounded
+    to 0 in float16.
 
     Args:
-        shares: log shares of this process's rows.
-        everyone: those of the whole batch, shape (B,).
+        shares: log shares of this process's rows, one-dimensional.
+        everyone: log shares of the whole batch, shape (B,).
 
     Returns:
         Scalar.
@@ -65,16 +65,16 @@ def batch_energy(shares: Tensor, everyone: Tensor) -> Tensor:
 
 
 def energy_loss(outputs: Tensor, energies: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Mean cross-entropy that gives energy samples to the energies of their classes.
+    """Mean cross-entropy of energy samples, with the energies of their classes as targets.
 
-    CE([outputs, energies], R + y), where every output that stands for a class of the batch is 1e-9
-    in place of its value: the loss does not push those down.
+    CE([outputs, energies], R + y), in which the outputs of all classes of the batch are replaced by
+    1e-9, so that the loss does not lower them.
 
     Args:
         outputs: of the module for the samples, shape (B, R).
-        energies: for them, shape (B, K).
-        labels: class indices of the images that the samples were made of, shape (B,).
-        present: outputs that stand for the images of the batch, any number, in 0..R−1.
+        energies: of the module for the samples, shape (B, K).
+        labels: class indices of the images that the samples were made from, shape (B,).
+        present: outputs of the batch's images, one-dimensional, in 0..R−1.
 
     Returns:
         Scalar.

@@ -1,8 +1,8 @@
-"""Settings of every method: one frozen model each, in a file of its own.
+"""The settings models of all methods, one file each.
 
-A model also describes its method to the rest of the package: in a line, by its traits, and by the
-place of the class that carries it out. This module imports no registry, so that the settings of a
-method in another package can be derived from it while the registry is being made.
+A model also describes its method to the rest of the package: a summary line, its traits, and the
+path of its class. This module does not import the registry, so that a method of another package can
+subclass these models while the registry is built.
 """
 
 from grace.configs.methods.beef import BeefSettings as BeefSettings

@@ -29,47 +29,49 @@ class BeefSettings(BaseMethodSettings):
     )
     fuse: Recipe = Field(
         default_factory=lambda: Recipe(epochs=60, lr=0.05, schedule="cosine", weight_decay=5e-4),
-        description="recipe of the fusion that follows, in which α and β alone train",
+        description="recipe of the fusion that follows; it trains α and β only",
     )
     energy_weight: float = Field(
         0.01,
         ge=0,
-        description="weight of the energy loss: more makes the module surer of what it has not "
-        "seen, at the cost of what it has; 0 leaves the energy out, and most of the time with it",
+        description="η: weight of the energy loss. Higher: the module gives less confidence to "
+        "images unlike its own, and fits its own less; 0: no energy loss, which "
+        "saves most of the time",
     )
     energy_steps: int = Field(
         3,
         ge=0,
-        description="steps that move an energy sample away from the rotated image that it starts "
-        "as: more cost a forward and half a backward pass each",
+        description="gradient steps from the rotated image to the energy sample. More: samples "
+        "are closer to what the module takes for a class; each step costs a forward "
+        "and half a backward pass",
     )
     energy_lr: float = Field(
         1e-2,
         ge=0,
-        description="step size of the energy samples: larger ones end nearer to what the module "
-        "takes for a class",
+        description="size of these steps. Higher: samples move further from the rotated image",
     )
     energy_noise: float = Field(
         1e-3,
         ge=0,
-        description="standard deviation, in normalised pixels, of the noise after each of those "
-        "steps: more spreads the samples out",
+        description="standard deviation of the noise after each step, in normalised pixels. "
+        "Higher: samples are spread out more",
     )
     alignment: float = Field(
         1.7,
         gt=0,
-        description="divisor of the old tasks' logits while a module trains: above 1 they grow "
-        "by as much, which favours old classes when it is taken away; 1 changes nothing",
+        description="divisor of the old tasks' logits while a module trains. Higher: old "
+        "classes are favoured more in predictions, where the divisor is absent; 1: "
+        "no effect",
     )
     old_bias: Literal["sum", "newest"] = Field(
         "sum",
-        description="bias of an old class: sum, over all modules, like its weights (the paper); "
-        "newest, that of the newest module alone (released behaviour)",
+        description="bias of an old class. sum: over all modules, like its weights (the paper); "
+        "newest: that of the newest module alone (released behaviour)",
     )
     old_batch_norm: Literal["eval", "train"] = Field(
         "eval",
-        description="batch norm of what does not train: eval leaves it as it is; train, but for "
-        "the first backbone, normalises by the batch and moves (released behaviour)",
+        description="batch norm of frozen backbones. eval: unchanged; train: all but the first "
+        "normalise by the batch and update their statistics (released behaviour)",
     )
 
     @override

@@ -31,59 +31,64 @@ class CreateSettings(BaseMethodSettings):
     )
     balance: Recipe = Field(
         default_factory=lambda: Recipe(epochs=20, lr=0.005, schedule="cosine", weight_decay=5e-4),
-        description="recipe of the balanced stage that follows, of the auto-encoders alone",
+        description="recipe of the balanced stage that follows; it trains the auto-encoders only",
     )
     late_task: int = Field(
         5,
         ge=2,
-        description="number of the task from which on update's learning rate is multiplied by "
-        "late_factor; higher lets more tasks change the backbone fast",
+        description="from this task on, the learning rate of update is multiplied by "
+        "late_factor. Higher: more tasks change the backbone fast",
     )
     late_factor: float = Field(
-        0.1, gt=0, le=1, description="that factor; lower holds the backbone nearer to its old self"
+        0.1, gt=0, le=1, description="that factor. Lower: late tasks change the backbone less"
     )
     latent_dim: int = Field(
         32,
         ge=1,
-        description="latent numbers of each auto-encoder; more reconstruct better, other classes' "
-        "features too, and cost 2·(feature width) parameters each",
+        description="H: latent width of each auto-encoder. Higher: better reconstructions, of "
+        "other classes' features too, and 2·(feature width) more parameters each",
     )
     score_scale: float = Field(
         0.1,
         gt=0,
-        description="factor from a reconstruction's L1 error to its score; higher makes "
-        "predictions surer of themselves",
+        description="factor from a reconstruction's L1 error to its score. Higher: more "
+        "confident predictions",
     )
     distillation_weight: float = Field(
         1.0,
         ge=0,
-        description="λ: weight of the old scores' distillation, its factor T² apart; higher keeps "
-        "old behaviour, lower lets new classes in",
+        description="λ: weight of the old scores' distillation, the factor T² not included. "
+        "Higher: less is forgotten and new classes are learnt less well; 0: no "
+        "distillation",
     )
     temperature: float = Field(
         2.0,
         gt=0,
-        description="T: softmax temperature of the distillation; higher lets low scores count more",
+        description="T: softmax temperature of the distillation. Higher: small probabilities of "
+        "the teacher count more",
     )
     contrast_weight: float = Field(
-        1.0, ge=0, description="weight of L_CR; higher separates the latents of classes more"
+        1.0,
+        ge=0,
+        description="weight of L_CR. Higher: the latents of classes are further apart; 0: no L_CR",
     )
     contrast_temperature: float = Field(
-        0.1, gt=0, description="τ of L_CR; lower looks at an image's nearest others alone"
+        0.1, gt=0, description="τ of L_CR. Lower: the most similar images count more"
     )
     contrast_base_temperature: float = Field(
-        0.07, gt=0, description="τ_b of L_CR, which is scaled by τ/τ_b; lower weighs it more"
+        0.07, gt=0, description="τ_b of L_CR, which is multiplied by τ/τ_b. Lower: L_CR counts more"
     )
     confusion_sharpness: float = Field(
         4.0,
         ge=0,
-        description="a: how fast the extra weight of an image in L_CR falls as its two best scores "
-        "part; 0 weighs all images 2, high values weigh none but the most confused above 1",
+        description="a: how fast an image's extra weight in L_CR falls as its two best scores "
+        "differ more. 0: weight 2 for all images; higher: extra weight for the most "
+        "confused images only",
     )
     balance_batch_norm: Literal["train", "eval"] = Field(
         "train",
         description="batch norm of the backbone in the balanced stage. train: normalises by the "
-        "batch and moves its running statistics (released code); eval: uses them as they are",
+        "batch and updates its statistics (released behaviour); eval: unchanged",
     )
 
     @override

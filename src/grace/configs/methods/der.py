@@ -21,4 +21,9 @@ class DERSettings(BaseMethodSettings):
         default_factory=lambda: multistep(170, 80, 120, 150),
         description="recipe of every later task",
     )
-    auxiliary_weight: float = Field(1.0, ge=0, description="weight of the auxiliary head's loss")
+    auxiliary_weight: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the auxiliary head's loss. Higher: new features separate new "
+        "from old classes more; 0: no auxiliary loss",
+    )

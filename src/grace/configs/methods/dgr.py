@@ -28,29 +28,30 @@ class DGRSettings(BaseMethodSettings):
     distillation_weight: float = Field(
         0.7,
         ge=0,
-        description="λ: factor of β, the weight of the distillation; higher holds the backbone "
-        "nearer to its old self, lower lets it take in new classes; the head only feels whether "
-        "it is 0",
+        description="λ: factor of β, the weight of the distillation. Higher: the backbone "
+        "forgets less and learns new classes less well; the head is the same for "
+        "every λ above 0; 0: no distillation",
     )
     distillation_by: Literal["images", "classes"] = Field(
         "images",
-        description="how β grows. images: λ·sqrt(n_seen/n_new)·T² (released code); classes: "
-        "λ·K_old/K_new",
+        description="formula of β. images: λ·sqrt(n_seen/n_new)·T² (released behaviour); "
+        "classes: λ·K_old/K_new",
     )
     distribution_aware: bool = Field(
         True,
-        description="distil most the classes that lost most images; false distils all alike",
+        description="true: classes that lost more images are distilled more strongly; false: "
+        "all classes are distilled alike",
     )
     temperature: float = Field(
         2.0,
         gt=0,
-        description="T: softmax temperature of the distillation; higher lets small probabilities "
-        "of the old network count more",
+        description="T: softmax temperature of the distillation. Higher: small probabilities of "
+        "the teacher count more",
     )
     discount_by: Literal["images", "classes"] = Field(
         "images",
-        description="γ, which holds the head's new rows back the more there is to keep. images: "
-        "exp(−n_seen/(n_seen + n_new)) (released code); classes: exp(−K_old/K)",
+        description="formula of γ, a factor on the gradients of the head's new rows. images: "
+        "exp(−n_seen/(n_seen + n_new)) (released behaviour); classes: exp(−K_old/K)",
     )
 
     @override

@@ -23,9 +23,17 @@ class EWCSettings(BaseMethodSettings):
         default_factory=lambda: multistep(180, 70, 120, 150),
         description="recipe of every later task",
     )
-    penalty_weight: float = Field(1000.0, ge=0, description="λ: weight of the penalty Ω")
+    penalty_weight: float = Field(
+        1000.0,
+        ge=0,
+        description="λ: weight of the penalty Ω. Higher: less is forgotten and new classes are "
+        "learnt less well; 0: no penalty",
+    )
     importance_limit: float = Field(
-        1e-4, gt=0, description="upper limit of a parameter's importance F; belongs to λ = 1000"
+        1e-4,
+        gt=0,
+        description="upper limit of a parameter's importance F. Higher: important parameters "
+        "are held more firmly, and training can become unstable; change it with λ",
     )
 
     @override

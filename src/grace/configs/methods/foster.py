@@ -10,7 +10,7 @@ from grace.configs.traits import Traits
 from grace.text.refusals import GraceError
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""How strongly classes are weighed by their numbers of images: 0 not at all, near 1 inversely."""
+"""β of class weights. 0: equal weights; near 1: inversely proportional to numbers of images."""
 
 
 class FosterSettings(BaseMethodSettings):
@@ -35,20 +35,31 @@ class FosterSettings(BaseMethodSettings):
     )
     boosting_beta: tuple[Beta, ...] = Field(
         (0.96,),
-        description="β₁ of task 2, 3, …, each in [0, 1), the last one for all that follow: how "
-        "strongly boosting weighs classes by their numbers of images",
+        description="β₁ of task 2, 3, …, each in [0, 1); the last value is for all further "
+        "tasks. Higher: boosting gives classes with few images more weight; 0: "
+        "equal weights",
     )
     compression_beta: float = Field(
-        0.97, ge=0, lt=1, description="β₂: how strongly the compression weighs them so"
+        0.97,
+        ge=0,
+        lt=1,
+        description="β₂. Higher: the compression gives classes with few images more weight; 0: "
+        "equal weights",
     )
     distillation_weight: float = Field(
-        1.0, ge=0, description="λ_okd: weight of the old logits' distillation in boosting"
+        1.0,
+        ge=0,
+        description="λ_okd: weight of the old logits' distillation in boosting. Higher: less is "
+        "forgotten and new classes are learnt less well; 0: no distillation",
     )
     temperature: float = Field(
-        2.0, gt=0, description="T: softmax temperature of both distillations"
+        2.0,
+        gt=0,
+        description="T: softmax temperature of both distillations. Higher: small probabilities "
+        "of the teacher count more",
     )
     herd_with: Literal["student", "teacher"] = Field(
-        "student", description="whose features choose the exemplars"
+        "student", description="the network whose features choose the exemplars"
     )
 
     @field_validator("boosting_beta", mode="before")

@@ -28,13 +28,24 @@ class GraceSettings(BaseMethodSettings):
         description="recipe of Compress",
     )
     auxiliary_weight: float = Field(
-        1.0, ge=0, description="weight of the auxiliary head's loss in Grow (Eq. 3: 1)"
+        1.0,
+        ge=0,
+        description="weight of the auxiliary head's loss in Grow (Eq. 3: 1). Higher: new "
+        "features separate new from old classes more; 0: no auxiliary loss",
     )
     threshold: float = Field(
-        0.6, ge=0, le=1, description="τ₁: saturation from which the network expands"
+        0.6,
+        ge=0,
+        le=1,
+        description="τ₁: the network expands at this saturation or above. Lower: more "
+        "backbones; 0: every task expands; 1: nearly every task compresses",
     )
     threshold_decay: float = Field(
-        0.96, gt=0, le=1, description="ρ: factor on the threshold after each compression"
+        0.96,
+        gt=0,
+        le=1,
+        description="ρ: factor on the threshold after each compression. Lower: an expansion "
+        "comes after fewer compressions; 1: the threshold never changes",
     )
     assess_on: Literal["current", "previous"] = Field(
         "current",
@@ -43,21 +54,43 @@ class GraceSettings(BaseMethodSettings):
     )
     expand_at: tuple[int, ...] | None = Field(
         None,
-        description="tasks (from 2) that expand, all others compress; saturation is only recorded",
+        description="tasks (from 2) that expand, while all others compress; saturation is only "
+        "recorded. none: the saturation decides",
     )
-    gamma: float = Field(5.0, gt=0, description="γ: exponent of the power mean of P and B")
+    gamma: float = Field(
+        5.0,
+        gt=0,
+        description="γ: exponent of the power mean of P and B. Higher: w is closer to the "
+        "larger of the two",
+    )
     initialisation: Literal["importance", "average", "merge", "provisional", "random"] = Field(
         "importance",
         description="student backbone: weighted by w, by 1/2, a copy of one backbone, or fresh",
     )
-    logit_distillation: bool = Field(True, description="use the KL term of Compress")
-    feature_distillation: bool = Field(True, description="use the MSE term of Compress")
-    logit_weight: float = Field(0.4, ge=0, description="α: weight of logit distillation")
-    feature_weight: float = Field(1.6, ge=0, description="β: weight of feature distillation")
-    temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
+    logit_distillation: bool = Field(True, description="true: Compress has the KL term")
+    feature_distillation: bool = Field(True, description="true: Compress has the MSE term")
+    logit_weight: float = Field(
+        0.4,
+        ge=0,
+        description="α: weight of logit distillation. Higher: the student's logits are closer "
+        "to the teacher's, and labels count less",
+    )
+    feature_weight: float = Field(
+        1.6,
+        ge=0,
+        description="β: weight of feature distillation. Higher: the student's features are "
+        "closer to the teacher's, and labels count less",
+    )
+    temperature: float = Field(
+        2.0,
+        gt=0,
+        description="T: softmax temperature of the distillation. Higher: small probabilities of "
+        "the teacher count more",
+    )
     scale_cross_entropy: bool = Field(
         True,
-        description="keep the factor 1 - λ on the cross-entropy when both distillations are off",
+        description="true: keep the factor 1 − λ on the cross-entropy if both distillations are "
+        "off; false: drop it",
     )
 
     @model_validator(mode="after")

@@ -23,9 +23,17 @@ class ICaRLSettings(BaseMethodSettings):
         default_factory=lambda: multistep(170, 80, 120), description="recipe of every later task"
     )
     distillation_weight: float = Field(
-        1.0, ge=0, description="weight of the old logits' distillation beside the cross-entropy"
+        1.0,
+        ge=0,
+        description="weight of the old logits' distillation beside the cross-entropy. Higher: "
+        "less is forgotten and new classes are learnt less well; 0: no distillation",
     )
-    temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
+    temperature: float = Field(
+        2.0,
+        gt=0,
+        description="T: softmax temperature of the distillation. Higher: small probabilities of "
+        "the teacher count more",
+    )
 
     @override
     def idle_settings(self) -> Mapping[str, str]:

@@ -17,5 +17,6 @@ class JointSettings(BaseMethodSettings):
 
     name: Literal["joint"] = "joint"
     final_task_only: bool = Field(
-        False, description="train at the last task only, as studies do: earlier tasks are skipped"
+        False,
+        description="true: train at the last task only, as studies do, and skip all earlier tasks",
     )

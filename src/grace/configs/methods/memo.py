@@ -21,7 +21,14 @@ class MemoSettings(BaseMethodSettings):
         default_factory=lambda: multistep(170, 80, 120, 150),
         description="recipe of every later task",
     )
-    auxiliary_weight: float = Field(1.0, ge=0, description="weight of the auxiliary head's loss")
+    auxiliary_weight: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the auxiliary head's loss. Higher: new features separate new "
+        "from old classes more; 0: no auxiliary loss",
+    )
     train_base: bool = Field(
-        True, description="train the shared trunk in later tasks too; false freezes it"
+        True,
+        description="true: the shared trunk trains in later tasks too, and old blocks see "
+        "inputs that drift; false: it is frozen after the first task",
     )

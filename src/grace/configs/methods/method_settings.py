@@ -1,4 +1,4 @@
-"""What the settings of every method have, and what they tell of their method."""
+"""Base classes of all methods' settings models."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -12,39 +12,39 @@ from grace.text.refusals import GraceError
 
 
 class AnyMethodSettings(Settings):
-    """What the settings of every method have.
+    """Base class of every method's settings.
 
-    A concrete model gives ``name`` as ``Literal["<name>"] = "<name>"``, and a value to each of the
+    A subclass sets ``name`` as ``Literal["<name>"] = "<name>"`` and gives a value to each of the
     class variables. All its settings have defaults.
     """
 
     summary: ClassVar[str]
-    """The line that ``grace list`` shows."""
+    """The line in ``grace list``."""
     implementation: ClassVar[str]
-    """Where the method's class is, as ``"package.module:Class"``; imported when it is needed."""
+    """Path of the method's class, ``"package.module:Class"``; imported when it is needed."""
     traits: ClassVar[Traits] = Traits()
-    """What other rooms may ask of the method."""
+    """Properties that other code may ask for."""
     parameter_groups: ClassVar[frozenset[str]] = frozenset({"default"})
-    """Groups that the method puts its parts into: ``recipe.groups`` may speak of these."""
+    """Parameter groups that the method has; ``recipe.groups`` may name these."""
 
     name: str
 
     @property
     def threshold_rule(self) -> ThresholdRule | None:
-        """The threshold that decides whether the network grows, or none if there is no such one."""
+        """The threshold by which the network grows; ``None`` if the method has no threshold."""
         return None
 
     def idle_settings(self) -> Mapping[str, str]:
-        """Map the settings that have no effect beside the others to the reason.
+        """Return the settings that have no effect with the present others, and why.
 
-        The name of a recipe stands for all settings in it.
+        The name of a recipe means all settings in it.
         """
         return {}
 
     @model_validator(mode="before")
     @classmethod
     def _complete_recipes(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
-        """Fill what a partly given recipe leaves out from that phase's own default."""
+        """Complete partly given recipes from the defaults of their phases."""
         if not isinstance(values, dict):
             return values
         filled = dict(values)

@@ -12,7 +12,7 @@ from grace.configs.traits import Traits
 
 
 class TagFexSettings(BaseMethodSettings):
-    """DER whose new backbones learn from a self-supervised network that goes on for all tasks."""
+    """DER whose new backbones learn from a self-supervised network that every task trains."""
 
     summary = "DER, each new backbone guided by a self-supervised network that all tasks train"
     implementation = "grace.methods.tagfex:TagFex"
@@ -21,71 +21,78 @@ class TagFexSettings(BaseMethodSettings):
     name: Literal["tagfex"] = "tagfex"
     grow: Recipe = Field(
         default_factory=lambda: multistep(170, 80, 120, 150),
-        description="recipe of every later task; an image is two rows of a batch",
+        description="recipe of every later task; each image is two rows of a batch",
     )
     auxiliary_weight: float = Field(
         2.0,
         ge=0,
-        description="weight of the auxiliary head's loss: more sets the new features further apart "
-        "from the old ones",
+        description="weight of the auxiliary head's loss. Higher: new features separate new "
+        "from old classes more; 0: no auxiliary loss",
     )
     contrastive_weight: float = Field(
         1.0,
         ge=0,
-        description="weight of InfoNCE, in later tasks times 1 − K_old/K: more lets the agnostic "
-        "network follow the new images faster",
+        description="weight of InfoNCE, in later tasks times 1 − K_old/K. Higher: the agnostic "
+        "network adapts to new images faster",
     )
     retention_weight: float = Field(
         2.0,
         ge=0,
-        description="weight of its distillation, times K_old/K: more holds the agnostic network "
-        "nearer to what it was",
+        description="weight of the agnostic network's distillation, times K_old/K. Higher: it "
+        "changes less",
     )
     contrastive_temperature: float = Field(
         0.2,
         gt=0,
-        description="τ of both: lower looks only at the nearest other images, higher at all alike",
+        description="τ of both. Lower: the most similar images count more",
     )
     projector_width: int = Field(
         512,
         ge=1,
         le=8192,
-        description="h: hidden units of the projector; 2048 published for resnet18",
+        description="h: hidden units of the projector; 2048 published for resnet18. Higher: "
+        "slower training and more memory",
     )
     embedding_width: int = Field(
-        128, ge=1, le=8192, description="o: width of what views are compared by; 1024 for resnet18"
+        128,
+        ge=1,
+        le=8192,
+        description="o: width of the embeddings in which views are compared; 1024 published for "
+        "resnet18. Higher: slower training and more memory",
     )
     merged_weight: float = Field(
         1.0,
         ge=0,
-        description="weight of CE_trans, the cross-entropy of the merged features' classifier: "
-        "more draws the new backbone to features that fit the agnostic ones",
+        description="weight of CE_trans, the cross-entropy of the merged features' classifier. "
+        "Higher: the new backbone's features fit the agnostic ones better",
     )
     transfer_weight: float = Field(
         1.0,
         ge=0,
-        description="weight of L_transfer: more makes the new logits follow that classifier, where "
-        "it is the better one",
+        description="weight of L_transfer. Higher: the new logits are closer to that "
+        "classifier's in batches where its loss is lower; 0: no transfer",
     )
     transfer_temperature: float = Field(
-        2.0, gt=0, description="T of L_transfer: higher transfers more of the small probabilities"
+        2.0, gt=0, description="T of L_transfer. Higher: small probabilities count more"
     )
     attention_heads: int = Field(
         8,
         ge=1,
-        description="heads of the merge attention, a divisor of the last map's channels: more see "
-        "narrower slices of a token, 8 of the 64 channels of resnet32",
+        description="heads of the merge attention, a divisor of the last map's channels. More: "
+        "each head sees fewer channels, 8 of 64 for resnet32",
     )
     agnostic_share: float = Field(
         0.05,
         ge=0,
         le=1,
-        description="share of the agnostic network in a new backbone's first parameters, the rest "
-        "is the last backbone: 0 starts as that one, 1 as the agnostic network",
+        description="share of the agnostic network in a new backbone's first parameters; the "
+        "rest is the last backbone's. 0: a copy of the last backbone; 1: a copy of "
+        "the agnostic network",
     )
     old_rows: Literal["zero", "random"] = Field(
         "zero",
-        description="how the old classes' weights of the new features start; random is PyCIL's",
+        description="first values of old classes' weights for new features. zero: 0; random: "
+        "fresh draws, as in PyCIL",
     )
 
     @override

@@ -21,4 +21,9 @@ class WASettings(BaseMethodSettings):
         default_factory=lambda: multistep(170, 60, 100, 140),
         description="recipe of every later task",
     )
-    temperature: float = Field(2.0, gt=0, description="T: softmax temperature of the distillation")
+    temperature: float = Field(
+        2.0,
+        gt=0,
+        description="T: softmax temperature of the distillation. Higher: small probabilities of "
+        "the teacher count more",
+    )
