@@ -1,6 +1,5 @@
 """One call of ``grace learn``: a learner is found or made, and taught."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
     from grace.cli.progress import RichProgress
     from grace.data.update_folder import UpdateFolder
     from grace.learner.learner import Learner
+
+REMEDIES = {
+    "data.skip_unreadable": "use --skip-unreadable",
+    "data.skip_duplicates": "use --skip-duplicates",
+    "data.image_size": "use --image-size",
+}
+"""What a person does instead of setting a path."""
 
 
 @final
@@ -100,10 +106,9 @@ def _refuse_taken(model: Path) -> None:
 
 
 def _refuse_inside(model: Path, images: Path) -> None:
-    from grace.data.update_parts import update_parts
+    from grace.data.folder_tree import split_folders
 
-    parts = update_parts(images)
-    for part in (parts.train, parts.test):
+    for part in split_folders(images):
         if part is not None and model.resolve().is_relative_to(part.resolve()):
             raise GraceError(
                 f"'{model}' lies in '{part}', where it would be taken for a class",
@@ -142,9 +147,7 @@ def _read(
             skip_duplicates=teaching.skip_duplicates or settings.data.skip_duplicates,
         )
     except GraceError as error:
-        ending = r"set (skip_unreadable|skip_duplicates|image_size)(?=$| to bring all to one size$)"
-        worded = re.sub(ending, lambda m: "use --" + m[1].replace("_", "-"), str(error))
-        raise GraceError(worded) from None
+        raise GraceError(error.worded(REMEDIES)) from None
 
 
 def _unused(

@@ -9,7 +9,7 @@ from typing_extensions import override
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import load_experiment
 from grace.configs.methods import AnyMethodSettings
-from grace.data.arrays import for_channels
+from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.home.document import Document, UpdateRecord
 from grace.home.journal import Journal
@@ -82,14 +82,8 @@ class Learner(BaseLearner):
         settings = experiment
         if isinstance(settings, str):
             settings = load_experiment(settings, overrides)
-        channels = 1 if shape[0] == 1 else 3
-        learner = cls(
-            settings,
-            shape,
-            mean or for_channels((0.485, 0.456, 0.406), channels),
-            std or for_channels((0.229, 0.224, 0.225), channels),
-            progress,
-        )
+        means, deviations = imagenet_constants(1 if shape[0] == 1 else 3)
+        learner = cls(settings, shape, mean or means, std or deviations, progress)
         if directory is not None:
             learner.home = ModelStore.create(Path(directory), learner._created_as)
         return learner
