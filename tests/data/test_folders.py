@@ -162,6 +162,8 @@ def test_unreadable_images(splits: Path, streaming: bool) -> None:
     assert len(dataset.notes) == 1
     left_out = "unreadable images, which are left out (1): 'train/ant/001.png' ("
     assert dataset.notes[0].startswith(left_out)
+    smaller = load(splits, skip_unreadable=True, streaming=streaming, image_size=9)
+    assert smaller.train.images.shape == (3, 9, 9)
 
 
 def test_a_class_that_loses_all_its_images_is_refused(splits: Path) -> None:
@@ -197,6 +199,15 @@ def test_an_experiment_only_counts_copies_among_training_images(
         "images in two classes (1): 'train/bee/001.png' and 'train/cat/copy.png'",
         "further copies of images of the same class (1): 'train/ant/copy.png'",
     ]
+
+
+def test_files_of_one_length_are_no_copies(splits: Path) -> None:
+    # Each the only one of its length in its part.
+    paths = [splits / split / "ant" / "000.png" for split in ("train", "test")]
+    longest = max(path.stat().st_size for path in splits.rglob("*.png")) + 10
+    for path in paths:
+        path.write_bytes(path.read_bytes().ljust(longest, b"\0"))
+    assert load(splits, streaming=True).notes == []
 
 
 def test_streamed_images_are_those_held_in_memory(splits: Path) -> None:

@@ -87,8 +87,8 @@ def each(
 def file_keys(paths: Sequence[Path]) -> list[Hashable]:
     """Return keys that are equal for files of equal content, reading as little as possible.
 
-    All are compared by length, those of one length by their last 4 KiB, and those that are still
-    alike by SHA-256 of the whole file.
+    Keys of different calls cannot be compared. All files are compared by length, those of one
+    length by their last 4 KiB, and those that are still alike by SHA-256 of the whole file.
     """
     keys: list[Hashable] = [path.stat().st_size for path in paths]
     for content in (_ending, _digest):

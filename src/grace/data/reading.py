@@ -3,7 +3,7 @@
 Shapes: N images, C channels, H×W pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -68,10 +68,11 @@ def read_parts(
         GraceError: the first error found.
     """
     read: list[tuple[Images, Looks]]
+    paths = [[file.path for file in part] for part in parts]
     if streams:
-        read = [_streamed([file.path for file in part], channels, rules, shorter) for part in parts]
+        read = list(_streamed(paths, channels, rules, shorter))
     else:
-        read = [decode_all([f.path for f in part], channels, rules.image_size) for part in parts]
+        read = [decode_all(own, channels, rules.image_size) for own in paths]
     files = [file for part in parts for file in part]
     judged = judge_images(root, files, [look for _, looks in read for look in looks], rules)
     refuse_first(judged.findings, root)
@@ -121,25 +122,30 @@ def decode_all(
 
 
 def _streamed(
-    paths: Sequence[Path], channels: Literal[1, 3], rules: Rules, shorter: int | None
-) -> tuple[FileImages, Looks]:
+    parts: Sequence[Sequence[Path]], channels: Literal[1, 3], rules: Rules, shorter: int | None
+) -> Iterator[tuple[FileImages, Looks]]:
     """Leave images in their files; look at no more of these than the rules demand."""
     side = rules.image_size
 
     def size(path: Path) -> tuple[int, int]:
+        found = (side, side) if side is not None else upright_size(path)
         if rules.skip_unreadable:
-            return open_image(path, channels).size
-        return upright_size(path) if side is None else (side, side)
+            open_image(path, channels)
+        return found
 
+    paths = [path for part in parts for path in part]
     with each(size, paths) as outcomes:
         sizes = list(outcomes)
-    readable = [
-        path for path, own in zip(paths, sizes, strict=True) if not isinstance(own, GraceError)
-    ]
-    keys = iter(file_keys(readable))
+    both = list(zip(paths, sizes, strict=True))
+    # One call for all parts, as keys of different calls cannot be compared.
+    keys = iter(file_keys([path for path, own in both if not isinstance(own, GraceError)]))
     looks = [
         own if isinstance(own, GraceError) else Look(size=own, key=next(keys)) for own in sizes
     ]
     width, height = next((look.size for look in looks if isinstance(look, Look)), (1, 1))
-    shape = (height, width) if side is None else (side, side)
-    return FileImages(readable, channels, shape, shorter), looks
+    start = 0
+    for part in parts:
+        own = looks[start : start + len(part)]
+        readable = [path for path, look in zip(part, own, strict=True) if isinstance(look, Look)]
+        yield FileImages(readable, channels, (height, width), shorter), own
+        start += len(part)
