@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from grace.learner.estimate import Estimate
     from grace.learner.learner import Learner
 
+REMEDIES = {
+    "data.skip_unreadable": "learn with --skip-unreadable",
+    "data.skip_duplicates": "learn with --skip-duplicates",
+    "data.image_size": "learn with --image-size",
+}
+"""What a person does instead of setting a path."""
+
 
 def doctor(
     images: Annotated[
@@ -97,10 +104,20 @@ def _own_images(learner: "Learner") -> dict[bytes, str]:
 
 
 def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
+    findings = [
+        {
+            "severity": finding.severity,
+            "text": finding.text,
+            "where": finding.where,
+            "remedy": finding.error.advice(REMEDIES),
+        }
+        for finding in found.findings
+    ]
     return {
         "ready": found.is_ready,
-        "verdict": found.verdict,
+        "verdict": found.worded(REMEDIES),
         **asdict(found),
+        "findings": findings,
         "estimate": asdict(cost) if cost else None,
     }
 
@@ -121,8 +138,9 @@ def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[s
     if found.findings:
         lines.append("")
     for finding in found.findings:
-        lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {finding.remedy}"]
-    return [*lines, "", found.verdict]
+        remedy = finding.error.advice(REMEDIES)
+        lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {remedy}"]
+    return [*lines, "", found.worded(REMEDIES)]
 
 
 def _classes(found: "Examination") -> Sequence[str]:
