@@ -103,7 +103,7 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
     """Import and return the class registered under a name.
 
     Raises:
-        ValueError: the name is unknown, and the nearest known one is named; or its class cannot be
+        GraceError: the name is unknown, and the nearest known one is named; or its class cannot be
             imported.
     """
     known = entries(kind)

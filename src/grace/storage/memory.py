@@ -29,7 +29,7 @@ def refuse_too_large(num_bytes: int, what: str) -> None:
         what: how the message names it.
 
     Raises:
-        ValueError: it does.
+        GraceError: it does.
     """
     memory = memory_bytes()
     if memory is not None and num_bytes > memory // 2:

@@ -49,7 +49,7 @@ def dump(value: object) -> bytes:
         value: dicts with text keys, lists, text, numbers, booleans and none.
 
     Raises:
-        ValueError: ``parse`` would refuse the document.
+        GraceError: ``parse`` would refuse the document.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     data = f"{text}\n".encode()
