@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from grace.cli._comparison_progress import ComparisonProgress, print_comparison
 from grace.cli.app import app
+from grace.cli.comparison_progress import ComparisonProgress, print_comparison
 from grace.configs.registry import METHODS
 from grace.studies import comparison
 from grace.studies.cells import Cell, cells_of

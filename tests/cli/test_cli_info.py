@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from grace.cli._columns import aligned
+from grace.cli.columns import aligned
 from grace.configs.methods import MemoSettings, ReplaySettings
 from grace.learner.learner import Learner
 from support.saved_learners import call

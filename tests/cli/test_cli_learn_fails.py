@@ -172,7 +172,8 @@ class TestRefusals:
         assert "give the folder of the new images" in refused("--model", model)
         empty = folder(tmp_path / "empty", "ant", "bee")
         (empty / "cat").mkdir()
-        assert f"class folder '{empty / 'cat'}' has no images" in refused(empty, "--model", model)
+        bare = f"{empty}: class folders without images (1): 'cat'"
+        assert bare in refused(empty, "--model", model)
         one = folder(tmp_path / "one", "ant")
         assert "has images of one class, 'ant'" in refused(one, "--model", model)
         bad = folder(tmp_path / "bad", "ant", "bee")
@@ -189,7 +190,7 @@ class TestRefusals:
         images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
         (images / "ant" / "000.png").write_bytes(b"no image")
         result = learn(images, "--model", model, *TINY, "--skip-unreadable")
-        assert "warning: 1 unreadable images were left out" in result.stderr
+        assert "warning: unreadable images, which are left out (1): 'ant/000.png'" in result.stderr
         assert "images     19 learnt from" in result.stdout
 
     @pytest.mark.parametrize(

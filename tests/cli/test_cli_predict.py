@@ -213,7 +213,7 @@ def test_rows_come_batch_by_batch_and_a_closed_pipe_is_silent(saved: Path, folde
     for number in range(60):
         (folder / f"{number}.png").symlink_to("a.png")
     script = (
-        "import sys\nimport grace.methods.module_factory\nimport tiny_streams\n"
+        "import sys\nimport grace.methods.module_factory\nfrom support import tiny_streams\n"
         "from grace.cli import main\nfrom grace.learner import prediction\n"
         "grace.methods.module_factory.build_backbone = tiny_streams._resnet8\n"
         "first = prediction.FilePredictor._judged\n"

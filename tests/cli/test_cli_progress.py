@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from grace.cli._clock import RunClock, in_clock
+from grace.cli.clock import RunClock, in_clock
 from grace.cli.progress import RichProgress, print_summary
 from grace.record import RunProgress, TaskRecord
 from support.synthetic_records import MakeRecord

@@ -1,8 +1,10 @@
+import inspect
+import re
 import subprocess
 import sys
-import types
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 import grace
-from grace.cli._errors import one_line_warnings
-from grace.cli.app import app
+from grace.cli.app import VERBS, app
+from grace.cli.errors import one_line_warnings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
@@ -26,7 +28,7 @@ def call(*arguments: str | Path) -> Any:
 
 @pytest.fixture
 def fake_experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
-    """Put a run that trains nothing where ``grace.experiment`` is looked for."""
+    """Put a run that trains nothing in place of the real one."""
 
     def install(behaviour: Callable[..., RunRecord]) -> list[Any]:
         calls: list[Any] = []
@@ -44,9 +46,7 @@ def fake_experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any
             calls.append((settings, directory))
             return behaviour(progress)
 
-        module = types.ModuleType("grace.experiment")
-        module.__dict__["run_experiment"] = run_experiment
-        monkeypatch.setitem(sys.modules, "grace.experiment", module)
+        monkeypatch.setattr("grace.cli.run.run_experiment", run_experiment)
         return calls
 
     return install
@@ -57,7 +57,7 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"grace {grace.__version__}\n")
 
 
-@pytest.mark.parametrize("verb", [[], ["run"], ["compare"], ["report"], ["list"], ["show"]])
+@pytest.mark.parametrize("verb", [[], *([name] for name in VERBS)])
 def test_help_imports_nothing_heavy(verb: list[str]) -> None:
     script = (
         f"import sys\nsys.argv = ['grace', *{verb!r}, '--help']\n"
@@ -69,6 +69,21 @@ def test_help_imports_nothing_heavy(verb: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Usage: grace" in done.stdout
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_help_says_of_every_verb_what_its_docstring_says(name: str) -> None:
+    module, _, function = VERBS[name].target.partition(":")
+    documented = inspect.getdoc(getattr(import_module(module), function)) or ""
+    assert VERBS[name].help == documented.splitlines()[0]
+    shown = " ".join(re.sub("[│\n]", " ", call("--help").stdout).split())
+    assert f"{name} {VERBS[name].help}" in shown
+
+
+def test_a_misspelt_verb_is_refused_with_the_nearest() -> None:
+    result = call("predit")
+    assert result.exit_code == 2
+    assert "predict" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grace.cli._why import why
 from grace.cli.progress import RichProgress
+from grace.cli.why import why
 from grace.configs.experiment import ExperimentSettings, MemorySettings
 from grace.home.document import UpdateRecord
 from grace.methods.outcome import Outcome

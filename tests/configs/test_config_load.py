@@ -105,7 +105,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
     assert "memory.size = -1" in text
     assert "seed = 'x'" in text
     assert "'foo' is no setting" in text
-    assert "data.streaming = 'maybe' should be a valid boolean or should be 'auto'" in text
+    assert "data.streaming = 'maybe' should be a valid boolean or 'auto'" in text
 
 
 @pytest.mark.parametrize(

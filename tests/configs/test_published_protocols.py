@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from grace.configs.methods import FosterSettings, MemoSettings
 from grace.configs.recipe import Recipe
 from grace.configs.registry import METHODS
 from grace.data.scenario import task_sizes
+from grace.engine.schedule import learning_rates
 from support.typed import typed
 
 
@@ -304,3 +306,25 @@ def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             load_experiment("digits", ["method=foster", f"method.boosting_beta={wrong}"])
+
+
+@pytest.mark.parametrize(
+    ("method", "phase", "rates"),
+    [
+        # By hand: rates of the first epoch, of one in the middle and of the last.
+        ("grace", "base", {0: 0.1, 60: 0.01, 120: 1e-3, 199: 1e-4}),
+        ("grace", "grow", {79: 0.1, 80: 0.01, 149: 1e-3, 169: 1e-4}),
+        ("grace", "compress", {0: 0.1, 65: 0.05}),
+        ("foster", "boost", {0: 0.1, 85: 0.05}),
+        ("wa", "update", {59: 0.1, 169: 1e-4}),
+        ("beef", "fuse", {0: 0.05, 30: 0.025}),
+        ("ewc", "update", {69: 0.1, 179: 1e-4}),
+    ],
+)
+def test_learning_rates_that_follow(method: str, phase: str, rates: dict[int, float]) -> None:
+    settings = load_experiment("cifar100-b0i10", [f"method={method}"]).method
+    found = learning_rates(getattr(settings, phase))
+    assert {epoch: found[epoch] for epoch in rates} == pytest.approx(rates)
+    falling = [after / before for before, after in pairwise(found)]
+    assert max(falling) <= 1.0 + 1e-9
+    assert 0.0 < min(found) < 0.002

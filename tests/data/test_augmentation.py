@@ -288,3 +288,33 @@ def test_finish_leaves_the_crop_out() -> None:
     assert augmentation.crops_at_random
     assert not flip.crops_at_random
     assert torch.equal(augmentation.finish(images, drawn), flip.apply(images, drawn[:, 22:]))
+
+
+def test_brightness_at_the_ends_and_in_the_middle_of_its_draws() -> None:
+    images = torch.full((3, 1, 2, 2), 100, dtype=torch.uint8)
+    found = RandomBrightness(change=0.25)(images, torch.tensor([[0.0], [0.5], [1 - 2**-24]]))
+    # 100·(1 − ¼), 100 and 100·(1 + ¼), of which the last is not quite reached.
+    assert found[:, 0, 0, 0].float().tolist() == pytest.approx([75.0, 100.0, 125.0], abs=1.0)
+    spread = RandomBrightness(change=0.25)(images[:1].repeat(4000, 1, 1, 1), draws(4000, 1))
+    levels = spread[:, 0, 0, 0].double()
+    # Uniform on [75, 125), rounded down.
+    assert float(levels.mean()) == pytest.approx(99.5, abs=1.2)
+    assert float(levels.std()) == pytest.approx(50 / math.sqrt(12), rel=0.03)
+
+
+def test_half_of_the_images_are_mirrored_and_windows_are_uniform() -> None:
+    image = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3) + 1
+    images, drawn = image.repeat(9000, 1, 1, 1), draws(9000, 2)
+    mirrored = RandomFlip()(images, drawn[:, :1])[:, 0, 0, 0] == 3
+    assert float(mirrored.double().mean()) == pytest.approx(0.5, abs=5 * 0.5 / 9000**0.5)
+    # Nine windows with a border of one: the centre pixel comes from each of the nine places.
+    centre = RandomCrop(padding=1)(images, drawn)[:, 0, 1, 1]
+    shares = torch.bincount(centre.long(), minlength=10)[1:].double() / 9000
+    assert shares.tolist() == pytest.approx([1 / 9] * 9, abs=5 * (8 / 81 / 9000) ** 0.5)
+
+
+def test_normalised_images_come_back() -> None:
+    images = random_images(3)
+    found = build_augmentation("none", MEAN, STD, 32).normalise(images)
+    mean, std = (torch.tensor(x)[:, None, None] for x in (MEAN, STD))
+    torch.testing.assert_close((found * std + mean) * 255, images.float(), atol=1e-3, rtol=0)

@@ -8,7 +8,10 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
-from grace.data.decoding import open_image, read_all, read_pixels, upright_size
+from grace.data.decoding import open_image, read_pixels, upright_size
+from grace.data.looks import Look, file_keys
+from grace.data.reading import decode_all
+from grace.text.refusals import GraceError
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -91,10 +94,11 @@ def test_truncated_damaged_and_empty_files_are_named(tmp_path: Path, suffix: str
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], whole[:20], b"no image at all", b""):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=rf"cannot read image '.*a\.{suffix}' \(") as caught:
+        with pytest.raises(GraceError, match=rf"cannot read image '.*a\.{suffix}': ") as caught:
             open_image(path, 3)
         assert "\n" not in str(caught.value)
-        assert "skip_unreadable" in str(caught.value)
+        assert caught.value.setting is not None
+        assert caught.value.setting.path == "data.skip_unreadable"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -106,31 +110,45 @@ def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     noise(30, 30).save(tmp_path / "a.png")
     for limit in (400, 899):  # PIL itself refuses above twice its limit and warns below
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        with pytest.raises(ValueError, match=rf"a\.png' has more than {limit} pixels"):
+        with pytest.raises(
+            GraceError, match=r"a\.png': (30×30 pixels are too many|it has too many)"
+        ):
             open_image(tmp_path / "a.png", 3)
 
 
-def test_all_images_must_have_one_size(tmp_path: Path) -> None:
+def test_images_of_the_first_ones_size_are_kept(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.png" for name in "abc"]
-    for path, size in zip(paths, [(8, 8), (8, 8), (9, 8)], strict=True):
-        noise(*size).save(path)
-    with pytest.raises(ValueError, match=r"c\.png' has 9×8 pixels, but .*8×8: set data.image_size"):
-        read_all(paths, 3, None)
-    assert read_all(paths[:2], 3, None).pixels.shape == (2, 3, 8, 8)
-    assert read_all(paths, 1, 8).pixels.shape == (3, 1, 8, 8)
+    for seed, (path, size) in enumerate(zip(paths, [(8, 8), (9, 8), (8, 8)], strict=True)):
+        noise(*size, seed).save(path)
+    images, looks = decode_all(paths, 3, None)
+    assert [look.size for look in looks if isinstance(look, Look)] == [(8, 8), (9, 8), (8, 8)]
+    expected = [torch.from_numpy(np.asarray(noise(8, 8, seed)).copy()) for seed in (0, 2)]
+    assert torch.equal(images.pixels, torch.stack(expected).permute(0, 3, 1, 2))
+    assert decode_all(paths, 1, 8)[0].pixels.shape == (3, 1, 8, 8)
 
 
-def test_unreadable_images_are_skipped_on_request(tmp_path: Path) -> None:
+def test_unreadable_images_leave_their_error(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.png" for name in "abc"]
     for path in paths:
         noise(4, 4).save(path)
     paths[1].write_bytes(b"")
-    with pytest.raises(ValueError, match=r"b\.png' \(the file is empty\)"):
-        read_all(paths, 3, None)
-    decoded = read_all(paths, 3, None, skip_unreadable=True)
-    assert list(decoded.kept) == [0, 2]
-    assert len(decoded.problems) == 1
+    images, looks = decode_all(paths, 3, None)
+    assert isinstance(looks[1], GraceError)
+    assert looks[1].what == "the file is empty"
     expected = torch.from_numpy(np.asarray(noise(4, 4)).copy()).permute(2, 0, 1)
-    assert torch.equal(decoded.pixels[1], expected)
-    with pytest.raises(ValueError, match="none of 1 images can be read"):
-        read_all(paths[1:2], 3, None, skip_unreadable=True)
+    assert torch.equal(images.pixels, torch.stack([expected, expected]))
+    assert isinstance(looks[0], Look)
+    assert isinstance(looks[2], Look)
+    assert looks[0].key == looks[2].key
+    assert len(decode_all(paths[1:2], 3, None)[0]) == 0
+
+
+def test_files_are_compared_by_length_ending_and_content(tmp_path: Path) -> None:
+    zeros, ones = bytes(5000), b"\1" * 5000
+    contents = [zeros, ones, zeros, b"\1" + zeros[1:], zeros + b"\0", b"", b""]
+    paths = [tmp_path / str(number) for number in range(len(contents))]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    keys = file_keys(paths)
+    for first, key in zip(contents, keys, strict=True):
+        assert [own == key for own in keys] == [content == first for content in contents]

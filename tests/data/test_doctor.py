@@ -71,7 +71,7 @@ def test_unreadable_images_are_named_with_their_reasons(images: Path) -> None:
     assert found.classes["ant"].unreadable == 5
     assert found.num_images == 47
     assert found.verdict.startswith("Not ready: unreadable images (5): 'train/ant/a.jpg' (it is")
-    assert found.verdict.endswith("; replace or remove them, or have unreadable images skipped.")
+    assert found.verdict.endswith("; replace or remove them, or set data.skip_unreadable=true.")
     (images / "train" / "bee" / "gone.png").symlink_to(images / "nowhere")
     put(images / "test" / "ant" / "x.png", b"")
     found = examine(images, image_size=8)
@@ -86,7 +86,8 @@ def test_a_narrow_image_does_not_fill_the_memory(images: Path) -> None:
     put(images / "train" / "ant" / "line.png", Image.new("L", (1, 200_000)))
     found = examine(images, image_size=32)
     assert lines(found) == [
-        "unreadable images (1): 'train/ant/line.png' (1×200000 pixels are too many)"
+        "unreadable images (1): 'train/ant/line.png' "
+        "(1×200000 pixels are too long and thin to be resized)"
     ]
 
 
@@ -114,7 +115,7 @@ def test_duplicates(images: Path) -> None:
     shutil.copy(train / "ant" / "003.png", test / "ant" / "z.png")
     found = examine(images)
     assert lines(found) == [
-        "images that are in two classes (1): 'train/ant/002.png' and 'train/bee/z.png'",
+        "images in two classes (1): 'train/ant/002.png' and 'train/bee/z.png'",
         "training images that are test images too (1): 'train/ant/003.png' and 'test/ant/z.png'",
     ]
     assert only(found, "note") == (
@@ -159,7 +160,9 @@ def test_sizes(images: Path) -> None:
     put(images / "train" / "bee" / "high.png", oriented(noise(51, (20, 10)), 6))
     found = examine(images)
     assert only(found) == (
-        "different sizes in pixels (3): 8×8 of 42 images, 30×5 of 1 images, 10×20 of 1 images"
+        "different sizes in pixels (3): 8×8 of 42 images, such as 'train/ant/000.png', "
+        "30×5 of 1 images, such as 'train/ant/wide.png', "
+        "10×20 of 1 images, such as 'train/bee/high.png'"
     )
     assert (found.smallest, found.largest) == ((8, 8), (10, 20))
     assert lines(examine(images, image_size=10), "warning") == []
@@ -200,12 +203,11 @@ def test_layouts_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'.*none' is not a folder"):
         examine(tmp_path / "none")
     found = examine(tmp_path)
-    assert only(found) == f"'{tmp_path}' holds no class folders"
+    assert only(found) == "no class folders"
     assert (found.classes, found.num_images, found.smallest, found.largest) == ({}, 0, None, None)
     fill(tmp_path, 2, seed=1)
     found = examine(tmp_path)
-    assert found.findings[0].remedy == f"put them into '{tmp_path}/<class>/'"
-    assert found.verdict.startswith(f"Not ready: '{tmp_path}' holds no class folders, only 2 image")
+    assert found.verdict.startswith("Not ready: no class folders, only 2 images; put the images")
     fill(tmp_path / "test" / "ant", 2, seed=1)
     assert "could be a class or a part of the images" in only(examine(tmp_path))
 
@@ -223,7 +225,7 @@ def test_folders_and_names_that_are_refused(images: Path) -> None:
         "that are not UTF-8",
         "two folders for one class (2): 'train/Ant' and 'train/ant', "
         "'train/cafe\u0301' and 'train/caf\u00e9'",
-        "test classes without training images (1): 'test/eel'",
+        "test classes without training images (1): 'test/eel'; did you mean 'bee'?",
         "class folders without images (1): 'train/empty'",
     ]
     assert found.classes["caf\u00e9"].train == 40

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from grace.configs.experiment import DataSettings
 from grace.data.images import Dataset, LabelledImages, TensorImages
-from grace.data.selection import chosen_classes, duplicates, first_of_each, held_out, pixel_keys
+from grace.data.selection import chosen_classes, first_of_each, held_out
 from grace.data.sources import load_dataset
 
 
@@ -109,9 +109,3 @@ def test_a_held_out_split_is_stratified_and_stable() -> None:
     assert with_more[:-1] == test
     with pytest.raises(ValueError, match="class 'b' has one image"):
         held_out([0, 0, 1], names, 0.5, 0)
-
-
-def test_duplicates_are_pairs_of_equal_pixels() -> None:
-    images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1)
-    train, test = images[[0, 1, 2, 1]], images[[4, 1]]
-    assert duplicates(pixel_keys(train), pixel_keys(test)) == [(1, 1), (3, 1)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from grace.cli._arguments import settings_from, split
 from grace.cli.app import app
+from grace.cli.arguments import settings_from, split
 from grace.record import read_record
 from grace.studies.cells import cells_of
 

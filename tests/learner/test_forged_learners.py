@@ -80,7 +80,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "huge weights": (
         part(BACKBONE, other("conv.weight", data=HUGE * 162)),
-        "the scores of 'MODEL' are not finite: its weights are damaged",
+        "'MODEL': the scores are not finite: the weights are damaged",
     ),
     "transposed": (
         part("parts/head", other("weight", shape=(12, 4))),
@@ -146,7 +146,8 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a class with escapes for a name": (
         specials.many_classes(1, "\x1b[2J"),
-        f"{DOCUMENT}the class name",
+        f"{DOCUMENT}the class name '\\x1b[2J' has a control character, a line break or bytes that "
+        "are not UTF-8",
     ),
     "backbones that are one": (
         specials.many_backbones(3),

@@ -164,7 +164,7 @@ def test_decoders_warnings_are_not_passed_on(
         Image.open(large).close()
     recwarn.clear()
     (batch,) = FilePredictor(pets).predict([large])
-    assert "more than 100 pixels" in str(batch[0].problem)
+    assert "11×11 pixels are too many" in str(batch[0].problem)
     assert len(recwarn) == 0
 
 

@@ -15,7 +15,7 @@ from grace.engine.phase import Phase, Work
 from grace.engine.trainer import NonFiniteLossError
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
-from support.contract import PROBE, VARIANTS, every_variant, name_of, with_epochs
+from support.contract import PROBE, VARIANTS, every_variant, with_epochs
 from support.counted_images import ReadCounts
 from support.recorded_streams import STREAM, teach
 from support.tiny_streams import (
@@ -35,7 +35,7 @@ from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
-AMONG_NEW = [name for name in VARIANTS if name_of(name) in {"ewc", "finetune"}]
+AMONG_NEW = [name for name in VARIANTS if VARIANTS[name].traits.compares_new_classes_only]
 """Their loss compares the logits of new classes alone."""
 AMONG_ALL = [name for name in VARIANTS if name not in AMONG_NEW]
 

@@ -1,10 +1,8 @@
 """What a method keeps is judged before anything is made of it."""
 
-from collections.abc import Mapping
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.methods import ReplaySettings, TagFexSettings
@@ -21,11 +19,6 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 def factory() -> ModuleFactory:
     chosen: ExperimentSettings = settings(ReplaySettings(base=recipe(), update=recipe()))
     return ModuleFactory(chosen, 3, Device.from_settings(chosen.engine))
-
-
-def parts_of(state: DeclaredState) -> dict[str, Mapping[str, Tensor]]:
-    made = present(state.network.value)
-    return dict(made.parts())
 
 
 def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:

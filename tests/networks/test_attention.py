@@ -60,9 +60,8 @@ def test_by_loops() -> None:
         for score, value in zip(scores, values, strict=True):
             for channel in channels:
                 expected[channel] += math.exp(score) / total * value[channel] / 3
-    found = attention(agnostic, specific)
-    assert found.shape == (1, 4)
-    assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
+    (found,) = attention(agnostic, specific)
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_against_torchs_attention() -> None:
@@ -113,3 +112,26 @@ def test_pick() -> None:
     first, second = torch.zeros(1), torch.ones(1)
     assert Pick(0)((first, second)) is first
     assert Pick(1)((first, second)) is second
+
+
+def test_even_attention_is_the_mean_of_all_values() -> None:
+    """Queries of 0 look at every token alike."""
+    attention = made(8, 4).requires_grad_(False)
+    torch.nn.init.zeros_(attention.query.weight)
+    agnostic, specific = maps(3, 8, 2, 2)
+    other = attention.agnostic_values(attention.agnostic_norm(tokens(agnostic)))
+    own = attention.specific_values(attention.specific_norm(tokens(specific)))
+    torch.testing.assert_close(attention(agnostic, specific), torch.cat([other, own], 1).mean(1))
+    # And where each token stands does not matter.
+    moved = attention(agnostic.flip(2), specific.flip(3))
+    torch.testing.assert_close(moved, attention(agnostic, specific))
+
+
+def test_attention_of_any_queries_does_not_ask_where_tokens_stand() -> None:
+    attention = made(8, 4).requires_grad_(False)
+    agnostic, specific = maps(3, 8, 2, 2)
+    moved = attention(agnostic.flip(3), specific.flip(2))
+    torch.testing.assert_close(moved, attention(agnostic, specific))
+    # A layer norm first: neither the level nor the size of a map matters.
+    scaled = attention(3 * agnostic + 1, 5 * specific - 2)
+    torch.testing.assert_close(scaled, attention(agnostic, specific), atol=1e-3, rtol=1e-3)

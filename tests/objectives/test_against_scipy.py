@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 from scipy.special import log_softmax, logsumexp, rel_entr, softmax
 from scipy.stats import entropy
 from sklearn.metrics import log_loss, mean_squared_error
 
 from grace.objectives.balancing import effective_number_weights
 from grace.objectives.classification import cross_entropy, new_class_cross_entropy
-from grace.objectives.confusion import floored_cross_entropy
+from grace.objectives.confusion import confusion_weights, floored_cross_entropy
+from grace.objectives.contrastive import info_nce
 from grace.objectives.distillation import (
     balanced_distillation,
     feature_distillation,
@@ -22,6 +24,12 @@ from grace.objectives.imbalance import (
     lost_direction,
     lost_evenness,
     prior_adjusted_cross_entropy,
+)
+from grace.objectives.importance import merged_importance, quadratic_penalty
+from grace.objectives.reweighting import (
+    accumulated_norms,
+    class_gradient_weights,
+    distillation_factor,
 )
 from grace.objectives.transfer import guided_transfer
 
@@ -148,3 +156,45 @@ def test_transfer_from_a_guide() -> None:
     expected = rel_entr(*shares).sum(1).mean()
     found = guided_transfer(Z, torch.from_numpy(guide), Y, 2, T)
     assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_confusion_weights() -> None:
+    ordered = np.sort(STUDENT, 1)[:, ::-1]
+    share = (ordered[:, 0] - ordered[:, 1]) / (ordered[:, 0] - ordered[:, -1])
+    found = confusion_weights(Z, 4.0)
+    assert found.tolist() == pytest.approx((1 + np.exp(-4 * share)).tolist(), rel=1e-5)
+    # The level and the scale of all scores do not matter.
+    torch.testing.assert_close(confusion_weights(7 * Z - 3, 4.0), found)
+
+
+def test_views_are_told_apart_by_a_cross_entropy_of_cosines() -> None:
+    cosines = 1 - cdist(STUDENT, TEACHER, "cosine")
+    np.fill_diagonal(cosines, -np.inf)
+    partners = np.arange(20) ^ 1
+    expected = -log_softmax(cosines / 0.2, 1)[np.arange(20), partners].mean()
+    assert float(info_nce(Z, Z_T, 0.2)) == pytest.approx(expected, rel=1e-5)
+    # Lengths do not matter.
+    assert float(info_nce(3 * Z, 0.2 * Z_T, 0.2)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradients_are_reweighted() -> None:
+    lengths = np.linalg.norm(STUDENT, axis=1)
+    start = torch.full((20,), 0.5, dtype=torch.float64)
+    found = accumulated_norms(start, Z)
+    assert found.tolist() == pytest.approx((0.5 + lengths).tolist())
+    weights = class_gradient_weights(found, torch.arange(8), torch.arange(8, 20), 0.5)
+    old, new = 0.5 + lengths[:8], 0.5 + lengths[8:]
+    ratio = new.mean() / old.mean()
+    expected = [*(old.min() / old * min(1, ratio)), *(new.min() / new * min(1, ratio / 2))]
+    assert weights.tolist() == pytest.approx(expected)
+    factor = distillation_factor(Z, Z_T)
+    assert float(factor) == pytest.approx(np.linalg.norm(STUDENT) / np.linalg.norm(TEACHER))
+
+
+def test_the_penalty_is_a_weighted_distance() -> None:
+    found = quadratic_penalty({"w": Z}, {"w": Z_T}, {"w": Z.abs()})
+    expected = 0.5 * float((np.abs(STUDENT) * (STUDENT - TEACHER) ** 2).sum())
+    assert float(found) == pytest.approx(expected)
+    merged = merged_importance({"w": Z.abs()}, {"w": Z_T.abs()}, 0.3)["w"]
+    expected_mean = 0.3 * np.abs(STUDENT) + 0.7 * np.abs(TEACHER)
+    torch.testing.assert_close(merged, torch.from_numpy(expected_mean))

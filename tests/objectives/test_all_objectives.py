@@ -3,6 +3,7 @@
 import ast
 import copy
 import re
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,19 +24,10 @@ from grace.objectives import (
     transfer,
 )
 
-MODULES = (
-    balancing,
-    classification,
-    confusion,
-    contrastive,
-    distillation,
-    energy,
-    imbalance,
-    importance,
-    reweighting,
-    transfer,
-)
 FOLDER = Path(classification.__file__).parent
+MODULES = [
+    import_module(f"grace.objectives.{path.stem}") for path in sorted(FOLDER.glob("[!_]*.py"))
+]
 
 
 def functions(module: ModuleType) -> list[str]:
@@ -45,9 +37,6 @@ def functions(module: ModuleType) -> list[str]:
 
 
 def test_every_function_is_called_by_a_test_here() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == {
-        "__init__", *(module.__name__.rpartition(".")[2] for module in MODULES)
-    }  # fmt: skip
     here = Path(__file__)
     tests = "".join(path.read_text() for path in here.parent.glob("*.py") if path != here)
     public = [name for module in MODULES for name in functions(module)]

@@ -290,6 +290,33 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
+def test_published_records_are_gone_on_with(copied: Path, tmp_path: Path) -> None:
+    """An archive of results holds run.json and tasks.jsonl of every run, and nothing else."""
+    published = tmp_path / "published"
+    for place in (copied / "runs").iterdir():
+        (published / "runs" / place.name).mkdir(parents=True)
+        for name in ("run.json", "tasks.jsonl"):
+            shutil.copy(place / name, published / "runs" / place.name)
+    notes = Notes()
+    result = compare(cells("wa", "replay"), published, notes, at_once=1)
+    assert notes.planned_runs == [(0, 1)]
+    assert len(result.records) == 2
+    assert (published / "table.md").exists()
+
+
+@pytest.mark.parametrize("foreign", ["notes.txt", "runs/notes.txt", "runs/mine/photo.jpg"])
+def test_records_beside_something_else_are_left_alone(
+    copied: Path, tmp_path: Path, foreign: str
+) -> None:
+    shutil.copytree(copied / "runs", tmp_path / "other" / "runs")
+    file = tmp_path / "other" / foreign
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    with pytest.raises(GraceError, match="something else than a comparison"):
+        compare(cells("wa"), tmp_path / "other", Notes())
+    assert file.read_text() == "mine"
+
+
 def test_only_one_process_compares(copied: Path) -> None:
     with exclusive(copied / "lock", "it"), pytest.raises(BusyError, match="being changed by"):
         compare(cells("wa"), copied, Notes())

@@ -24,7 +24,7 @@ from unittest import mock
 
 import torch
 
-from grace.cli import _info_page, _ledger_table
+from grace.cli import info_page, ledger_table
 from grace.home.inventory import take_inventory
 from grace.home.ledger import ledger
 from grace.home.store import ModelStore
@@ -142,19 +142,19 @@ def _without_journal(path: Path) -> None:
 def info(path: Path) -> None:
     """Print what ``grace info`` prints."""
     inventory = take_inventory(ModelStore.open(path))
-    lines = list(_info_page.as_lines(inventory))
+    lines = list(info_page.as_lines(inventory))
     assert all(line.isprintable() for line in lines), lines
-    json.loads(_info_page.as_json(inventory))
+    json.loads(info_page.as_json(inventory))
 
 
 def history(path: Path) -> None:
     """Print what ``grace history`` prints."""
     home = ModelStore.open(path)
     entries = ledger(home.documents(), home.current())
-    lines = _ledger_table.as_lines(entries, None)
+    lines = ledger_table.as_lines(entries, None)
     assert all(line.isprintable() for line in lines), lines
-    json.loads(_ledger_table.as_json(entries, None))
-    assert _ledger_table.as_csv(entries, None)
+    json.loads(ledger_table.as_json(entries, None))
+    assert ledger_table.as_csv(entries, None)
 
 
 def predict(path: Path) -> None:

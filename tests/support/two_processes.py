@@ -40,7 +40,7 @@ from grace.engine.phase import (
     Sweep,
     Work,
 )
-from grace.engine.phase_run import Steps
+from grace.engine.phase_run import PhaseRun
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.engine.work import Seconds
@@ -331,10 +331,10 @@ def runs(folder: Path) -> dict[str, Any]:
     held = EWCSettings(base=own, update=own)
     found = {"straight": run(grown, folder / "straight", heard)}
     # In task 3, after 2 epochs of base, 2 of grow, and 1 of grow again.
-    with killed(Steps, "epoch", 6):
+    with killed(PhaseRun, "epoch", 6):
         run(grown, folder / "resumed")
     # After 1 more of grow and 1 of compress.
-    with killed(Steps, "epoch", 3):
+    with killed(PhaseRun, "epoch", 3):
         run(grown, folder / "resumed")
     found["resumed"] = run(grown, folder / "resumed")
     found["again"] = run(grown, folder / "resumed")

@@ -1,47 +1,86 @@
-"""The command's verbs put together."""
+"""The command ``grace``: its verbs, and the options before them."""
 
-from typing import Annotated
+from typing import Annotated, final
 
 import typer
 
 import grace
-from grace.cli._errors import one_line_errors, show_tracebacks
-from grace.cli.compare import compare
-from grace.cli.doctor import doctor
-from grace.cli.export import export
-from grace.cli.forget import forget
-from grace.cli.history import history
-from grace.cli.info import info
-from grace.cli.learn import learn
-from grace.cli.list import list_names
-from grace.cli.predict import predict
-from grace.cli.report import report
-from grace.cli.rollback import rollback
-from grace.cli.run import run
-from grace.cli.show import show
+from grace.cli.errors import one_line_errors, show_tracebacks
+from grace.cli.lazy import LazyGroup, Verb
 from grace.engine.launch import Launch
 from grace.text.refusals import GraceError
 
+VERBS = {
+    "run": Verb(
+        "grace.cli.run:run",
+        "Learn a stream of classes task by task and record it.",
+    ),
+    "compare": Verb(
+        "grace.cli.compare:compare",
+        "Run one experiment with many methods and seeds; write tables and a report.",
+    ),
+    "report": Verb(
+        "grace.cli.report:report",
+        "Compare runs: one self-contained HTML page, or a table to paste.",
+    ),
+    "list": Verb(
+        "grace.cli.list:list_names",
+        "List the experiments, methods and datasets known by name.",
+    ),
+    "show": Verb(
+        "grace.cli.show:show",
+        "Show an experiment's resolved settings with their meanings.",
+    ),
+    "learn": Verb(
+        "grace.cli.learn:learn",
+        "Teach a learner new classes, or fresh images of known ones; the first call makes it.",
+    ),
+    "doctor": Verb(
+        "grace.cli.doctor:doctor",
+        "Examine images before learning them: nothing is learnt, nothing is changed.",
+    ),
+    "rollback": Verb(
+        "grace.cli.rollback:rollback",
+        "Put a version of a learner in use: an earlier one, a later one, or a rejected one.",
+    ),
+    "forget": Verb(
+        "grace.cli.forget:forget",
+        "Remove a class's images from every version of a learner, and never predict it again.",
+    ),
+    "predict": Verb(
+        "grace.cli.predict:predict",
+        "Name the classes of images, with probabilities; exit code 1 if some cannot be read.",
+    ),
+    "info": Verb(
+        "grace.cli.info:info",
+        "Tell what a learner knows, what it is made of, and what it takes.",
+    ),
+    "history": Verb(
+        "grace.cli.history:history",
+        "Show the capacity ledger: one row per version, accepted or rejected.",
+    ),
+    "export": Verb(
+        "grace.cli.export:export",
+        "Export a learner to a file that needs no torch, and check that it predicts the same.",
+    ),
+}
+
+
+@final
+class Verbs(LazyGroup):
+    """The verbs of the command."""
+
+    verbs = VERBS
+
+
 app = typer.Typer(
     name="grace",
+    cls=Verbs,
     help="Class-incremental learning by GRACE: grow, assess, compress.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command("run")(run)
-app.command("compare")(compare)
-app.command("report")(report)
-app.command("list")(list_names)
-app.command("show")(show)
-app.command("learn")(learn)
-app.command("doctor")(doctor)
-app.command("rollback")(rollback)
-app.command("forget")(forget)
-app.command("predict")(predict)
-app.command("info")(info)
-app.command("history")(history)
-app.command("export")(export)
 
 
 def _print_version(wanted: bool) -> None:

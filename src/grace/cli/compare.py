@@ -13,8 +13,11 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._arguments import split
-from grace.cli._errors import one_line_errors, one_line_warnings
+from grace.cli.arguments import split
+from grace.cli.comparison_progress import ComparisonProgress, print_comparison
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.studies import comparison
+from grace.studies.cells import cells_of, settings_of
 from grace.text.refusals import GraceError
 
 
@@ -58,17 +61,13 @@ def compare(
     Interrupted at any moment, the same command goes on where it stopped.
     """
     with one_line_errors(), _ended_like_ctrl_c():
-        from grace.cli._comparison_progress import ComparisonProgress, print_comparison
-        from grace.studies.cells import cells_of, settings_of
-        from grace.studies.comparison import compare as run_comparison
-
         experiment, overrides = split(arguments or ())
         chosen = [name.strip() for name in methods.split(",")] if methods else []
         with one_line_warnings():
             cells = cells_of(experiment, overrides, chosen, _numbers(seeds))
         directory = out or Path("comparisons") / cells[0].settings.name
         with ComparisonProgress(cells) as progress:
-            result = run_comparison(
+            result = comparison.compare(
                 cells,
                 directory,
                 progress,

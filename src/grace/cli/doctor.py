@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.columns import aligned
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.configs.load import load_experiment
+from grace.text.units import in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from grace.data.doctor import Examination
     from grace.learner.estimate import Estimate
     from grace.learner.learner import Learner
+
+REMEDIES = {
+    "data.skip_unreadable": "learn with --skip-unreadable",
+    "data.skip_duplicates": "learn with --skip-duplicates",
+    "data.image_size": "learn with --image-size",
+}
+"""What a person does instead of setting a path."""
 
 
 def doctor(
@@ -44,8 +54,7 @@ def doctor(
     Exits with 2 if 'grace learn' would refuse the images.
     """
     with one_line_errors():
-        from grace.cli._errors import one_line_warnings
-        from grace.configs.load import load_experiment
+        # torch takes seconds to import: --help and what is refused here do not wait for it.
         from grace.data.doctor import examine
         from grace.learner.estimate import estimate
         from grace.learner.learner import Learner
@@ -79,6 +88,7 @@ def doctor(
 
 def _own_images(learner: "Learner") -> dict[bytes, str]:
     """Class names of all images that a learner keeps, by their pixels."""
+    # torch again.
     import torch
 
     from grace.data.joined import concatenate
@@ -94,17 +104,25 @@ def _own_images(learner: "Learner") -> dict[bytes, str]:
 
 
 def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
+    findings = [
+        {
+            "severity": finding.severity,
+            "text": finding.text,
+            "where": finding.where,
+            "remedy": finding.error.advice(REMEDIES),
+        }
+        for finding in found.findings
+    ]
     return {
         "ready": found.is_ready,
-        "verdict": found.verdict,
+        "verdict": found.worded(REMEDIES),
         **asdict(found),
+        "findings": findings,
         "estimate": asdict(cost) if cost else None,
     }
 
 
 def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[str]:
-    from grace.text.units import in_bytes, in_seconds
-
     lines = [f"{images}: {found.num_images} images in {len(found.classes)} classes", ""]
     lines += _classes(found)
     if found.smallest and found.largest:
@@ -120,13 +138,12 @@ def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[s
     if found.findings:
         lines.append("")
     for finding in found.findings:
-        lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {finding.remedy}"]
-    return [*lines, "", found.verdict]
+        remedy = finding.error.advice(REMEDIES)
+        lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {remedy}"]
+    return [*lines, "", found.worded(REMEDIES)]
 
 
 def _classes(found: "Examination") -> Sequence[str]:
-    from grace.cli._columns import aligned
-
     header = ("class", "train", "test", "unreadable", "duplicates", "")
     news = {None: "", True: "new", False: "known"}
     rows = [

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
 from grace.text.refusals import GraceError
+from grace.text.units import in_bytes
 
 
 class ExportForm(StrEnum):
@@ -34,11 +35,11 @@ def export(
         path = out or _beside(model, to)
         if path.exists() and not force:
             raise GraceError(f"'{path}' exists already", "choose another --out, or use --force")
+        # torch takes seconds to import: --help and what is refused here do not wait for it.
         import torch
 
         from grace.learner.export import latency, load_onnx
         from grace.learner.learner import Learner
-        from grace.text.units import in_bytes
 
         learner = Learner.load(model, version)
         exported = learner.export(path, replace=force)

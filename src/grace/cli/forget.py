@@ -4,15 +4,14 @@ import shlex
 import sys
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
+from grace.home.store import ModelStore
+from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
-
-if TYPE_CHECKING:
-    from grace.home.store import ModelStore
 
 
 def forget(
@@ -25,8 +24,6 @@ def forget(
     Its index stays, and the weights are not unlearnt.
     """
     with one_line_errors():
-        from grace.home.store import ModelStore
-
         home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
         versions = _versions_with(home, name)
         if not versions:
@@ -41,14 +38,12 @@ def forget(
         typer.echo("the weights are not unlearnt: what they know of it is hidden, not gone")
 
 
-def _versions_with(home: "ModelStore", name: str) -> list[int]:
+def _versions_with(home: ModelStore, name: str) -> list[int]:
     """Return the numbers of the versions that have a class; none if all have forgotten it.
 
     Raises:
         ValueError: if no version ever had it, or it may not be forgotten now.
     """
-    from grace.text.nearest import did_you_mean
-
     documents, current = home.documents(), home.current()
     known = {name for document in documents for name in document.class_names}
     if name not in known:

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
+from grace.cli.ledger_table import as_csv, as_json, as_lines, note_on
+from grace.home.ledger import ledger, other_threshold
+from grace.home.store import ModelStore
 from grace.text.refusals import GraceError
 
 
@@ -34,10 +37,6 @@ def history(
     with one_line_errors():
         if json and csv:
             raise GraceError("--json and --csv are two forms", "give one of them")
-        from grace.cli._ledger_table import as_csv, as_json, as_lines, note_on
-        from grace.home.ledger import ledger, other_threshold
-        from grace.home.store import ModelStore
-
         home = ModelStore.open(model)
         documents = home.documents()
         initial = other_threshold(documents, threshold, decay)

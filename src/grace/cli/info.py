@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
+from grace.cli.info_page import as_json, as_lines
+from grace.home.inventory import take_inventory
+from grace.home.store import ModelStore
 
 
 def info(
@@ -14,10 +17,6 @@ def info(
 ) -> None:
     """Tell what a learner knows, what it is made of, and what it takes."""
     with one_line_errors():
-        from grace.cli._info_page import as_json, as_lines
-        from grace.home.inventory import take_inventory
-        from grace.home.store import ModelStore
-
         inventory = take_inventory(ModelStore.open(model))
         for line in [as_json(inventory)] if json else as_lines(inventory):
             typer.echo(line)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from grace.cli._errors import one_line_errors, one_line_warnings
-from grace.cli._summary import as_dict, page
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
 from grace.learner import teaching
 from grace.learner.learn_call import LearnOptions

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
+from grace.configs.load import list_experiments
+from grace.configs.registry import DATASETS, METHOD_NOTES, METHODS
 
 
 class Kind(StrEnum):
@@ -30,18 +32,12 @@ def list_names(
             for line in _lines(_described(shown)):
                 typer.echo(line if kind else f"  {line}")
             if shown is Kind.METHODS:
-                from grace.configs.registry import METHOD_NOTES
-
                 for note in METHOD_NOTES:
                     typer.echo(f"warning: {note}", err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:
-    from grace.configs.registry import DATASETS, METHODS
-
     if kind is Kind.EXPERIMENTS:
-        from grace.configs.load import list_experiments
-
         return list_experiments()
     entries = METHODS if kind is Kind.METHODS else DATASETS
     return {name: entry.description for name, entry in entries.items()}

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
+from grace.cli.prediction_rows import FORMS
+from grace.data.given_files import given_files
 
 
 class PredictionForm(StrEnum):
@@ -45,14 +47,12 @@ def predict(
 ) -> None:
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
-        from grace.cli._prediction_rows import FORMS
-        from grace.data.given_files import given_files
-
         if false_alarms is not None and not unknown:
             typer.echo("warning: --false-alarms has no effect without --unknown", err=True)
         found = given_files(images)
         for note in found.notes:
             typer.echo(f"warning: {note}", err=True)
+        # torch takes seconds to import: --help and what is refused here do not wait for it.
         from grace.learner.learner import Learner
         from grace.learner.prediction import FilePredictor
 

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
-from grace.cli import _task_table
-from grace.cli._clock import RunClock, in_clock
+from grace.cli import task_table
+from grace.cli.clock import RunClock, in_clock
 from grace.record import RunRecord, TaskRecord
 from grace.text.units import in_percent
 
@@ -148,9 +148,9 @@ class RichProgress:
         self._phase_bar.update(self._phase, visible=False)
         self._run_bar.update(self._run, completed=task.task, left=self._left())
         if not self._header_shown:
-            self._print(_task_table.header(), style="bold")
+            self._print(task_table.header(), style="bold")
         self._header_shown = True
-        self._print(_task_table.row(task))
+        self._print(task_table.row(task))
 
     def _left(self) -> str:
         left = self._clock.seconds_left()

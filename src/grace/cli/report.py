@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+from grace.cli.errors import one_line_errors
+from grace.record import read_records
+from grace.studies import tables
+from grace.studies.report import write_report
 
 
 class TableForm(StrEnum):
@@ -39,18 +42,12 @@ def report(
 ) -> None:
     """Compare runs: one self-contained HTML page, or a table to paste."""
     with one_line_errors():
-        from grace.record import read_records
-
         records, left_out = read_records(runs)
         for line in left_out:
             typer.echo(f"warning: left out: {line}", err=True)
         if table is not None:
-            from grace.studies import tables
-
             write = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
             typer.echo(write[table.value](tables.comparison_table(records)), nl=False)
         if table is None or output is not None:
-            from grace.studies.report import write_report
-
             path = write_report(records, output or Path("report.html"))
             typer.echo(f"report of {len(records)} run(s): {path}", err=table is not None)

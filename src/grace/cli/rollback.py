@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from grace.cli._errors import one_line_errors
+import grace
+from grace.cli.errors import one_line_errors
+from grace.home.store import ModelStore
+from grace.text.refusals import DamagedError
 
 
 def rollback(
@@ -21,9 +24,6 @@ def rollback(
 ) -> None:
     """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
     with one_line_errors():
-        from grace.home.store import ModelStore
-        from grace.text.refusals import DamagedError
-
         home = ModelStore.open(model)
         wanted = home.document(version)
         names: Sequence[str] = ()
@@ -37,9 +37,7 @@ def rollback(
         if number == version:
             typer.echo(f"'{model}' is at version {version} already: nothing to do")
             return
-        from grace.learner.learner import Learner
-
-        Learner.load(model, version).rollback(version)
+        grace.Learner.load(model, version).rollback(version)
         was = "" if number is None else f", it was at {number}"
         typer.echo(f"'{model}' is at version {version} now{was}")
         live = wanted.live_class_names

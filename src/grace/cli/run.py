@@ -2,18 +2,19 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from grace.cli._arguments import settings_from
-from grace.cli._errors import one_line_errors
-from grace.cli._parent import end_with_input
+from grace.cli.arguments import settings_from
+from grace.cli.errors import one_line_errors
+from grace.cli.parent import end_with_input
+from grace.cli.progress import RichProgress, print_summary
+from grace.configs.experiment import ExperimentSettings
 from grace.engine.launch import Launch
+from grace.experiment import run_experiment
+from grace.studies.report import write_report
 from grace.text.refusals import GraceError
-
-if TYPE_CHECKING:
-    from grace.configs.experiment import ExperimentSettings
 
 
 def run(
@@ -66,23 +67,18 @@ def run(
             return
         if out is not None and out.exists() and not resume:
             raise GraceError(f"{out} exists already", "choose another --out or remove it")
-        from grace.cli.progress import RichProgress, print_summary
-        from grace.experiment import run_experiment
-
         with RichProgress() as progress:
             record = run_experiment(settings, out, progress, resume=resume, first_tasks=first_tasks)
         path = None
         if report:
-            from grace.studies.report import write_report
-
             path = write_report([record], record.directory / "report.html")
         print_summary(record, path)
 
 
-def _follow(settings: "ExperimentSettings", out: Path | None, *, resume: bool) -> None:
+def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> None:
     """Work beside the first process, which writes and prints."""
+    # This needs torch, which wrong settings are not to wait for.
     from grace.engine.ranks import Ranks, is_said_elsewhere
-    from grace.experiment import run_experiment
 
     try:
         run_experiment(settings, out, None, resume=resume)

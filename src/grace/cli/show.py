@@ -3,9 +3,14 @@
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from grace.cli._arguments import settings_from
-from grace.cli._errors import one_line_errors
+from grace.cli.arguments import settings_from
+from grace.cli.errors import one_line_errors
+from grace.configs.describe import describe_settings
+from grace.configs.load import dump_settings
 
 
 def show(
@@ -25,16 +30,8 @@ def show(
     with one_line_errors():
         settings = settings_from(arguments or ())
         if yaml:
-            from grace.configs.load import dump_settings
-
             typer.echo(dump_settings(settings), nl=False)
             return
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        from grace.configs.describe import describe_settings
-
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("", no_wrap=True)
         table.add_column("setting", no_wrap=True)

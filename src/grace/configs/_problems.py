@@ -2,7 +2,8 @@
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any, Literal, Union, final, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
@@ -10,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from grace.text.nearest import did_you_mean, nearest
+from grace.text.validation import error_of
 
 Model = type[BaseModel]
 
@@ -18,19 +20,19 @@ def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[
     """Turn a validation error into one line per setting, by dotted path.
 
     The members of a union each complain on their own; their complaints are joined with "or".
+
+    Args:
+        error: what pydantic raised.
+        model: the settings that were validated.
+        prefix: dotted path of the model itself; empty for a whole experiment.
     """
     known = _all_paths(model, prefix)
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[_Problem]] = {}
     for detail in error.errors(include_url=False):
         path, owner, field = locate(model, detail["loc"])
         path = _joined(prefix, path)
-        found.setdefault(path, []).append(_line(detail, path, owner, field, known))
-    lines: dict[str, str] = {}
-    for path, messages in found.items():
-        first, *others = dict.fromkeys(messages)
-        also = [other.removeprefix(first.partition(" should be ")[0]) for other in others]
-        lines[path] = " or".join([first, *also])
-    return lines
+        found.setdefault(path, []).append(_problem(detail, path, owner, field, known))
+    return {path: _line(path, problems) for path, problems in found.items()}
 
 
 def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") -> dict[str, str]:
@@ -107,31 +109,86 @@ def _joined(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix and path else prefix or path
 
 
-def _line(
+@final
+@dataclass(frozen=True)
+class _Problem:
+    """What is wrong with one setting.
+
+    Args:
+        text: a whole sentence, or what the value should be.
+        value: as given, shortened; empty with a whole sentence.
+        hint: what was probably meant, if something was.
+    """
+
+    text: str
+    value: str = ""
+    hint: str = ""
+
+
+def _line(path: str, problems: Sequence[_Problem]) -> str:
+    """Write the problems of one setting as one line."""
+    first = problems[0]
+    texts = " or ".join(dict.fromkeys(problem.text for problem in problems))
+    if not all(problem.value for problem in problems):
+        return f"{path or 'experiment'}: {texts}"
+    return f"{path} = {first.value} should be {texts}{first.hint}"
+
+
+_DEMANDS = {
+    "bool_type": "a valid boolean",
+    "bool_parsing": "a valid boolean",
+    "int_type": "a valid integer",
+    "int_parsing": "a valid integer",
+    "int_from_float": "a valid integer",
+    "float_type": "a valid number",
+    "float_parsing": "a valid number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of settings",
+    "model_attributes_type": "a mapping of settings",
+    "none_required": "none",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "greater than or equal to {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "less than or equal to {le}",
+    "string_pattern_mismatch": "a text of the form {pattern}",
+}
+"""What a value should be, by pydantic's type of error and with its facts."""
+
+
+def _problem(
     detail: ErrorDetails,
     path: str,
     owner: Model | None,
     field: FieldInfo | None,
     known: Mapping[str, list[str]],
-) -> str:
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should", "should", 1)
+) -> _Problem:
     if detail["type"] == "extra_forbidden":
-        return f"{path}: no such setting{_nearest_key(path, owner, known)}"
-    if detail["type"] in ("missing", "value_error"):
-        return f"{path or 'experiment'}: {message}"
-    if detail["type"] in ("model_type", "model_attributes_type"):
-        message = "should be a mapping of settings"
-    message = message.partition(", unable to")[0]
-    value = detail["input"]
+        return _Problem(f"no such setting{_nearest_key(path, owner, known)}")
+    demand = _DEMANDS.get(detail["type"])
+    if demand is None:
+        return _Problem(str(error_of(detail) or detail["msg"]))
+    value, facts = detail["input"], detail.get("ctx", {})
     choices = [
         str(choice)
         for part in _members(field.annotation if field else None)
         if get_origin(part) is Literal
         for choice in get_args(part)
     ]
-    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    return f"{path} = {shown} {message}{_range(field)}{hint}"
+    return _Problem(
+        text=demand.format(**{key: _short(fact) for key, fact in facts.items()}) + _range(field),
+        value=repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}...",
+        hint=did_you_mean(value, choices) if isinstance(value, str) else "",
+    )
+
+
+def _short(fact: object) -> str:
+    """Write a limit as people do: 1, not 1.0."""
+    return str(int(fact) if isinstance(fact, float) and fact.is_integer() else fact)
 
 
 def _range(field: FieldInfo | None) -> str:

@@ -12,8 +12,6 @@ from grace.configs.experiment import DataSettings
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.selection import (
     chosen_classes,
-    duplicates,
-    duplicates_note,
     first_of_each,
     held_out,
     pixel_keys,
@@ -73,12 +71,14 @@ def finish(
     train = _prepared(raw.train, chosen, settings.max_train_per_class, settings)
     test = _prepared(raw.test, chosen, settings.max_test_per_class, settings)
     notes = []
-    pairs = duplicates(pixel_keys(train[0]), pixel_keys(test[0]))
-    if pairs:
-        notes.append(duplicates_note(pairs, settings.skip_duplicates))
-    if pairs and settings.skip_duplicates:
-        dropped = {first for first, _ in pairs}
-        kept = [position for position in range(len(train[1])) if position not in dropped]
+    keys, test_keys = pixel_keys(train[0]), pixel_keys(test[0])
+    known, tested = set(keys), set(test_keys)
+    num_tested = sum(key in known for key in test_keys)
+    if num_tested:
+        notes.append(f"{num_tested} test images are also training images")
+    if num_tested and settings.skip_duplicates:
+        notes[0] += "; the training copies were dropped"
+        kept = [place for place, key in enumerate(keys) if key not in tested]
         train = train[0][kept], train[1][kept]
     return Dataset(
         name=raw.name,
@@ -88,6 +88,17 @@ def finish(
         mean=for_channels(mean, channels),
         std=for_channels(std, channels),
         notes=notes,
+    )
+
+
+def imagenet_constants(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return ImageNet's mean and standard deviation per channel, of pixels in [0, 1].
+
+    They normalise images that bring no constants of their own.
+    """
+    return (
+        for_channels((0.485, 0.456, 0.406), channels),
+        for_channels((0.229, 0.224, 0.225), channels),
     )
 
 

@@ -28,7 +28,7 @@ def class_name(text: str) -> str:
         reason = f"has {len(name.encode())} bytes, more than 255"
     else:
         return name
-    raise GraceError(f"the class name '{printable(name)}' {reason}", "rename its folder")
+    raise GraceError(f"'{printable(name)}' {reason}", "rename its folder", where="the class name")
 
 
 def spelling(name: str) -> str:

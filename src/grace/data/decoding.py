@@ -1,17 +1,14 @@
 """Image files → pixels: every mode, orientation and size that cameras and people produce."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
-import torch
-from PIL import ExifTags, Image, ImageOps
-from torch import Tensor
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from grace.text.refusals import GraceError, Setting
 
@@ -19,6 +16,24 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """The decoders that files of any name may reach."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@final
+@dataclass(frozen=True)
+class Kind:
+    """What an image file stores, beside its pixels."""
+
+    mode: str = "RGB"
+    """PIL's name of the file's kind of pixels: "RGB", "L", "P", "CMYK", "I;16", …"""
+    is_rotated: bool = False
+    """The camera's orientation has to be applied."""
+    is_animated: bool = False
+    """There are several frames, of which the first is used."""
+
+    @property
+    def is_grey(self) -> bool:
+        """The file stores grey levels only."""
+        return self.mode in ("1", "L", "LA", "La") or self.mode.startswith("I")
 
 
 def open_image(path: Path, channels: Literal[1, 3]) -> Image.Image:
@@ -33,13 +48,22 @@ def open_image(path: Path, channels: Literal[1, 3]) -> Image.Image:
         channels: 1 for grey (ITU-R 601 luma), 3 for RGB.
 
     Raises:
-        ValueError: if the file is missing, empty, truncated, damaged, or larger than PIL's limit
-            against decompression bombs; the file is named.
+        GraceError: if the file is missing, empty, truncated, damaged, or larger than PIL's limit
+            against decompression bombs; it names the file.
     """
-    with _naming(path), Image.open(path, formats=FORMATS) as image:
+    return open_with_kind(path, channels)[0]
+
+
+def open_with_kind(path: Path, channels: Literal[1, 3]) -> tuple[Image.Image, Kind]:
+    """Read an image file as ``open_image`` does, and tell what it stores."""
+    with naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
+        # A camera's MPO holds a second view or a preview, not the next moment.
+        num_frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        kind = Kind(image.mode, orientation in range(2, 9), num_frames > 1)
         image.load()
-        return _flattened(ImageOps.exif_transpose(image), channels)
+        return _flattened(ImageOps.exif_transpose(image), channels), kind
 
 
 def upright_size(path: Path) -> tuple[int, int]:
@@ -48,7 +72,7 @@ def upright_size(path: Path) -> tuple[int, int]:
     Raises:
         ValueError: as ``open_image``, as far as the header shows it.
     """
-    with _naming(path), Image.open(path, formats=FORMATS) as image:
+    with naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
         # Orientations 5 to 8 lie on their side.
         is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
@@ -56,29 +80,41 @@ def upright_size(path: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn whatever PIL raises for a file into one line that names it."""
+def naming(path: Path) -> Iterator[None]:
+    """Turn whatever decoders raise for a file into one error that names it."""
     try:
         yield
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except Exception as error:  # They raise whatever a stranger's bytes lead them to.
         raise GraceError(
-            f"image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels", "make it smaller"
-        ) from None
-    except Exception as error:  # Decoders of damaged files raise whatever they run into.
-        is_empty = path.is_file() and path.stat().st_size == 0
-        reason = "the file is empty" if is_empty else str(error).partition("\n")[0]
-        raise GraceError(
-            f"cannot read image '{path}' ({reason})",
+            _reason(path, error),
             "replace or remove it",
             setting=Setting("data.skip_unreadable", "true"),
+            where=f"cannot read image '{path}'",
         ) from None
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Say in a few words why a file cannot be read."""
+    if isinstance(error, GraceError):
+        return error.what
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return "it has too many pixels"
+    if isinstance(error, FileNotFoundError) and path.is_symlink():
+        return "it is a link to nothing"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if path.stat().st_size == 0:
+        return "the file is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no image, whatever its name says"
+    return "it is damaged, cut off or of a kind that is not supported"
 
 
 def _check_area(image: Image.Image) -> None:
     # PIL itself only warns up to twice its limit.
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
-        raise Image.DecompressionBombError
+        raise GraceError(f"{image.width}×{image.height} pixels are too many")
 
 
 def read_pixels(
@@ -92,9 +128,9 @@ def read_pixels(
     Args:
         path: image file.
         channels: 1 or 3.
-        image_size: side of the square in pixels; none keeps the image as it is.
-        shorter: length of the shorter side before the crop, at least ``image_size``; none means
-            ``image_size``.
+        image_size: side of the square in pixels; ``None`` keeps the image as it is.
+        shorter: length of the shorter side before the crop, at least ``image_size``; ``None``
+            means ``image_size``.
 
     Returns:
         (H, W, channels) uint8.
@@ -104,7 +140,7 @@ def read_pixels(
     """
     image = open_image(path, channels)
     if image_size is not None:
-        with _naming(path):
+        with naming(path):
             image = centre_square(image, image_size, shorter or image_size)
     return np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
 
@@ -124,83 +160,6 @@ def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
-
-
-@final
-@dataclass(frozen=True)
-class Decoded:
-    """Images read from files: pixels (N, C, H, W) uint8, which files they are, and what failed."""
-
-    pixels: Tensor
-    kept: Sequence[int]
-    """Positions of the images in the list of files."""
-    problems: Sequence[str]
-    """One line per file that could not be read."""
-
-
-def read_all(
-    paths: Sequence[Path],
-    channels: Literal[1, 3],
-    image_size: int | None,
-    skip_unreadable: bool = False,
-    num_threads: int = 4,
-) -> Decoded:
-    """Read image files into one tensor.
-
-    Args:
-        paths: at least one file.
-        channels: 1 or 3.
-        image_size: side of the centred square in pixels; none demands that all have one size.
-        skip_unreadable: leave unreadable files out instead of refusing.
-        num_threads: files decoded at once.
-
-    Raises:
-        ValueError: for an unreadable file, if none is readable, or for an image of another size
-            than the first; the file is named.
-    """
-
-    def read(path: Path) -> Pixels | GraceError:
-        try:
-            return read_pixels(path, channels, image_size)
-        except GraceError as error:
-            return error
-
-    pixels: Tensor | None = None
-    kept: list[int] = []
-    problems: list[str] = []
-    with ThreadPoolExecutor(num_threads) as pool:
-        for position, image in enumerate(pool.map(read, paths)):
-            if isinstance(image, GraceError):
-                if not skip_unreadable:
-                    pool.shutdown(cancel_futures=True)
-                    raise image
-                problems.append(str(image))
-                continue
-            if pixels is None:
-                pixels = torch.empty((len(paths), *image.shape), dtype=torch.uint8)
-                first = path_and_size(paths[position], image)
-            if image.shape != pixels.shape[1:]:
-                pool.shutdown(cancel_futures=True)
-                raise other_size(path_and_size(paths[position], image), first)
-            pixels[len(kept)] = torch.from_numpy(image)
-            kept.append(position)
-    if pixels is None:
-        raise GraceError(f"none of {len(paths)} images can be read; the first: {problems[0]}")
-    return Decoded(pixels[: len(kept)].permute(0, 3, 1, 2).contiguous(), kept, problems)
-
-
-def path_and_size(path: Path, image: Pixels) -> tuple[Path, int, int]:
-    """Return a file with the width and height of its image."""
-    return path, image.shape[1], image.shape[0]
-
-
-def other_size(found: tuple[Path, int, int], first: tuple[Path, int, int]) -> GraceError:
-    """Make the error for an image whose size differs from the first one's."""
-    return GraceError(
-        f"image '{found[0]}' has {found[1]}×{found[2]} pixels, but '{first[0]}' has "
-        f"{first[1]}×{first[2]}",
-        setting=Setting("data.image_size"),
-    )
 
 
 def _flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.data.findings import Expected, Finding, find, train_counts
-from grace.data.survey import Survey, survey_update
+from grace.data.advice import Expected, advise
+from grace.data.findings import Finding, Rules, judge_images, judge_layout
+from grace.data.folder_tree import scan
+from grace.data.looks import Look, each, look_at
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassCount:
-    """Image files of one class, in both parts but where one is named."""
+    """Image files of one class, in both parts unless one is named."""
 
     train: int
     """Training images that can be learned from: readable, duplicates left out."""
@@ -24,7 +26,7 @@ class ClassCount:
     duplicates: int
     """Readable images left out, since another of the folder is the same."""
     is_new: bool | None
-    """Whether the model lacks the class; none without a model."""
+    """The model lacks the class; ``None`` without a model."""
 
 
 @final
@@ -39,7 +41,7 @@ class Examination:
     num_images: int
     """Image files in class folders, readable or not."""
     smallest: tuple[int, int] | None
-    """Width and height of the readable image with the fewest pixels; none without any."""
+    """Width and height of the readable image with the fewest pixels; ``None`` without any."""
     largest: tuple[int, int] | None
     """Likewise of the one with the most; the same as ``smallest`` where all have one size."""
     modes: Mapping[str, int]
@@ -47,19 +49,23 @@ class Examination:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the images can be learned as they are."""
+        """The images can be learned as they are."""
         return all(finding.severity != "error" for finding in self.findings)
 
     @property
     def verdict(self) -> str:
         """One sentence: what to change first, or that the images are ready."""
+        return self.worded({})
+
+    def worded(self, settings: Mapping[str, str]) -> str:
+        """Return the verdict; ``settings`` as in ``GraceError.worded``."""
         first = self.findings[0] if self.findings else None
         if first is None or first.severity == "note":
             num_images = sum(count.train for count in self.classes.values())
             return f"Ready: {num_images} images of {len(self.classes)} classes can be learned."
         start = "Not ready" if first.severity == "error" else "Ready, but could be better"
         stop = "" if first.text.endswith("?") else ";"
-        return f"{start}: {first.text}{stop} {first.remedy}."
+        return f"{start}: {first.text}{stop} {first.error.advice(settings)}."
 
 
 def examine(
@@ -74,50 +80,59 @@ def examine(
 
     Args:
         root: folder of the images, laid out as for ``load_update``.
-        known_classes: names of the model's classes; none without a model.
+        known_classes: names of the model's classes; ``None`` without a model.
         known_images: class names of the model's own images by ``selection.pixel_keys``; taken
             with ``image_size`` only, without which images are not brought to one size.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the learner's square; none without a model.
+        image_size: side in pixels of the learner's square; ``None`` without a model.
 
     Raises:
-        ValueError: if ``root`` is no folder. Whatever is wrong inside it is a finding.
+        GraceError: if ``root`` is not a folder. Whatever is wrong inside it is a finding.
     """
     assert known_images is None or image_size is not None
-    survey = survey_update(root, channels, image_size)
+    rules = Rules(image_size=image_size)
+    tree = scan(root)
+    files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
+    # Of each image its pixels are dropped at once.
+    with each(
+        lambda path: look_at(path, channels, image_size)[0], [f.path for f in files]
+    ) as found:
+        looks = list(found)
+    judged = judge_images(root, files, looks, rules)
+    used = [file for place, file in enumerate(files) if place not in judged.left_out]
+    train, test = (Counter(f.class_name for f in used if f.is_test == own) for own in (False, True))
+    duplicates = Counter(files[place].class_name for place in judged.duplicates)
+    both = list(zip(files, looks, strict=True))
+    unreadable = Counter(file.class_name for file, look in both if not isinstance(look, Look))
+    readable = [(file, look) for file, look in both if isinstance(look, Look)]
     expected = Expected(
         channels=channels,
         image_size=image_size,
         class_names=[unicodedata.normalize("NFC", name) for name in known_classes or ()],
         images=known_images or {},
     )
-    sizes = sorted({facts.size for _, facts in survey.readable}, key=lambda s: (s[0] * s[1], s))
+    counts = {name: train[name] for name in tree.class_names}
+    findings = [
+        *judge_layout(tree, rules),
+        *judged.findings,
+        *advise(tree, readable, counts, expected),
+    ]
+    sizes = sorted({look.size for _, look in readable}, key=lambda s: (s[0] * s[1], s))
+    order = ("error", "warning", "note")
     return Examination(
-        classes=_classes(survey, None if known_classes is None else expected.class_names),
-        findings=find(survey, expected),
-        num_images=len(survey.readable) + len(survey.unreadable),
+        classes={
+            name: ClassCount(
+                train=train[name],
+                test=test[name],
+                unreadable=unreadable[name],
+                duplicates=duplicates[name],
+                is_new=None if known_classes is None else name not in expected.class_names,
+            )
+            for name in sorted({folder.name for folder in tree.folders})
+        },
+        findings=sorted(findings, key=lambda finding: order.index(finding.severity)),
+        num_images=len(files),
         smallest=sizes[0] if sizes else None,
         largest=sizes[-1] if sizes else None,
-        modes=dict(Counter(facts.mode for _, facts in survey.readable).most_common()),
+        modes=dict(Counter(look.kind.mode for _, look in readable if look.kind).most_common()),
     )
-
-
-def _classes(survey: Survey, known: Sequence[str] | None) -> dict[str, ClassCount]:
-    train = train_counts(survey)
-    test: Counter[str] = Counter()
-    duplicates: Counter[str] = Counter()
-    for place, (file, _) in enumerate(survey.readable):
-        is_left_out = place in survey.duplicates.left_out
-        duplicates[file.class_name] += is_left_out
-        test[file.class_name] += file.is_test and not is_left_out
-    unreadable = Counter(file.class_name for file, _ in survey.unreadable)
-    return {
-        name: ClassCount(
-            train=train.get(name, 0),
-            test=test[name],
-            unreadable=unreadable[name],
-            duplicates=duplicates[name],
-            is_new=None if known is None else name not in known,
-        )
-        for name in sorted({folder.name for folder in survey.folders})
-    }

@@ -16,8 +16,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.data.crops import crop_boxes
-from grace.data.decoding import Pixels, open_image, other_size, path_and_size, read_pixels
+from grace.data.decoding import Pixels, open_image, read_pixels
 from grace.data.images import CroppableImages
+from grace.text.refusals import GraceError, Setting
 
 
 @final
@@ -29,7 +30,7 @@ class FileImages(CroppableImages):
         channels: 1 or 3.
         size: (H, W) in pixels of what ``gather`` gives; square where ``shorter`` is given.
         shorter: length in pixels to which the shorter side is resized before the centre crop;
-            none demands images that have the size already.
+            ``None`` demands images that have the size already.
         num_threads: files decoded at once.
     """
 
@@ -104,8 +105,10 @@ class FileImages(CroppableImages):
             return read_pixels(path, self._channels, self._size[0], self._shorter)
         image = read_pixels(path, self._channels, None)
         if image.shape[:2] != self._size:
-            raise other_size(
-                path_and_size(path, image), (self.paths[0], self._size[1], self._size[0])
+            raise GraceError(
+                f"image '{path}' has {image.shape[1]}×{image.shape[0]} pixels, but "
+                f"'{self.paths[0]}' has {self._size[1]}×{self._size[0]}",
+                setting=Setting("data.image_size"),
             )
         return image
 

@@ -1,18 +1,20 @@
-"""What is wrong with the images of an update, one check per kind of trouble.
+"""Judge a folder of images: what its use refuses, what is left out, and what to do about it.
 
-Errors are what ``load_update`` refuses; warnings are what makes a poor learner; notes are what a
-person may want to know.
+One list for everybody: the doctor prints it, and whoever loads images raises its first error.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.data.class_names import similar_names, spelling, twins
-from grace.data.inspection import ImageFacts
-from grace.data.survey import ClassFolder, Survey
+from grace.data.class_names import twins
+from grace.data.folder_tree import ClassFolder, FolderTree, ImageFile
+from grace.data.looks import Look
+from grace.text.escaping import printable
+from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError, Setting
 
 Severity = Literal["error", "warning", "note"]
 
@@ -20,283 +22,325 @@ Severity = Literal["error", "warning", "note"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something to know about the images, and what to do about it."""
+    """Something to know about a folder of images, and what to do about it."""
 
     severity: Severity
-    text: str
+    """Errors are refused, warnings make a poor learner, notes are what one may want to know."""
+    what: str
+    where: Sequence[str] = ()
+    """The files, folders or names concerned, each with its own details."""
     remedy: str
+    setting: Setting | None = None
+    """A setting that would help too."""
+
+    @property
+    def text(self) -> str:
+        """What and where on one line; of many places the first five."""
+        if not self.where:
+            return self.what
+        more = f" and {len(self.where) - 5} more" if len(self.where) > 5 else ""
+        return f"{self.what} ({len(self.where)}): {', '.join(self.where[:5])}{more}"
+
+    @property
+    def error(self) -> GraceError:
+        """The finding as an error."""
+        return GraceError(self.text, self.remedy, setting=self.setting)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Expected:
-    """What an update's images are for; without a model all but the channels is open."""
+class Rules:
+    """What is refused and what is left out.
 
-    channels: Literal[1, 3]
-    image_size: int | None
-    """Side in pixels of the learner's square."""
-    class_names: Sequence[str]
-    """Names of the classes it knows."""
-    images: Mapping[bytes, str]
-    """Class names of its own images by ``selection.pixel_keys``."""
+    ``use`` is what the images are for. A *learner* takes each image once, and two classes for one
+    image contradict each other. An *experiment* measures a set as it is: copies among the training
+    images are counted only, but test images among them would falsify what is measured. In a
+    *benchmark* these are counted only too, because others measured with them.
+    """
 
-
-def find(survey: Survey, expected: Expected) -> list[Finding]:
-    """Make every check; the worst findings come first."""
-    found = [
-        *_layout(survey),
-        *_names(survey),
-        *_files(survey),
-        *_duplicates(survey),
-        *_sizes(survey, expected),
-        *_amounts(survey),
-        *_clashes(survey, expected),
-        *_similar(survey, expected),
-        *_known_images(survey, expected),
-        *_kinds(survey, expected),
-    ]
-    order = ("error", "warning", "note")
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    use: Literal["learner", "experiment", "benchmark"] = "learner"
+    skip_unreadable: bool = False
+    """Leave unreadable images out instead of refusing them."""
+    skip_duplicates: bool = False
+    """Leave out what would be refused; of a benchmark, training images that are test images."""
+    image_size: int | None = None
+    """Side in pixels of the square that is cut from each image; ``None`` demands one size."""
 
 
-def train_counts(survey: Survey) -> Mapping[str, int]:
-    """Count the training images of each class that can be learned from."""
-    counts = {folder.name: 0 for folder in survey.folders if not folder.is_test}
-    for place, (file, _) in enumerate(survey.readable):
-        if not file.is_test and place not in survey.duplicates.left_out:
-            counts[file.class_name] += 1
-    return counts
+def refuse_first(findings: Sequence[Finding], root: Path) -> None:
+    """Raise the first error of a list.
+
+    Raises:
+        GraceError: if there is an error; it names ``root``.
+    """
+    for finding in findings:
+        if finding.severity == "error":
+            raise finding.error.found_in(printable(str(root)))
 
 
-def _some(severity: Severity, what: str, items: Sequence[str], remedy: str) -> Iterator[Finding]:
-    """Name the first five items and count the others; no finding without items."""
-    if items:
-        more = f" and {len(items) - 5} more" if len(items) > 5 else ""
-        text = f"{what} ({len(items)}): {', '.join(items[:5])}{more}"
-        yield Finding(severity=severity, text=text, remedy=remedy)
+def shown(path: Path, root: Path) -> str:
+    """Return a file's name below ``root``, quoted, on one line."""
+    return f"'{printable(path.relative_to(root).as_posix())}'"
 
 
-def _layout(survey: Survey) -> Iterator[Finding]:
-    for refusal in survey.refusals:
-        text, _, remedy = refusal.rpartition(": ")
-        yield Finding(severity="error", text=text, remedy=remedy)
-    if survey.parts is not None:
-        yield from _some(
-            "warning",
-            "images outside the class folders, which are ignored",
-            [survey.shown(path) for path in survey.parts.loose],
-            "put them into the folders of their classes",
-        )
-        yield from _some(
-            "warning",
-            "folders beside train, which are ignored",
-            [survey.shown(survey.root / name) for name in survey.parts.unused],
-            "move class folders into train",
-        )
+def some(
+    severity: Severity,
+    what: str,
+    where: Sequence[str],
+    remedy: str,
+    setting: Setting | None = None,
+) -> Iterator[Finding]:
+    """Yield a finding about these places, or nothing without any."""
+    if where:
+        yield Finding(severity=severity, what=what, where=where, remedy=remedy, setting=setting)
 
 
-def _names(survey: Survey) -> Iterator[Finding]:
-    problems = [folder.problem for folder in survey.folders if folder.problem is not None]
-    yield from _some("error", "refused class names", problems, "rename the folders")
-    pairs: list[str] = []
-    for is_test in (False, True):
-        paths = {f.path.name: survey.shown(f.path) for f in survey.folders if f.is_test == is_test}
-        pairs.extend(f"{paths[a]} and {paths[b]}" for a, b in twins(list(paths)))
-    yield from _some("error", "two folders for one class", pairs, "merge or rename them")
-    trained = {folder.name for folder in survey.folders if not folder.is_test}
-    yield from _some(
+def judge_layout(tree: FolderTree, rules: Rules) -> list[Finding]:
+    """Judge what a scan found, before any image is read."""
+    return [*_parts(tree), *_names(tree, rules), *_files(tree)]
+
+
+def _parts(tree: FolderTree) -> Iterator[Finding]:
+    def names(paths: Sequence[Path]) -> list[str]:
+        return [shown(path, tree.root) for path in paths]
+
+    yield from some(
         "error",
-        "test classes without training images",
-        [survey.shown(f.path) for f in survey.folders if f.is_test and f.name not in trained],
-        "give them training images, or remove them",
+        "folders that could be a class or a part of the images",
+        names(tree.unclear),
+        "for parts, put class folders and no images into 'train' and 'test'; for a class, put its "
+        "images directly into its folder",
     )
+    closed = [path for folder in tree.folders for path in folder.found.closed]
+    closed = [*tree.closed, *closed]
+    yield from some(
+        "error", "folders that cannot be listed", names(closed), "allow them to be read"
+    )
+    tested = {folder.is_test for folder in tree.folders}
+    for part, is_test in ((tree.train, False), (tree.test, True)):
+        if part is not None and is_test not in tested and not tree.unclear and part not in closed:
+            place = "" if part == tree.root else f" in {shown(part, tree.root)}"
+            loose = sum(path.parent == part for path in tree.loose)
+            yield Finding(
+                severity="error",
+                what=f"no class folders{place}" + (f", only {loose} images" if loose else ""),
+                remedy="put the images of each class into a folder of its name",
+            )
+    yield from some(
+        "warning",
+        "images outside the class folders, which are ignored",
+        names(tree.loose),
+        "put them into the folders of their classes",
+    )
+    beside = "folders beside train, which are ignored"
+    yield from some("warning", beside, names(tree.unused), "move class folders into train")
 
 
-def _files(survey: Survey) -> Iterator[Finding]:
+def _names(tree: FolderTree, rules: Rules) -> Iterator[Finding]:
+    refused = [folder.refusal.what for folder in tree.folders if folder.refusal is not None]
+    yield from some("error", "refused class names", refused, "rename the folders")
+    train, test = (
+        {folder.path.name: folder for folder in tree.folders if folder.is_test == is_test}
+        for is_test in (False, True)
+    )
+    pairs = [
+        f"{shown(part[first].path, tree.root)} and {shown(part[second].path, tree.root)}"
+        for part in (train, test)
+        for first, second in twins(list(part))
+    ]
+    yield from some("error", "two folders for one class", pairs, "merge or rename them")
+
+    def lacking(part: Mapping[str, ClassFolder], other: Mapping[str, ClassFolder]) -> list[str]:
+        names = [folder.name for folder in other.values()]
+        return [
+            f"{shown(folder.path, tree.root)}{did_you_mean(folder.name, names)}"
+            for folder in part.values()
+            if folder.name not in names
+        ]
+
+    remedy = "give them such images, or remove them"
+    yield from some("error", "test classes without training images", lacking(test, train), remedy)
+    if test and rules.use != "learner":
+        what = "training classes without test images"
+        yield from some("error", what, lacking(train, test), remedy)
+
+
+def _files(tree: FolderTree) -> Iterator[Finding]:
     def all_of(kind: Callable[[ClassFolder], Sequence[Path]]) -> list[str]:
-        return [survey.shown(path) for folder in survey.folders for path in kind(folder)]
+        return [shown(path, tree.root) for folder in tree.folders for path in kind(folder)]
 
-    closed = all_of(lambda folder: folder.found.closed)
-    yield from _some("error", "folders that cannot be listed", closed, "allow them to be read")
-    yield from _some(
+    yield from some(
         "error",
         "class folders without images",
-        [survey.shown(folder.path) for folder in survey.folders if not folder.found.images],
+        all_of(lambda folder: [] if folder.found.images else [folder.path]),
         "add images (JPEG, PNG, WebP or BMP), or remove the folders",
     )
-    yield from _some(
-        "error",
-        "unreadable images",
-        [f"{survey.shown(file.path)} ({look.reason})" for file, look in survey.unreadable],
-        "replace or remove them, or have unreadable images skipped",
-    )
-    links = all_of(lambda folder: folder.found.links)
-    yield from _some(
+    yield from some(
         "warning",
         "links to folders, which are not followed",
-        links,
+        all_of(lambda folder: folder.found.links),
         "move the images themselves into the class folders",
     )
-    others = all_of(lambda folder: folder.found.others)
-    yield from _some(
+    yield from some(
         "note",
         "files that are no images, which are ignored",
-        others,
+        all_of(lambda folder: folder.found.others),
         "convert them to JPEG or PNG if they are to be learned",
     )
 
 
-def _duplicates(survey: Survey) -> Iterator[Finding]:
-    def path(place: int) -> str:
-        return survey.shown(survey.readable[place][0].path)
+@final
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What was found in the images of a folder."""
 
-    found = survey.duplicates
-    yield from _some(
-        "error",
-        "images that are in two classes",
-        [f"{path(first)} and {path(second)}" for first, second in found.shared],
-        "remove the wrong one of each, or have duplicates skipped",
+    findings: Sequence[Finding]
+    left_out: Collection[int]
+    """Positions of the files that are not used: unreadable ones and duplicates."""
+    duplicates: Collection[int]
+    """Positions of the duplicates among them."""
+
+
+def judge_images(
+    root: Path, files: Sequence[ImageFile], looks: Sequence[Look | GraceError], rules: Rules
+) -> Judgement:
+    """Judge image files by what looking at them gave.
+
+    Args:
+        root: the folder they are in.
+        files: N files of both parts.
+        looks: N looks, or errors of files that cannot be read.
+        rules: what is refused and what is left out.
+    """
+    copies = _copies(files, looks)
+    duplicates = copies.left_out(rules)
+    unreadable = {
+        place: f"{shown(files[place].path, root)} ({printable(look.what)})"
+        for place, look in enumerate(looks)
+        if isinstance(look, GraceError)
+    }
+    left_out = {*unreadable, *duplicates}
+    findings = [
+        *some(
+            "warning" if rules.skip_unreadable else "error",
+            "unreadable images" + (", which are left out" if rules.skip_unreadable else ""),
+            list(unreadable.values()),
+            "replace or remove them",
+            Setting("data.skip_unreadable", "true"),
+        ),
+        *_duplicates(root, files, copies, rules),
+        *(_sizes(root, files, looks) if rules.image_size is None else ()),
+        *_lost(files, left_out, rules),
+    ]
+    return Judgement(findings=findings, left_out=left_out, duplicates=duplicates)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Copies:
+    """Images that are the same, by their positions among the files."""
+
+    repeated: Sequence[int]
+    """Further copies of an image of the same class and part."""
+    shared: Sequence[tuple[int, int]]
+    """Pairs of one image in two classes of a part."""
+    tested: Sequence[tuple[int, int]]
+    """Pairs (training image, test image) of one image."""
+    superfluous: Collection[int]
+    """Further copies in a class, all copies of an image that two classes share, and training
+    images that are test images too, unless the test images are superfluous themselves."""
+    leaked: Collection[int]
+    """All training images that are test images too."""
+
+    def left_out(self, rules: Rules) -> Collection[int]:
+        """Return what is not used; what is refused may be among it."""
+        if rules.use == "learner":
+            return self.superfluous
+        return self.leaked if rules.skip_duplicates else ()
+
+
+def _copies(files: Sequence[ImageFile], looks: Sequence[Look | GraceError]) -> _Copies:
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for place, look in enumerate(looks):
+        if isinstance(look, Look):
+            places[look.key].append(place)
+    repeated: list[int] = []
+    shared: list[tuple[int, int]] = []
+    tested: list[tuple[int, int]] = []
+    superfluous: set[int] = set()
+    leaked: set[int] = set()
+    for own in places.values():
+        train, test = ([p for p in own if files[p].is_test == is_test] for is_test in (False, True))
+        for part in (train, test):
+            others = [p for p in part if files[p].class_name != files[part[0]].class_name]
+            shared += [(part[0], place) for place in others]
+            repeated += [] if others else part[1:]
+            superfluous.update(part if others else part[1:])
+        is_tested = bool(test) and test[0] not in superfluous
+        superfluous.update(train if is_tested else ())
+        leaked.update(train if test else ())
+        tested += [(train[0], place) for place in (test[:1] if is_tested else test) if train]
+    return _Copies(
+        repeated=sorted(repeated),
+        shared=sorted(shared),
+        tested=sorted(tested),
+        superfluous=superfluous,
+        leaked=leaked,
     )
-    yield from _some(
-        "error",
-        "training images that are test images too",
-        [f"{path(first)} and {path(second)}" for first, second in found.tested],
-        "remove one of each, or have duplicates skipped",
+
+
+def _duplicates(
+    root: Path, files: Sequence[ImageFile], copies: _Copies, rules: Rules
+) -> Iterator[Finding]:
+    def pairs(found: Sequence[tuple[int, int]]) -> list[str]:
+        both = ((files[first].path, files[second].path) for first, second in found)
+        return [f"{shown(first, root)} and {shown(second, root)}" for first, second in both]
+
+    is_learner, skips = rules.use == "learner", rules.skip_duplicates
+    setting = Setting("data.skip_duplicates", "true")
+    yield from some(
+        "error" if is_learner and not skips else "warning",
+        "images in two classes" + (", which are left out" if is_learner and skips else ""),
+        pairs(copies.shared),
+        "remove the wrong one of each",
+        setting if is_learner else None,
     )
-    yield from _some(
+    yield from some(
+        "error" if rules.use != "benchmark" and not skips else "warning",
+        "training images that are test images too" + (", which are left out" if skips else ""),
+        pairs(copies.tested),
+        "remove one of each",
+        setting,
+    )
+    yield from some(
         "note",
-        "further copies of images of the same class, which are used once",
-        [path(place) for place in sorted(found.repeated)],
+        "further copies of images of the same class"
+        + (", which are used once" if is_learner else ""),
+        [shown(files[place].path, root) for place in copies.repeated],
         "remove them at leisure",
     )
 
 
-def _sizes(survey: Survey, expected: Expected) -> Iterator[Finding]:
-    sizes = Counter(facts.size for _, facts in survey.readable)
-    side = expected.image_size
-    if side is None and len(sizes) > 1:
-        yield from _some(
-            "error",
-            "different sizes in pixels",
-            [f"{_by(size)} of {count} images" for size, count in sizes.most_common()],
-            "give an image size, to which all are brought",
-        )
-    small = [
-        f"{survey.shown(file.path)} ({_by(facts.size)})"
-        for file, facts in survey.readable
-        if side is not None and 2 * min(facts.size) < side
+def _sizes(
+    root: Path, files: Sequence[ImageFile], looks: Sequence[Look | GraceError]
+) -> Iterator[Finding]:
+    found: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for file, look in zip(files, looks, strict=True):
+        if isinstance(look, Look):
+            found[look.size].append(shown(file.path, root))
+    sizes = [
+        f"{width}×{height} of {len(own)} images, such as {own[0]}"
+        for (width, height), own in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
-    yield from _some(
-        "warning",
-        f"images much smaller than the learner's {side}×{side} pixels",
-        small,
-        "give larger images if there are any: enlarging adds no detail",
-    )
+    what, setting = "different sizes in pixels", Setting("data.image_size")
+    yield from some("error", what, sizes if len(sizes) > 1 else (), "make them alike", setting)
 
 
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}×{size[1]}"
-
-
-def _amounts(survey: Survey) -> Iterator[Finding]:
-    counts = train_counts(survey)
-    for least, most, remedy in (
-        (0, 4, "add images: so few show little of what a class is"),
-        (5, 19, "add images if there are any"),
-    ):
-        few = [f"'{name}' ({n})" for name, n in counts.items() if least <= n <= most]
-        yield from _some("warning", f"classes with at most {most} images", few, remedy)
-    used = {name: count for name, count in counts.items() if count > 0}
-    if used and max(used.values()) > 10 * min(used.values()):
-        large, small = max(used, key=lambda n: used[n]), min(used, key=lambda n: used[n])
-        yield Finding(
-            severity="warning",
-            text=f"'{large}' has {used[large]} images, more than ten times as many as '{small}' "
-            f"with {used[small]}",
-            remedy="add images of the small classes, or limit the images per class",
-        )
-
-
-def _similar(survey: Survey, expected: Expected) -> Iterator[Finding]:
-    names = list(dict.fromkeys(folder.name for folder in survey.folders))
-    known = set(expected.class_names)
-    pairs = [
-        (name, other) if other in known else (other, name)
-        for name, other in similar_names(names, expected.class_names)
-        if (name not in known or other not in known) and spelling(name) != spelling(other)
-    ]
-    # What may be a known class comes first.
-    pairs.sort(key=lambda pair: known.isdisjoint(pair))
-    for name, other in pairs[:5]:
-        is_new = known.isdisjoint((name, other))
-        yield Finding(
-            severity="warning",
-            text=f"are '{name}' and '{other}' one class?"
-            if is_new
-            else f"is '{name}' the known class '{other}'?",
-            remedy="merge the folders if so" if is_new else "rename the folder if so",
-        )
-    if len(pairs) > 5:
-        yield Finding(
-            severity="warning",
-            text=f"{len(pairs) - 5} more pairs of class names look alike",
-            remedy="settle the first five, then examine again",
-        )
-
-
-def _clashes(survey: Survey, expected: Expected) -> Iterator[Finding]:
-    """Find new classes whose name a known one has in another spelling: an update refuses them."""
-    known = {spelling(name): name for name in expected.class_names}
-    names = {folder.name for folder in survey.folders if not folder.is_test}
-    clashes = [
-        f"'{name}' is the known class '{known[spelling(name)]}'"
-        for name in sorted(names - set(expected.class_names))
-        if spelling(name) in known
-    ]
-    yield from _some("error", "class names in another spelling", clashes, "rename the folders")
-
-
-def _known_images(survey: Survey, expected: Expected) -> Iterator[Finding]:
-    same: list[str] = []
-    other: list[str] = []
-    for file, facts in survey.readable:
-        owner = expected.images.get(facts.key)
-        if owner == file.class_name:
-            same.append(survey.shown(file.path))
-        elif owner is not None:
-            other.append(f"{survey.shown(file.path)} ('{owner}')")
-    yield from _some(
-        "warning",
-        "images that the model keeps for another class",
-        other,
-        "remove them, or move them to that class",
-    )
-    yield from _some(
-        "note", "images that the model keeps already", same, "remove them: they add nothing"
-    )
-
-
-def _kinds(survey: Survey, expected: Expected) -> Iterator[Finding]:
-    def shown(holds: Callable[[ImageFacts], bool]) -> list[str]:
-        return [survey.shown(file.path) for file, facts in survey.readable if holds(facts)]
-
-    grey = shown(lambda facts: facts.is_grey)
-    if expected.channels == 3 and len(grey) < len(survey.readable):
-        yield from _some(
-            "note",
-            "grey images among colour ones",
-            grey,
-            "see that no class is grey alone: that would tell it apart",
-        )
-    yield from _some(
-        "note",
-        "animated images, of which the first frame is used",
-        shown(lambda facts: facts.is_animated),
-        "give the frames as images if they are to be learned",
-    )
-    yield from _some(
-        "note",
-        "images turned upright as their camera recorded",
-        shown(lambda facts: facts.is_rotated),
-        "nothing, unless some look turned",
-    )
+def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -> Iterator[Finding]:
+    """Find classes of which no image can be used; a learner may do without test images."""
+    used = {(f.is_test, f.class_name) for place, f in enumerate(files) if place not in left_out}
+    lost = {(f.is_test, f.class_name) for f in files} - used
+    for is_test, part in ((False, "training"), (True, "test")):
+        names = [f"'{name}'" for own, name in sorted(lost) if own == is_test]
+        if not is_test or rules.use != "learner":
+            yield from some("error", f"classes without usable {part} images", names, "add some")

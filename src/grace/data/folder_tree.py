@@ -1,4 +1,4 @@
-"""Find the classes and image files of a folder of images; nothing is decoded."""
+"""Scan a folder of images: find its classes and image files. Nothing is decoded or judged."""
 
 import os
 import stat
@@ -7,90 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.data.class_names import twins
+from grace.data.class_names import class_name
+from grace.text.escaping import printable
 from grace.text.refusals import GraceError
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FolderTree:
-    """The image files of a folder, by class and split.
-
-    ``test`` is none where the folder has no test split.
-    """
-
-    root: Path
-    class_names: Sequence[str]
-    """Sorted; a class's label is its position."""
-    train: Sequence[tuple[Path, int]]
-    test: Sequence[tuple[Path, int]] | None
-    num_ignored: int
-    """Files that are no images by their extension."""
-
-
-def scan(root: Path) -> FolderTree:
-    """Find classes and images below ``root``.
-
-    ``root/<class>/…`` is one set; ``root/train/<class>/…`` beside ``root/test/<class>/…`` (or
-    ``val``, ``validation``) are two. Images may lie in subfolders of a class. Hidden files are not
-    looked at.
-
-    Raises:
-        ValueError: if the folder is absent or has no class folders, a class has no images, two
-            classes differ only in case or in how Unicode spells them, or the splits have
-            different classes.
-    """
-    if not root.is_dir():
-        raise GraceError(f"'{root}' is not a folder", "set data.root to the folder of the images")
-    train_root, test_root = splits(root)
-    names = class_folders(train_root)
-    train, ignored = _files(train_root, names)
-    if test_root is None:
-        return FolderTree(root=root, class_names=names, train=train, test=None, num_ignored=ignored)
-    _check_same_classes(names, train_root, test_root)
-    test, ignored_test = _files(test_root, names)
-    return FolderTree(
-        root=root, class_names=names, train=train, test=test, num_ignored=ignored + ignored_test
-    )
-
-
-def class_folders(root: Path) -> list[str]:
-    """Return the names of the class folders in ``root``, sorted.
-
-    Raises:
-        ValueError: if there are none, or two names are the same to a person.
-    """
-    names = folders_in(root)
-    if not names:
-        loose = len(loose_images(root))
-        what = f", only {loose} images: put them" if loose else ": put images"
-        raise GraceError(f"'{root}' holds no class folders{what} into '{root}/<class>/'")
-    for first, second in twins(names):
-        raise GraceError(
-            f"'{root}' has two folders for one class, '{first}' and '{second}'",
-            "merge or rename them",
-        )
-    return names
-
-
-def folders_in(root: Path) -> list[str]:
-    """Return the names of the folders in ``root`` that are not hidden, sorted.
-
-    Raises:
-        ValueError: if ``root`` cannot be listed.
-    """
-    return [entry.name for entry in _entries(root) if _is_folder(entry)]
-
-
-def loose_images(root: Path) -> list[Path]:
-    """Return the image files directly in ``root``, sorted; errors as in ``folders_in``."""
-    return [entry for entry in _entries(root) if is_image(entry.name) and not _is_folder(entry)]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class FoundFiles:
-    """What lies below a folder: images by their extension, and all that is not looked into."""
+    """Everything below a folder: images by their extension, and what is not looked into."""
 
     images: Sequence[Path]
     others: Sequence[Path]
@@ -99,6 +24,104 @@ class FoundFiles:
     """Links to folders: not followed, for they may lead round in a circle."""
     closed: Sequence[Path]
     """Folders that cannot be listed."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClassFolder:
+    """A class's folder in one of the two parts."""
+
+    path: Path
+    name: str
+    """The class's name in Unicode's composed form; where it is refused, as it is, escaped."""
+    refusal: GraceError | None
+    """Why the name is refused."""
+    is_test: bool
+    found: FoundFiles
+
+
+@final
+@dataclass(frozen=True, order=True)
+class ImageFile:
+    """An image file of a class, readable or not; sorted by class name and then by path."""
+
+    class_name: str
+    path: Path
+    is_test: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FolderTree:
+    """The classes of a folder of images and their files, in one part or two."""
+
+    root: Path
+    train: Path
+    """The folder of the training classes: ``root`` itself, or ``root/train``."""
+    test: Path | None
+    """The folder of the test classes."""
+    folders: Sequence[ClassFolder]
+    """Training classes and then test classes, each sorted by name."""
+    loose: Sequence[Path]
+    """Images outside the class folders."""
+    unused: Sequence[Path]
+    """Folders beside ``train`` and ``test``."""
+    unclear: Sequence[Path]
+    """Folders that could be a class or a part."""
+    closed: Sequence[Path]
+    """Parts that cannot be listed."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the training classes, sorted."""
+        return sorted({folder.name for folder in self.folders if not folder.is_test})
+
+    def files(self, is_test: bool) -> list[ImageFile]:
+        """Return the image files of one part by class, and of a class as ``files_below`` does."""
+        return [
+            ImageFile(folder.name, path, is_test)
+            for folder in self.folders
+            if folder.is_test == is_test
+            for path in folder.found.images
+        ]
+
+
+def scan(root: Path) -> FolderTree:
+    """Find classes and images below ``root``, whatever is wrong with them.
+
+    ``root/<class>/…`` is one part, for training; ``root/train/<class>/…`` beside
+    ``root/test/<class>/…`` (or ``val``, ``validation``) are two. Images may lie in subfolders of a
+    class; a class folder may be a link, links to folders below it are not followed. Hidden files
+    are not looked at.
+
+    Raises:
+        GraceError: if ``root`` is not a folder.
+    """
+    if not root.is_dir():
+        raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
+    closed: list[Path] = []
+    train, test = split_folders(root)
+    unclear = _unclear(root) if train == root else []
+    parts = [(train, False)] if not unclear else []
+    parts += [(test, True)] if test is not None else []
+    folders = [
+        _class_folder(path, is_test)
+        for part, is_test in parts
+        for path in _listed(part, closed)
+        if _is_folder(path)
+    ]
+    beside = [part for part in (root, test) if part is not None and train != root]
+    unused = [path for path in _listed(root, closed) if train != root and _is_folder(path)]
+    return FolderTree(
+        root=root,
+        train=train,
+        test=test,
+        folders=sorted(folders, key=lambda folder: (folder.is_test, folder.name)),
+        loose=[path for part in beside or [root] for path in _loose(part)],
+        unused=[path for path in unused if not any(path.samefile(part) for part, _ in parts)],
+        unclear=unclear,
+        closed=list(dict.fromkeys(closed)),
+    )
 
 
 def files_below(folder: Path) -> FoundFiles:
@@ -117,60 +140,60 @@ def files_below(folder: Path) -> FoundFiles:
         links.extend(path for name in folders if _is_link(path := Path(parent) / name))
         for name in sorted(name for name in names if not _is_hidden(name)):
             path = Path(parent) / name
-            is_candidate = is_image(name) and not _is_special(path)
+            is_candidate = _is_image(path) and not _is_special(path)
             (images if is_candidate else others).append(path)
     return FoundFiles(images=images, others=others, links=links, closed=closed)
 
 
-def splits(root: Path) -> tuple[Path, Path | None]:
-    """Return the folders of training and test classes."""
+def split_folders(root: Path) -> tuple[Path, Path | None]:
+    """Return the folders of the training and of the test classes."""
     train = root / "train"
-    tests = [root / name for name in ("test", "val", "validation") if (root / name).is_dir()]
+    tests = [root / name for name in ("test", "val", "validation") if _is_folder(root / name)]
     # A folder named "train" that holds images directly is a class: trains, perhaps.
-    if not train.is_dir() or loose_images(train):
+    if not _is_folder(train) or _loose(train):
         return root, None
     return train, tests[0] if tests else None
 
 
-def _files(root: Path, names: Sequence[str]) -> tuple[list[tuple[Path, int]], int]:
-    files: list[tuple[Path, int]] = []
-    num_ignored = 0
-    for label, name in enumerate(names):
-        found = files_below(root / name)
-        check_has_images(root / name, found)
-        files.extend((path, label) for path in found.images)
-        num_ignored += len(found.others)
-    return files, num_ignored
+def _unclear(root: Path) -> list[Path]:
+    """Find class folders that look like parts: images of many classes would become one class."""
+    return [
+        path
+        for path in _listed(root, [])
+        if path.name.casefold() in ("train", "test", "val", "validation")
+        and _is_folder(path)
+        and any(_is_folder(inner) for inner in _listed(path, []))
+    ]
 
 
-def check_has_images(folder: Path, found: FoundFiles) -> None:
-    """Refuse a class folder without images."""
-    if not found.images:
-        raise GraceError(f"class folder '{folder}' has no images", "add some or remove it")
-
-
-def _check_same_classes(names: Sequence[str], train: Path, test: Path) -> None:
-    tested = class_folders(test)
-    for name in sorted(set(names) ^ set(tested)):
-        there, lacking = (train, test) if name in names else (test, train)
-        raise GraceError(
-            f"class '{name}' is in '{there}' but not in '{lacking}'",
-            "give both its images, or remove it",
-        )
-
-
-def is_image(name: str) -> bool:
-    """Tell whether a file is an image by its extension."""
-    return Path(name).suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-
-
-def _entries(root: Path) -> list[Path]:
+def _class_folder(path: Path, is_test: bool) -> ClassFolder:
+    name, refusal = printable(path.name), None
     try:
-        return sorted(entry for entry in root.iterdir() if not _is_hidden(entry.name))
-    except OSError as error:
-        raise GraceError(
-            f"cannot list folder '{root}' ({error.strerror})", "allow it to be read"
-        ) from None
+        name = class_name(path.name)
+    except GraceError as error:
+        refusal = error
+    return ClassFolder(
+        path=path, name=name, refusal=refusal, is_test=is_test, found=files_below(path)
+    )
+
+
+def _loose(part: Path) -> list[Path]:
+    """Return the image files directly in a folder, sorted."""
+    return [path for path in _listed(part, []) if _is_image(path) and not _is_folder(path)]
+
+
+def _listed(folder: Path, closed: list[Path]) -> list[Path]:
+    """Return what lies in a folder, sorted; one that cannot be listed is added to ``closed``."""
+    try:
+        return sorted(path for path in folder.iterdir() if not _is_hidden(path.name))
+    except OSError:
+        closed.append(folder)
+        return []
+
+
+def _is_image(path: Path) -> bool:
+    """Tell images from other files by their extension."""
+    return path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 def _is_hidden(name: str) -> bool:
@@ -178,23 +201,22 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    # Path.is_dir raises for what may not be looked at; so does is_symlink for overlong paths.
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return stat.S_ISDIR(_mode(path))
 
 
 def _is_link(path: Path) -> bool:
-    try:
-        return path.is_symlink()
-    except OSError:
-        return False
+    return stat.S_ISLNK(_mode(path, follow_symlinks=False))
 
 
 def _is_special(path: Path) -> bool:
     """Tell pipes and devices, which would be waited for, from files and from broken links."""
+    mode = _mode(path)
+    return mode != 0 and not stat.S_ISREG(mode)
+
+
+def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
+    """Return what kind of file it is, or 0 if it may not be looked at or its path is too long."""
     try:
-        return not stat.S_ISREG(path.stat().st_mode)
+        return path.stat(follow_symlinks=follow_symlinks).st_mode
     except OSError:
-        return False
+        return 0

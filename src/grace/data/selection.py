@@ -48,9 +48,9 @@ def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[i
     return chosen
 
 
-def first_of_each(labels: Sequence[int], limit: int | None) -> list[int]:
+def first_of_each(labels: Sequence[Hashable], limit: int | None) -> list[int]:
     """Return the positions of the first ``limit`` images of each class, in order."""
-    seen: dict[int, int] = defaultdict(int)
+    seen: dict[Hashable, int] = defaultdict(int)
     kept: list[int] = []
     for position, label in enumerate(labels):
         seen[label] += 1
@@ -100,18 +100,3 @@ def held_out(
 def pixel_keys(pixels: Tensor) -> list[bytes]:
     """Hash each image (N, C, H, W) uint8; equal images have equal keys."""
     return [hashlib.sha256(image).digest() for image in pixels.contiguous().cpu().numpy()]
-
-
-def duplicates(train: Sequence[Hashable], test: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Find the pairs (training position, test position) with equal keys."""
-    places: dict[Hashable, list[int]] = defaultdict(list)
-    for position, key in enumerate(train):
-        places[key].append(position)
-    return [(first, second) for second, key in enumerate(test) for first in places.get(key, ())]
-
-
-def duplicates_note(pairs: Sequence[tuple[int, int]], dropped: bool) -> str:
-    """Say how many test images are also training images, and what became of those."""
-    count = len({second for _, second in pairs})
-    fate = "; the training copies were dropped" if dropped else ""
-    return f"{count} test images are also training images{fate}"

@@ -81,9 +81,9 @@ def _refuse_differences(own: Mapping[str, Any], remedy: str, ranks: Ranks) -> No
         name = differing[0]
         text = (
             f"{name} is {_short(mine.get(name))} in process {ranks.rank} on {platform.node()}, but "
-            f"{_short(theirs.get(name))} in process 0 on {first['host']}: {remedy}"
+            f"{_short(theirs.get(name))} in process 0 on {first['host']}"
         )
-    raise GraceError(ranks.broadcast_value(text, source=int(source)))
+    raise GraceError(ranks.broadcast_value(text, source=int(source)), remedy)
 
 
 def _short(value: str | None) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
 from grace.storage.processor import processor_name
+from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -106,7 +107,7 @@ def _can_compile(device: str) -> bool:
     try:
         torch.compile(torch.sin)(torch.ones(2, device=device))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         warnings.warn(f"steps are not compiled, the compiler fails: {reason}", stacklevel=2)
         return False
     return True

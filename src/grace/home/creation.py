@@ -6,8 +6,9 @@ from typing import Literal, Self, final
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grace.configs.experiment import ExperimentSettings
-from grace.home.document import Mean, Shape, StandardDeviation, first_problem, refuse_other_channels
+from grace.home.document import Mean, Shape, StandardDeviation, refuse_other_channels
 from grace.text.refusals import GraceError
+from grace.text.validation import first_problem
 
 
 @final

@@ -14,8 +14,8 @@ from grace.engine.work import WorkDone
 from grace.methods.outcome import Outcome
 from grace.storage import strict_json
 from grace.storage.objects import Ref
-from grace.text.escaping import printable
 from grace.text.refusals import DamagedError, GraceError, NewerFormatError
+from grace.text.validation import first_problem
 
 FORMAT = 1
 """The format of documents that this grace writes."""
@@ -269,15 +269,6 @@ def parse_document(data: bytes, what: str) -> Document:
         return Document.model_validate(raw)
     except ValidationError as error:
         raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error
-
-
-def first_problem(error: ValidationError) -> str:
-    """Say in one line what is wrong; of what the file holds only what a terminal just shows."""
-    detail = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in detail["loc"])[:200]
-    text = f"{where}: " if where else ""
-    text += detail["msg"].removeprefix("Value error, ")
-    return printable(text)
 
 
 def check_format(found: object, known: int, what: str) -> None:

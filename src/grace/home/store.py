@@ -32,7 +32,6 @@ from grace.home.document import (
     Document,
     ObjectRef,
     check_format,
-    first_problem,
     parse_document,
 )
 from grace.storage import atomic, strict_json
@@ -40,6 +39,7 @@ from grace.storage.lock import exclusive
 from grace.storage.objects import ObjectStore
 from grace.storage.reading import read_small
 from grace.text.refusals import DamagedError, GraceError
+from grace.text.validation import first_problem
 
 # torch is imported where tensors are, so that what only reads documents is quick.
 if TYPE_CHECKING:

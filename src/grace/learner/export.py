@@ -22,6 +22,7 @@ from grace.networks.expandable import copy_of
 from grace.networks.folding import folded
 from grace.networks.heads import MASKED
 from grace.storage.atomic import write_bytes
+from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
 
@@ -279,7 +280,7 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = str(error.__cause__ or error).strip().split("\n")[0]
+        reason = first_line(error.__cause__ or error)
         raise GraceError(
             f"this model cannot be exported to ONNX ({reason})", "use one of grace's own backbones"
         ) from error

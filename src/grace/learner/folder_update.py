@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, final
 
 from grace.configs.experiment import ExperimentSettings
+from grace.data.folder_tree import split_folders
 from grace.data.update_folder import UpdateFolder, load_update
-from grace.data.update_parts import update_parts
 from grace.engine.progress import Progress
 from grace.home.document import Document
 from grace.home.store import ModelStore
@@ -173,8 +173,7 @@ class FolderUpdate:
 
 
 def _refuse_inside(model: Path, images: Path) -> None:
-    parts = update_parts(images)
-    for part in (parts.train, parts.test):
+    for part in split_folders(images):
         if part is not None and model.resolve().is_relative_to(part.resolve()):
             raise GraceError(
                 f"'{model}' lies in '{part}', where it would be taken for a class",

@@ -9,7 +9,7 @@ from torch import Tensor
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import as_settings
 from grace.configs.methods import AnyMethodSettings
-from grace.data.arrays import for_channels
+from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
@@ -84,6 +84,16 @@ class Learner:
         return self.model.shape
 
     @property
+    def mean(self) -> tuple[float, ...]:
+        """Normalisation constants per channel, of pixels in [0, 1]."""
+        return self.model.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Normalisation constants per channel, of pixels in [0, 1]."""
+        return self.model.std
+
+    @property
     def trainer(self) -> Trainer:
         """What carries out the work."""
         return self.model.trainer
@@ -150,14 +160,8 @@ class Learner:
             ValueError: for settings that cannot be carried out, or a directory that is taken.
         """
         settings = as_settings(experiment, overrides)
-        channels = 1 if shape[0] == 1 else 3
-        learner = cls(
-            settings,
-            shape,
-            mean or for_channels((0.485, 0.456, 0.406), channels),
-            std or for_channels((0.229, 0.224, 0.225), channels),
-            progress,
-        )
+        means, deviations = imagenet_constants(1 if shape[0] == 1 else 3)
+        learner = cls(settings, shape, mean or means, std or deviations, progress)
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
         return learner

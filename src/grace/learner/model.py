@@ -169,7 +169,7 @@ class Model:
         classifiers = dict(self.state.method.classifiers())
         found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
         if not all(bool(own.isfinite().all()) for own in found.values()):
-            raise GraceError("the scores are not finite, so the weights are damaged")
+            raise GraceError("the scores are not finite: the weights are damaged")
         return found
 
     def learn(

@@ -155,7 +155,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> Pixels | str:
         image = read_pixels(path, channels, height if height == width else None)
     except GraceError as error:
         # That a setting could leave it out is of no use here.
-        return str(GraceError(error.what, error.remedy, where=error.where))
+        return error.worded({"data.skip_unreadable": ""})
     if image.shape[:2] != (height, width):
         return (
             f"image '{path}' has {image.shape[1]}×{image.shape[0]} pixels, this learner takes "

@@ -19,6 +19,7 @@ from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, LinearHead
 from grace.randomness import generator
 from grace.storage.memory import refuse_too_large
+from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
 HeadT = TypeVar("HeadT", bound=Head)
@@ -165,10 +166,9 @@ class ModuleFactory:
             with torch.no_grad():
                 probe(torch.zeros(1, *shape, device=self.device.torch_device))
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).strip().split("\n")[0]
             raise GraceError(
                 f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
-                f"({reason})",
+                f"({first_line(error)})",
                 "set data.image_size or choose another backbone.name",
             ) from error
 

@@ -16,6 +16,7 @@ from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.slots import ModuleSlot, ModuleT, NetworkSlot, Parts, Slot, TensorsSlot
 from grace.storage.tensors import encoded_size
 from grace.text.refusals import DamagedError
+from grace.text.validation import first_problem
 
 ValuesT = TypeVar("ValuesT", bound="StateValues")
 
@@ -145,10 +146,7 @@ class DeclaredState:
         try:
             found = type(self._values).model_validate(saved)
         except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            where = ascii(".".join(str(part) for part in detail["loc"])[:200])[1:-1]
-            damage = f"is damaged: {where}: {detail['msg']}"
-            raise DamagedError(f"the saved {method} {damage}") from error
+            raise DamagedError(f"the saved {method} is damaged: {first_problem(error)}") from error
         missing = type(found).model_fields.keys() - saved.keys()
         if missing:
             raise DamagedError(f"the saved {method} is damaged: it lacks '{min(missing)}'")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from grace.record.model import RunInfo, RunRecord, TaskRecord
 from grace.text.refusals import GraceError
+from grace.text.validation import first_problem
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -91,9 +92,9 @@ def _read_info(directory: Path) -> RunInfo:
             f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
         ) from error
     except ValueError as error:
-        raise GraceError(f"{path} is damaged: {error}; run it again") from error
+        raise GraceError(f"{path} is damaged: {error}", "run it again") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
-        raise GraceError(f"{path} is damaged: it names no format; run it again")
+        raise GraceError(f"{path} is damaged: it names no format", "run it again")
     known = RunInfo.model_fields["format"].default
     if raw["format"] > known:
         raise GraceError(
@@ -102,7 +103,7 @@ def _read_info(directory: Path) -> RunInfo:
     try:
         return RunInfo.model_validate(raw)
     except ValidationError as error:
-        raise GraceError(f"{path} is damaged: {_first(error)}; run it again") from error
+        raise GraceError(f"{path} is damaged: {first_problem(error)}", "run it again") from error
 
 
 def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
@@ -127,13 +128,7 @@ def _parse(line: bytes, number: int) -> TaskRecord:
     try:
         task = TaskRecord.model_validate(raw)
     except ValidationError as error:
-        raise GraceError(_first(error)) from error
+        raise GraceError(first_problem(error)) from error
     if task.task != number:
         raise GraceError(f"it is task {task.task} where task {number} should be")
     return task
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in detail["loc"])
-    return f"{where}: {detail['msg']}" if where else detail["msg"]

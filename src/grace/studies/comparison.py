@@ -28,6 +28,12 @@ from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
 from grace.text.refusals import GraceError
 
+_OWN = {
+    "cells", "runs", "logs", "first-tasks", "lock",
+    "table.md", "table.csv", "table.tex", "summary.md", "report.html",
+}  # fmt: skip
+"""Names of all that a comparison writes."""
+
 
 @final
 @dataclass(frozen=True)
@@ -106,8 +112,8 @@ def compare(
         for cell in cells:
             place = _place(directory, cell)
             if all(record.directory != place for record in records):
-                why = unreadable.get(place, "its record is not complete")
-                failures = {cell.name: f"{why}: remove {place} to do it anew", **failures}
+                why = unreadable.get(place, GraceError("its record is not complete"))
+                failures = {cell.name: str(_to_do_anew(place, why)), **failures}
     return Comparison(records, failures, files)
 
 
@@ -159,12 +165,19 @@ def _refuse_occupied(directory: Path) -> None:
     """Refuse a directory of something else: nothing in it shall be written over."""
     if not directory.exists():
         return
-    known = directory.is_dir() and (directory / "lock").exists() and (directory / "runs").is_dir()
-    begun = directory.is_dir() and {path.name for path in directory.iterdir()} <= {"lock"}
-    if not known and not begun:
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {"no directory"}
+    begun = names <= {"lock"}
+    known = "lock" in names and (directory / "runs").is_dir()
+    if not (begun or known or (names <= _OWN and _holds_runs(directory / "runs"))):
         raise GraceError(
             f"{directory} holds something else than a comparison", "choose another --out"
         )
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Tell whether a folder holds records of runs and nothing else, as a published archive does."""
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    return bool(entries) and all((entry / "run.json").is_file() for entry in entries)
 
 
 def _refuse_others(
@@ -208,21 +221,27 @@ def _read(place: Path) -> RunRecord:
     try:
         return read_record(place)
     except GraceError as error:
-        raise GraceError(f"{error}", f"remove {place} to do it anew") from error
+        raise _to_do_anew(place, error) from error
+
+
+def _to_do_anew(place: Path, error: GraceError) -> GraceError:
+    """Say of a run what is wrong with its record, and how it is carried out again."""
+    return GraceError(error.what, f"remove {place} to do it anew", where=error.where)
 
 
 def _begun(directory: Path) -> list[Path]:
     return sorted(file.parent for file in (directory / "runs").glob("*/run.json"))
 
 
-def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, str]]:
+def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, GraceError]]:
     """Read all finished runs of the directory, and say which cannot be read and why."""
-    records, unreadable = [], {}
+    records: list[RunRecord] = []
+    unreadable: dict[Path, GraceError] = {}
     for place in _begun(directory):
         try:
             record = read_record(place)
         except GraceError as error:
-            unreadable[place] = str(error)
+            unreadable[place] = error
             continue
         if record.complete:
             records.append(record)

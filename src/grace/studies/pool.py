@@ -97,8 +97,10 @@ class _Running:
             log.seek(self._log_start)
             text = log.read().decode("utf-8", errors="replace")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
-        errors = [line for line in lines if line.startswith("error:")]
-        return ([*lines, *errors] or ["it said nothing"])[-1].removeprefix("error: ")
+        # An error is marked so by the command; torch may print more after it.
+        mark = "error: "
+        marked = [line[len(mark) :] for line in lines if line.startswith(mark)]
+        return ([*lines, *marked] or ["it said nothing"])[-1]
 
 
 def carry_out(

@@ -1,9 +1,17 @@
-"""Text from strangers' files and names, made safe to print on one line of a terminal."""
+"""Text from strangers' files and from other libraries, made fit for one line of a terminal."""
 
 
 def printable(text: str) -> str:
     """Return text with escapes for what a terminal would not show: controls, stray bytes."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, which may go on for pages.
+
+    An error without a text is called by its type.
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def one_line(text: str, length: int = 700) -> str:

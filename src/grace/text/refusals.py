@@ -62,11 +62,15 @@ class GraceError(ValueError):
             settings: what to do instead of setting a path, by path: the command line's options,
                 such as ``{"data.skip_unreadable": "use --skip-unreadable"}``.
         """
+        advice = self.advice(settings)
+        return ": ".join(part for part in (self.where, self.what, advice) if part)
+
+    def advice(self, settings: Mapping[str, str]) -> str:
+        """Return what to do about it; ``settings`` as in ``worded``."""
         setting = str(self.setting or "")
         if self.setting is not None and self.setting.path in settings:
             setting = settings[self.setting.path]
-        remedies = ", or ".join(part for part in (self.remedy, setting) if part)
-        return ": ".join(part for part in (self.where, self.what, remedies) if part)
+        return ", or ".join(part for part in (self.remedy, setting) if part)
 
 
 class GraceWarning(UserWarning):

@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grace.cli._clock import in_clock
-from grace.cli._columns import aligned
+from grace.cli.clock import in_clock
+from grace.cli.columns import aligned
 from grace.studies.cells import Cell
 from grace.studies.comparison import Comparison
 from grace.studies.summary import notes_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from grace.cli._columns import padded, widest
+from grace.cli.columns import padded, widest
 from grace.text.escaping import printable
 
 if TYPE_CHECKING:

@@ -2,23 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from grace.cli._errors import one_line_warnings
+from grace.cli.errors import one_line_warnings
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.load import load_experiment
 from grace.text.refusals import GraceError
 
-if TYPE_CHECKING:
-    from grace.configs.experiment import ExperimentSettings
 
-
-def settings_from(arguments: Sequence[str]) -> "ExperimentSettings":
+def settings_from(arguments: Sequence[str]) -> ExperimentSettings:
     """Resolve ``[EXPERIMENT] [KEY=VALUE…]``; without an experiment it is the default one.
 
     Raises:
         ValueError: something in them is wrong, or two experiments are named.
     """
-    from grace.configs.load import load_experiment
-
     with one_line_warnings():
         return load_experiment(*split(arguments))
 

@@ -1,6 +1,6 @@
 """The table of tasks on the terminal: one line per task, as tasks end; 80 characters wide."""
 
-from grace.cli._clock import in_clock
+from grace.cli.clock import in_clock
 from grace.record import TaskRecord
 from grace.text.units import in_bytes, in_count, in_percent
 

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from grace.capacity.threshold import Threshold
-from grace.cli._columns import aligned
+from grace.cli.columns import aligned
 from grace.home.ledger import LedgerEntry, as_row
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 

@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from grace.cli._columns import aligned
-from grace.cli._why import why
+from grace.cli.columns import aligned
+from grace.cli.why import why
 from grace.home.document import UpdateRecord
 from grace.learner.learn_call import LearnResult
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator
 
-from grace.cli._columns import aligned
+from grace.cli.columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
 from grace.home.inventory import InUse, Inventory
 from grace.text.escaping import printable

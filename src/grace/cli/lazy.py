@@ -1,0 +1,48 @@
+"""A group of commands whose modules are imported when they are called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
+
+
+@final
+@dataclass(frozen=True)
+class Verb:
+    """One command: where it is, and the line that the group's help shows.
+
+    Args:
+        target: ``"module:function"``.
+        help: first line of the function's docstring.
+    """
+
+    target: str
+    help: str
+
+
+class LazyGroup(TyperGroup):
+    """Imports a verb's module only to run the verb or to show its own help."""
+
+    verbs: ClassVar[Mapping[str, Verb]]
+    """The commands by name, in the order of the help."""
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init__(**attributes)
+        for name, verb in self.verbs.items():
+            # It has what the group's help and suggestions need.
+            self.add_command(TyperCommand(name, help=verb.help))
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, self._imported(name) if name and found else found, rest
+
+    def _imported(self, name: str) -> Any:  # noqa: ANN401 - typer has no public type of commands
+        module, _, function = self.verbs[name].target.partition(":")
+        single = typer.Typer(add_completion=False)
+        single.command(name)(getattr(import_module(module), function))
+        return typer.main.get_command(single)

@@ -1,0 +1,110 @@
+"""Look at image files: what each is, or why it cannot be used.
+
+Shapes: C channels, H×W pixels.
+"""
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, final
+
+import numpy as np
+
+from grace.data.decoding import Kind, Pixels, centre_square, naming, open_with_kind
+from grace.text.refusals import GraceError
+
+Found = TypeVar("Found")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a readable image file is."""
+
+    size: tuple[int, int]
+    """Width and height in pixels as it is seen, the camera's orientation applied."""
+    key: Hashable
+    """Equal for equal images. Of decoded images ``selection.pixel_keys``, and their size too where
+    they are not brought to one."""
+    kind: Kind | None = None
+    """``None`` of images that were not opened."""
+
+
+def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tuple[Look, Pixels]:
+    """Decode an image file.
+
+    Args:
+        path: image file.
+        channels: 1 for grey, 3 for colour.
+        image_size: side in pixels of the centred square to cut; ``None`` keeps the image's size.
+
+    Returns:
+        What it is, and its pixels, uint8 (C, H, W).
+
+    Raises:
+        GraceError: if it cannot be read.
+    """
+    image, kind = open_with_kind(path, channels)
+    size = image.size
+    if image_size is not None:
+        with naming(path):
+            image = centre_square(image, image_size, image_size)
+    pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
+    pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    key = hashlib.sha256(pixels.tobytes()).digest()
+    return Look(size=size, key=key if image_size else (key, size), kind=kind), pixels
+
+
+@contextmanager
+def each(
+    read: Callable[[Path], Found], paths: Sequence[Path], num_threads: int = 4
+) -> Iterator[Iterator[Found | GraceError]]:
+    """Read files in threads, and give what was read, or why that failed, in their order.
+
+    Args:
+        read: called with each path; may raise ``GraceError``.
+        paths: files.
+        num_threads: files read at once, which bounds the memory that decoders take.
+    """
+
+    def outcome(path: Path) -> Found | GraceError:
+        try:
+            return read(path)
+        except GraceError as error:
+            return error
+
+    # Decoders warn of what they can cope with. Filters belong to the process: set once.
+    with warnings.catch_warnings(), ThreadPoolExecutor(num_threads) as pool:
+        warnings.simplefilter("ignore")
+        yield pool.map(outcome, paths)
+
+
+def file_keys(paths: Sequence[Path]) -> list[Hashable]:
+    """Return keys that are equal for files of equal content, reading as little as possible.
+
+    Keys of different calls cannot be compared. All files are compared by length, those of one
+    length by their last 4 KiB, and those that are still alike by SHA-256 of the whole file.
+    """
+    keys: list[Hashable] = [path.stat().st_size for path in paths]
+    for content in (_ending, _digest):
+        counts = Counter(keys)
+        keys = [
+            (key, content(path)) if counts[key] > 1 else key
+            for key, path in zip(keys, paths, strict=True)
+        ]
+    return keys
+
+
+def _ending(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 4096, 0))
+        return file.read()
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
