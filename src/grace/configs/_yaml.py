@@ -66,7 +66,7 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     """Read YAML text.
 
     Raises:
-        ValueError: the text is no YAML or holds a key twice; ``where`` names it.
+        GraceError: the text is no YAML or holds a key twice; ``where`` names it.
     """
     try:
         loader = _Loader(text)

@@ -11,7 +11,7 @@ from grace.configs.experiment import ExperimentSettings
 @final
 @dataclass(frozen=True)
 class SettingRow:
-    """One resolved setting: dotted path, value, whether it is the default, what it means."""
+    """One resolved setting: dotted path, value, default or not, meaning."""
 
     path: str
     value: Any
@@ -22,8 +22,8 @@ class SettingRow:
 def describe_settings(settings: ExperimentSettings) -> list[SettingRow]:
     """List every resolved setting in the order of its model.
 
-    A value counts as default where an experiment without a file would have it; a method's are
-    compared with the defaults of that method, that is the published ones.
+    Values are compared with those of an experiment without a file; a method's settings with the
+    defaults of that method, the published values.
     """
     return _rows(settings, ExperimentSettings(), "")
 

@@ -1,4 +1,4 @@
-"""Settings that someone set on purpose and that do nothing beside their others."""
+"""Find settings that were set and have no effect with the present others."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from grace.configs.recipe import Recipe
 @final
 @dataclass(frozen=True)
 class _Rule:
-    """A pattern of dotted paths, and why a match has no effect (none: it has one)."""
+    """A pattern of dotted paths, and why a match has no effect (``None``: it has one)."""
 
     pattern: str
     why: Callable[[ExperimentSettings, str], str | None]
 
 
 def settings_without_effect(settings: ExperimentSettings, paths: Collection[str]) -> list[str]:
-    """Name those of the dotted ``paths`` that have no effect in ``settings``, with the reason."""
+    """Return the dotted ``paths`` that have no effect in ``settings``, with the reason."""
     lines = []
     for path in paths:
         for rule in _RULES:
@@ -71,7 +71,7 @@ def _class_order(settings: ExperimentSettings, _path: str) -> str | None:
 
 
 def _method(settings: ExperimentSettings, path: str) -> str | None:
-    """Ask the method which of its settings are idle; a recipe's name stands for all in it."""
+    """Ask the method for its settings without effect; a recipe's name means all in it."""
     idle = settings.method.idle_settings()
     own = path.removeprefix("method.")
     return idle.get(own) or idle.get(own.partition(".")[0])

@@ -24,14 +24,14 @@ GROUP = "grace.methods"
 @final
 @dataclass(frozen=True)
 class OutsideMethods:
-    """The methods that other packages bring."""
+    """The methods of other installed packages."""
 
     models: Mapping[str, type[AnyMethodSettings]]
     """Settings models by method name, in the order of the names."""
     refused: Mapping[str, str]
     """Names of methods that cannot be used, with the reason."""
     notes: Sequence[str]
-    """What is wrong, one line each."""
+    """Problems, one line each."""
 
 
 def installed() -> Iterable[EntryPoint]:
@@ -77,7 +77,7 @@ def load_outside(found: Iterable[EntryPoint], taken: Collection[str]) -> Outside
 
 
 def _load(entry: EntryPoint, models: dict[str, type[AnyMethodSettings]]) -> str | None:
-    """Put an entry point's model among the others, or say why not."""
+    """Add an entry point's model to the others, or return why not."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", entry.name):
         return "a method's name has small letters, digits, '-' and '_' only, a letter first"
     try:
@@ -91,7 +91,7 @@ def _load(entry: EntryPoint, models: dict[str, type[AnyMethodSettings]]) -> str 
 
 
 def _fault(model: Any, entry: EntryPoint) -> str | None:  # noqa: ANN401 - whatever is there
-    """Say what keeps an object from being the settings model of a method."""
+    """Return why an object cannot be a method's settings model; ``None`` if it can."""
     if not (isinstance(model, type) and issubclass(model, AnyMethodSettings)):
         return _shown(
             f"'{entry.value}' is no settings model: derive it from "
@@ -120,7 +120,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _shown(text: str) -> str:
-    """Make another's text one short line that a terminal only shows."""
+    """Shorten another package's text to one line of printable characters."""
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= 200 else f"{line[:199]}…"

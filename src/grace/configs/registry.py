@@ -64,16 +64,16 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
 )
 
 REFUSED_METHODS: Mapping[str, str] = MappingProxyType(dict(_outside.refused))
-"""Methods that other packages bring and that cannot be used, with the reason."""
+"""Methods of other packages that cannot be used, with the reason."""
 
 METHOD_NOTES: Sequence[str] = tuple(_outside.notes)
-"""What is wrong with the methods of other packages, one line each."""
+"""Problems with the methods of other packages, one line each."""
 
 if TYPE_CHECKING:
     MethodSettings = AnyMethodSettings
 else:
     MethodSettings = Annotated[Union[*METHOD_SETTINGS.values()], Field(discriminator="name")]
-"""The settings of any method; which method's they are is told by ``name``."""
+"""The settings of any method; their field ``name`` says which."""
 
 DATASETS: Mapping[str, Entry] = MappingProxyType(
     {
@@ -125,7 +125,7 @@ def entries(kind: Kind) -> Mapping[str, Entry]:
 
 
 def why_unknown(name: str) -> str:
-    """Say why no method has a name: it cannot be used, or no installed package brings it."""
+    """Return why no method has this name: it cannot be used, or no installed package has it."""
     if name in REFUSED_METHODS:
         return f"method '{name}' cannot be used: {REFUSED_METHODS[name]}"
     hint = did_you_mean(name, METHODS) or ": install the package that brings it"

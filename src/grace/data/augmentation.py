@@ -170,7 +170,7 @@ def build_augmentation(
         The transform, with constants on the CPU.
 
     Raises:
-        ValueError: an operation of the list does not exist, or its number is out of range.
+        GraceError: an operation of the list does not exist, or its number is out of range.
     """
     deviation = torch.tensor(std, dtype=torch.float64)[:, None, None]
     return Augmentation(
@@ -195,7 +195,7 @@ def build_operations(name: AugmentationSetting, size: int) -> tuple[Operation, .
         size: side of the images in pixels.
 
     Raises:
-        ValueError: an operation of the list does not exist, or its number is out of range.
+        GraceError: an operation of the list does not exist, or its number is out of range.
     """
     names: Sequence[str]
     match name:

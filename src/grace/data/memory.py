@@ -105,7 +105,7 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
         per_class: fixed number per class, which replaces the shared size.
 
     Raises:
-        ValueError: if the memory cannot hold one exemplar of each class.
+        GraceError: if the memory cannot hold one exemplar of each class.
 
     Reference:
         docs/protocols.md#exemplar-memory.

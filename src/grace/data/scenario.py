@@ -47,7 +47,7 @@ def task_sizes(num_classes: int, base: int, increment: int) -> list[int]:
         Number of new classes per task; they sum to ``num_classes``.
 
     Raises:
-        ValueError: if the first task would need more classes than there are.
+        GraceError: if the first task would need more classes than there are.
 
     Reference:
         docs/protocols.md#tasks: Base 0 Inc 5 of 100 classes has 20 tasks, Base 50 Inc 10 has 6.
@@ -144,7 +144,7 @@ class Scenario:
         seed: seed of the class order where none is explicit.
 
     Raises:
-        ValueError: if the class order is no permutation, the first task has fewer than two classes
+        GraceError: if the class order is no permutation, the first task has fewer than two classes
             or more than there are, or a class has no training images.
     """
 

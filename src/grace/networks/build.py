@@ -47,7 +47,7 @@ def digest_of_weights(settings: BackboneSettings) -> str:
         settings: with ``weights`` other than ``none``.
 
     Raises:
-        ValueError: as ``build_backbone``.
+        GraceError: as ``build_backbone``.
     """
     # Only the names are needed, which do not depend on the number of channels.
     with torch.device("meta"):

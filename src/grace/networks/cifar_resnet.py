@@ -82,7 +82,7 @@ class CifarResNet(Backbone):
         generator: CPU generator that draws the weights.
 
     Raises:
-        ValueError: if ``depth`` is not 6n + 2.
+        GraceError: if ``depth`` is not 6n + 2.
     """
 
     def __init__(self, depth: int, num_channels: int, generator: torch.Generator) -> None:

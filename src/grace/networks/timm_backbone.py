@@ -37,7 +37,7 @@ class TimmBackbone(Backbone):
         purpose: words and counters that set this draw apart (``grace.randomness``).
 
     Raises:
-        ValueError: if timm is not installed, has no such model, or the model gives no feature
+        GraceError: if timm is not installed, has no such model, or the model gives no feature
             vector.
     """
 

@@ -1,4 +1,4 @@
-"""Files that are either the old version or the new one, never half of it."""
+"""Write files whole: after a crash a file is the old version or the new one, never half."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ _LEFTOVER = re.compile(r"\..+\.\d+\.tmp", re.DOTALL)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write data beside ``path``, flush it to the disk, and rename it into place.
+    """Write a file whole: write beside ``path``, flush to the disk, rename into place.
 
     A link at ``path`` is replaced, not followed.
 
@@ -32,7 +32,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Write text as UTF-8, its ``\n`` as they are, as ``write_bytes`` does.
+    r"""Write text as UTF-8 with ``write_bytes``; ``\n`` is not changed.
 
     Raises:
         OSError: it cannot be written; ``path`` is as it was and nothing lies beside it.
@@ -41,7 +41,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there, for good.
+    """Delete a file if it exists, and flush its folder.
 
     Raises:
         OSError: it cannot be removed.
@@ -51,9 +51,9 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what writes into a folder left there when their process was killed.
+    """Delete the unfinished files of killed processes in a folder.
 
-    Nobody else may be writing into the folder meanwhile: their files would go too.
+    No other process may write into the folder at the same time: its files would be deleted too.
 
     Raises:
         OSError: the folder cannot be read, or a file in it cannot be removed.
@@ -67,13 +67,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether something is what a killed process was writing, by its name."""
+    """Return True if a path has the name of an unfinished file."""
     return bool(_LEFTOVER.fullmatch(path.name)) and (path.is_symlink() or not path.is_dir())
 
 
 def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to the disk: renames and removals outlive a power cut."""
-    # Some file systems refuse, which is no failure.
+    """Flush a folder's entries to the disk, so that renames and deletions survive a power cut."""
+    # Some file systems refuse; that is no error.
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""One process at a time."""
+"""A lock file: one process at a time."""
 
 import contextlib
 import os
@@ -36,25 +36,25 @@ else:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _release(handle: int) -> None:
-        # Said aloud: a forked child that holds the same handle would keep the lock otherwise.
+        # Explicitly: a forked child that holds the same handle would keep the lock otherwise.
         fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 @contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Keep every other user of a lock file out, in this process too; never waits.
+    """Hold a lock while the context lasts, against other processes and this one; do not wait.
 
-    The file stays when the lock goes: were it removed, two could hold locks on files of one name.
-    The lock itself goes with the process, however that ends.
+    The file is not deleted with the lock: otherwise two processes could hold locks on files of one
+    name. The lock ends with the process, however that ends.
 
     Args:
-        path: the lock file, created where it is missing.
-        what: how messages name what is locked.
+        path: the lock file, created if it is missing.
+        what: name of the locked thing in messages.
 
     Raises:
-        BusyError: the lock is held.
-        DamagedError: the lock file is a link or no regular file.
-        OSError: the lock file cannot be opened.
+        BusyError: if the lock is held already.
+        DamagedError: if the lock file is a link or no regular file.
+        OSError: if the lock file cannot be opened.
     """
     handle = _open(path, what)
     try:
@@ -88,8 +88,8 @@ def _open(path: Path, what: str) -> int:
 
 
 def _note_pid(handle: int) -> None:
-    # Only a help to people: a full disk must not keep anybody from making room. A file of two names
-    # may be one from elsewhere, which is not written into.
+    # Only for people's information: on a full disk, making room must still be possible. A file with
+    # two names may belong elsewhere and is not written.
     if os.fstat(handle).st_nlink > 1:
         return
     with contextlib.suppress(OSError):

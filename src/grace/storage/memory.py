@@ -1,4 +1,4 @@
-"""How much memory there is, before much of it is asked for."""
+"""The machine's memory, checked before large allocations."""
 
 import os
 from contextlib import suppress
@@ -8,7 +8,7 @@ from grace.text.refusals import GraceError
 
 
 def memory_bytes() -> int | None:
-    """Return the machine's memory in bytes, or what its container may use; none if unknown."""
+    """Return the memory of the machine or container in bytes; ``None`` if unknown."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -22,14 +22,14 @@ def memory_bytes() -> int | None:
 
 
 def refuse_too_large(num_bytes: int, what: str) -> None:
-    """Refuse what takes more than half of the machine's memory.
+    """Refuse anything that needs more than half of the machine's memory.
 
     Args:
-        num_bytes: that it takes.
-        what: how the message names it.
+        num_bytes: that it needs.
+        what: its name in the message.
 
     Raises:
-        ValueError: it does.
+        GraceError: if it needs more than that.
     """
     memory = memory_bytes()
     if memory is not None and num_bytes > memory // 2:

@@ -1,4 +1,4 @@
-"""Tensor files named after what they hold, so that many versions share what they have in common."""
+"""Files of tensors named by the hash of their content, so that versions share equal files."""
 
 import hashlib
 import os
@@ -19,22 +19,22 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 @final
 @dataclass(frozen=True)
 class Ref:
-    """Which object: the SHA-256 of its bytes in hexadecimal digits, and their number."""
+    """A reference to an object: SHA-256 of its bytes in hexadecimal digits, and their number."""
 
     sha256: str
     num_bytes: int
 
     @classmethod
     def checked(cls, sha256: object, num_bytes: object, what: str = "an object") -> "Ref":
-        """Make a reference from what a file says.
+        """Make a reference from values read from a file.
 
         Args:
             sha256: 64 lowercase hexadecimal digits.
             num_bytes: at least 0.
-            what: how messages name the object.
+            what: name of the object in messages.
 
         Raises:
-            DamagedError: it is neither.
+            DamagedError: if one of them is anything else.
         """
         if not isinstance(sha256, str) or not _HASH.fullmatch(sha256):
             raise DamagedError(f"{what} is damaged: its SHA-256 is not 64 lowercase hex digits")
@@ -55,7 +55,7 @@ class ObjectStore:
         self._folder = folder
 
     def put(self, data: bytes) -> Ref:
-        """Keep some bytes; those that are there already are not written again.
+        """Store bytes as an object; bytes that are stored already are not written again.
 
         Raises:
             DamagedError: the folder is a link.
@@ -74,11 +74,11 @@ class ObjectStore:
         return ref
 
     def get(self, ref: Ref, what: str) -> bytes:
-        """Read an object and make sure that it is the one meant.
+        """Read an object and check its hash.
 
         Args:
-            ref: which one.
-            what: how messages name it.
+            ref: of the object.
+            what: name of the object in messages.
 
         Raises:
             DamagedError: it is missing, a link, no regular file, of another size or other content.
@@ -92,7 +92,7 @@ class ObjectStore:
         return data
 
     def names(self) -> set[str]:
-        """List the hashes of the objects that are there; their content is not looked at.
+        """List the hashes of all stored objects; their content is not checked.
 
         Raises:
             DamagedError: the folder is a link.
@@ -107,9 +107,9 @@ class ObjectStore:
         return {stem for stem in stems if _HASH.fullmatch(stem)}
 
     def keep_only(self, hashes: Iterable[str]) -> None:
-        """Remove all other objects for good, and what killed writers left.
+        """Delete all other objects, and files that killed writers left.
 
-        Files of other names are nobody's here and stay. Nobody else may be writing meanwhile.
+        Files of other names are not touched. No other process may write at the same time.
 
         Raises:
             DamagedError: the folder is a link.

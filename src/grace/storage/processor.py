@@ -1,4 +1,4 @@
-"""What this machine's processor is called."""
+"""The name of this machine's processor."""
 
 import platform
 from functools import cache
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @cache
 def processor_name() -> str:
-    """Return the processor's name as the machine tells it; its architecture where it does not."""
+    """Return the processor's name, or its architecture if the machine does not give a name."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading files that a stranger may have made."""
+"""Read files that may come from a stranger."""
 
 import errno
 import os
@@ -23,12 +23,12 @@ def read_small(path: Path, what: str, max_bytes: int) -> bytes:
 
     Args:
         path: the file.
-        what: how messages name it.
+        what: name of the file in messages.
         max_bytes: the largest size in bytes that is read.
 
     Raises:
-        DamagedError: it is missing, a link, no regular file, larger, or changes meanwhile.
-        OSError: the system refuses to read it, or there is no memory for it.
+        DamagedError: if it is missing, a link, no regular file, larger, or changing.
+        OSError: if the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
         if size > max_bytes:
@@ -43,12 +43,12 @@ def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
 
     Args:
         path: the file.
-        what: how messages name it.
+        what: name of the file in messages.
         num_bytes: its size, which is compared before anything is read.
 
     Raises:
-        DamagedError: it is missing, a link, no regular file, of another size, or changes meanwhile.
-        OSError: the system refuses to read it, or there is no memory for it.
+        DamagedError: if it is missing, a link, no regular file, of another size, or changing.
+        OSError: if the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
         if size != num_bytes:
@@ -58,10 +58,10 @@ def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
 
 @contextmanager
 def _opened(path: Path, what: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a file whose kind is known, and give its size in bytes."""
+    """Open a regular file, and yield it with its size in bytes."""
     try:
-        # Asked before it is opened, because opening a device or a pipe may act on it; asked again
-        # of what was opened, because it may have been exchanged.
+        # Checked before it is opened, because opening a device or a pipe may have effects; checked
+        # again after, because it may have been exchanged.
         _refuse_other_kinds(path.lstat().st_mode, what)
         handle = os.open(path, _FLAGS)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""JSON with one meaning only: what is read is what any other reader would read."""
+"""JSON that all readers read alike; anything ambiguous is refused."""
 
 import json
 import math
@@ -23,18 +23,18 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 def parse(data: bytes, what: str, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - JSON is anything
     """Read one JSON document.
 
-    Beyond what is no JSON, refuses what readers understand differently or choke on: another
-    encoding than UTF-8, a key that stands twice, NaN and infinities, also as numbers too large for
-    a float, integers of more than 20 digits, half surrogates, and nesting deeper than 64. And what
-    takes seconds and much memory to read: more than a million values.
+    Besides invalid JSON it refuses what readers treat differently: encodings other than UTF-8,
+    repeated keys, NaN and infinities (also as numbers too large for a float), integers of more than
+    20 digits, half surrogates, and nesting deeper than 64. It also refuses more than a million
+    values, which take seconds and much memory to read.
 
     Args:
         data: the document.
-        what: how messages name it.
+        what: name of the document in messages.
         max_bytes: the largest size that is read.
 
     Raises:
-        DamagedError: it is refused.
+        DamagedError: if it is refused.
     """
     try:
         return _parse(data, max_bytes)
@@ -43,17 +43,17 @@ def parse(data: bytes, what: str, max_bytes: int = MAX_BYTES) -> Any:  # noqa: A
 
 
 def dump(value: object) -> bytes:
-    r"""Write a value as one line of JSON in UTF-8; floats come back exactly.
+    r"""Write a value as one line of JSON in UTF-8; floats are read back exactly.
 
     Args:
-        value: dicts with text keys, lists, text, numbers, booleans and none.
+        value: dicts with text keys, lists, text, numbers, booleans and ``None``.
 
     Raises:
-        ValueError: ``parse`` would refuse the document.
+        GraceError: if ``parse`` would refuse the document.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     data = f"{text}\n".encode()
-    # Better no new document than one that nobody can read.
+    # Better no new document than an unreadable one.
     _parse(data, MAX_BYTES)
     return data
 
@@ -65,7 +65,7 @@ def _parse(data: bytes, max_bytes: int) -> object:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise GraceError(f"byte {error.start} is no UTF-8") from None
-    # Commas in texts count too: it is a bound on time, which nobody's documents come near.
+    # Commas in texts count too: this bounds the time, and real documents are far smaller.
     if sum(data.count(token) for token in (b",", b"[", b"{")) > MAX_VALUES:
         raise GraceError(f"it has more than {MAX_VALUES} values")
     _refuse_deep_nesting(data)
@@ -82,7 +82,7 @@ def _parse(data: bytes, max_bytes: int) -> object:
 
 
 def _refuse_deep_nesting(data: bytes) -> None:
-    """Follow the brackets without recursion, before a parser follows them with it."""
+    """Check the depth of brackets without recursion, before a recursive parser runs."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     depth = 0

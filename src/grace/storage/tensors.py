@@ -1,7 +1,7 @@
-"""Tensors as bytes: safetensors, the same bytes for the same tensors, read with suspicion.
+"""Tensors as the bytes of safetensors files; equal tensors give equal bytes.
 
-Written here rather than by the safetensors package because files are named after their bytes:
-the package (0.8) orders metadata anew at every call. It reads what has passed our checks.
+Files are named after their bytes, so they are written here: the safetensors package (0.8) changes
+the order of metadata from call to call. That package reads them, after our own checks.
 """
 
 import math
@@ -34,14 +34,14 @@ _ITEM_BYTES = {name: dtype.itemsize for dtype, name in _NAMES.items()}
 
 
 def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Write tensors as the bytes of a safetensors file, always the same for equal input.
+    """Return tensors as the bytes of a safetensors file, the same for equal tensors.
 
     Args:
-        tensors: by name, of any device and layout in memory; at most 8 dimensions.
+        tensors: by name, of any shape of at most 8 dimensions, on any device.
         metadata: text by name.
 
     Raises:
-        ValueError: a tensor has a type or name that such files cannot hold.
+        GraceError: if a tensor has a type or name that such files cannot hold.
     """
     plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in plain.items()}
@@ -50,13 +50,13 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
 
 
 def encoded_size(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
-    """Count the bytes that ``encode`` gives for tensors of some shapes, without metadata.
+    """Return the number of bytes that ``encode`` gives for these shapes, without metadata.
 
     Args:
         shapes: shape and type by name.
 
     Raises:
-        ValueError: a tensor has a type or name that such files cannot hold.
+        GraceError: a tensor has a type or name that such files cannot hold.
     """
     return len(_header(shapes, {})) + sum(
         math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()
@@ -66,18 +66,18 @@ def encoded_size(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> i
 def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read tensors from the bytes of a safetensors file.
 
-    The header is judged before anything is made of it: every tensor is a piece of ``data`` of its
-    own, so forged sizes cannot ask for more memory than the file has.
+    The header is checked before tensors are made: each tensor has a piece of ``data`` of its own,
+    so that forged sizes cannot ask for more memory than the file has.
 
     Args:
         data: the whole file.
-        what: how messages name it.
+        what: name of the file in messages.
 
     Returns:
-        The tensors, on the CPU and with memory of their own, and the metadata.
+        The tensors, of any shape, on the CPU with memory of their own; and the metadata.
 
     Raises:
-        DamagedError: it is no such file.
+        DamagedError: if it is no such file.
     """
     header, start = _read_header(data, what)
     metadata = _checked_metadata(header.pop(_METADATA, {}), what)
@@ -128,7 +128,7 @@ def _header(
 
 
 def _read_header(data: bytes, what: str) -> tuple[dict[str, Any], int]:
-    """Parse the header; gives it and the place where the tensors' bytes start."""
+    """Parse the header; return it and the position where the tensors' bytes start."""
     if len(data) < 8:
         raise _damaged(what, "it ends before its header")
     num_bytes = int.from_bytes(data[:8], "little")
@@ -149,7 +149,7 @@ def _checked_metadata(metadata: object, what: str) -> dict[str, str]:
 
 
 def _span(name: str, entry: object, what: str) -> tuple[int, int]:
-    """Check one tensor's entry by itself; gives where its bytes begin and end."""
+    """Check one tensor's entry; return where its bytes begin and end."""
     tensor = f"tensor {_short(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise _damaged(what, f"{tensor} has other entries than dtype, shape and data_offsets")
