@@ -238,7 +238,7 @@ class TestFailures:
         first, second = failed["occupied"]["said"]
         assert first.endswith("record exists already: choose another directory or remove it\n")
         assert second == (
-            "PeerGoneError: another process has ended or cannot be reached: ValueError: " + first
+            "PeerGoneError: another process has ended or cannot be reached: GraceError: " + first
         )
 
     def test_an_error_of_all_is_recorded_and_said_once(self, failed: dict[str, Any]) -> None:
