@@ -227,9 +227,8 @@ class TestFailures:
     def test_an_error_of_the_first_process_alone_is_said_once(self, failed: dict[str, Any]) -> None:
         first, second = failed["no_data"]["said"]
         assert first.startswith("error: '")
-        assert first.endswith(
-            "nothing' is not a folder: set data.root to the folder of the images\n"
-        )
+        assert "nothing' is not a folder: " in first
+        assert first.count("\n") == 1
         assert second == ""
         # The second one waits to be told to stop, that the first one's end is seen first.
         assert failed["no_data"]["codes"] == [2, -signal.SIGTERM]
