@@ -34,7 +34,7 @@ def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
 
 
 def test_duplicate_keys_are_refused_where_they_stand() -> None:
-    with pytest.raises(ValueError, match="line 3, column 3: the key 'b' stands there twice"):
+    with pytest.raises(ValueError, match=r"line 3, column 3: .*'b'"):
         _yaml.parse("a:\n  b: 1\n  b: 2\n", "here")
 
 

@@ -33,7 +33,7 @@ def test_names_are_described() -> None:
 
 
 def test_unknown_names_get_the_nearest() -> None:
-    with pytest.raises(ValueError, match="unknown method 'grase'; did you mean 'grace'"):
+    with pytest.raises(ValueError, match=r"'grase'.*'grace'"):
         resolve("method", "grase")
     with pytest.raises(ValueError, match="known: digits, cifar10"):
         resolve("dataset", "zzz")

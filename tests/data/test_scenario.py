@@ -105,7 +105,7 @@ def test_a_task_can_be_made_without_a_scenario_and_hold_known_classes() -> None:
 
 def test_a_class_order_that_is_no_permutation_is_refused() -> None:
     settings = ScenarioSettings(increment=2, class_order=(0, 1, 1))
-    with pytest.raises(ValueError, match=r"no permutation of the labels 0 to 2 \(label 2 is miss"):
+    with pytest.raises(ValueError, match=r"no permutation .*label 2"):
         Scenario(dataset([0, 1, 2], 3), settings, seed=0)
     with pytest.raises(ValueError, match="has 4 entries"):
         Scenario(
@@ -114,7 +114,7 @@ def test_a_class_order_that_is_no_permutation_is_refused() -> None:
 
 
 def test_a_base_larger_than_the_dataset_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"scenario.base 5 exceeds the 3 classes .* at most 3"):
+    with pytest.raises(ValueError, match=r"scenario\.base 5 .* 3 classes"):
         Scenario(dataset([0, 1, 2], 3), ScenarioSettings(base=5, increment=1), seed=0)
 
 

@@ -182,7 +182,7 @@ class TestGroups:
         assert self.found(chosen) == pytest.approx((1.7, 1.9))
 
     def test_a_group_that_no_part_is_in_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"no part of this phase is in group 'fast': known ar"):
+        with pytest.raises(ValueError, match="group 'fast'"):
             self.found(recipe(groups={"fast": {"lr_factor": 2.0}}))
 
 

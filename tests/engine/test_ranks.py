@@ -79,7 +79,7 @@ class TestLaunch:
     def test_half_of_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WORLD_SIZE", "4")
         monkeypatch.setenv("RANK", "first")
-        with pytest.raises(ValueError, match=r"WORLD_SIZE is '4', but RANK, LOCAL_RANK is no"):
+        with pytest.raises(ValueError, match=r"WORLD_SIZE is '4', .*RANK, LOCAL_RANK"):
             Launch.from_environment()
 
     def test_a_process_without_a_gpu_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,7 @@ class TestLaunch:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         with (
-            pytest.raises(
-                ValueError, match=r"process 2 of this machine has no GPU .* sees 2: start"
-            ),
+            pytest.raises(ValueError, match=r"process 2 .* no GPU"),
             Ranks.started(EngineSettings(device="auto")),
         ):
             pass

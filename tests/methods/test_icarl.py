@@ -95,7 +95,7 @@ class TestClassifiers:
         )
 
     def test_without_exemplars_it_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"icarl .* memory\.size is 0: set it to at least"):
+        with pytest.raises(ValueError, match=r"icarl .* memory\.size is 0"):
             learner(settings(), memory=MemorySettings(size=0))
         learner(settings(), memory=MemorySettings(size=0, per_class=2))
 

@@ -216,9 +216,9 @@ def test_weights_of_another_stem_name_the_stem(make_file: MakeFile) -> None:
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     absent = tmp_path / "absent.safetensors"
-    with pytest.raises(ValueError, match=r"absent.safetensors' is missing: set backbone.weights"):
+    with pytest.raises(ValueError, match=r"absent\.safetensors. is missing"):
         build_backbone(with_file("resnet20", str(absent)), 3, 0)
-    with pytest.raises(ValueError, match=r"weights file '~nobody-here/w.*' cannot be found"):
+    with pytest.raises(ValueError, match=r"~nobody-here/w.* cannot be found"):
         build_backbone(with_file("resnet20", "~nobody-here/w.safetensors"), 3, 0)
     folder = tmp_path / "folder.safetensors"
     folder.mkdir()
@@ -296,7 +296,7 @@ def test_without_a_network_the_way_by_a_file_is_named(
 
 def test_a_tag_that_timm_does_not_know_is_refused() -> None:
     pytest.importorskip("timm", reason="the timm extra is not installed")
-    with pytest.raises(ValueError, match=r"no weights of the name 'resnet10t.c9': see timm.list"):
+    with pytest.raises(ValueError, match=r"no weights .*resnet10t\.c9"):
         timm_backbone.TimmBackbone("resnet10t.c9", 3, 0)
 
 

@@ -43,7 +43,7 @@ def test_a_container_may_have_less(
 def test_half_of_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1001)
     refuse_too_large(500, "a thing")
-    with pytest.raises(ValueError, match=r"^a thing takes 501 bytes, more than half of this mach"):
+    with pytest.raises(ValueError, match="a thing takes 501 bytes"):
         refuse_too_large(501, "a thing")
     monkeypatch.setattr(memory, "memory_bytes", lambda: None)
     refuse_too_large(10**15, "a thing")

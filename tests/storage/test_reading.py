@@ -25,9 +25,9 @@ def test_sizes_are_compared_before_reading(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(2**40)  # a hole: to read it would not fit in memory
-    with pytest.raises(DamagedError, match=r"^it is damaged: it has 1099511627776 bytes, where at"):
+    with pytest.raises(DamagedError, match="1099511627776 bytes, where at most"):
         read_small(path, "it", 2**20)
-    with pytest.raises(DamagedError, match=r"^it is damaged: .* 1099511627776 bytes instead of 3$"):
+    with pytest.raises(DamagedError, match="1099511627776 bytes instead of 3"):
         read_exactly(path, "it", 3)
     path.write_bytes(b"12")
     with pytest.raises(DamagedError, match="has 2 bytes instead of 3"):

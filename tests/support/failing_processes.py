@@ -27,6 +27,7 @@ from grace.engine.ranks import PeerGoneError, Ranks
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
 from grace.record import RecordWriter
+from grace.text.refusals import GraceError
 from support.tiny_streams import dataset, recipe, settings
 
 WORDS = ["digits", "method=der", "method.base.epochs=1", "method.grow.epochs=1"]
@@ -63,7 +64,7 @@ def alone(rank: int, folder: Path) -> None:
 
     def failing(made: Learner, *arguments: Any, **named: Any) -> Any:
         if rank:
-            raise ValueError("only here")
+            raise GraceError("only here")
         return update(made, *arguments, **named)
 
     Learner.update = failing  # type: ignore[method-assign]

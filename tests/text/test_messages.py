@@ -32,7 +32,7 @@ def test_errors_quote_no_megabytes() -> None:
 def test_more_than_a_million_values_are_not_read() -> None:
     # One bracket, and a comma after all but the last.
     assert len(parse(b"[" + b"1," * 999_999 + b"1]", "it")) == 1_000_000
-    with pytest.raises(DamagedError, match=r"^it is damaged: it has more than 1000000 values$"):
+    with pytest.raises(DamagedError, match="more than 1000000 values"):
         parse(b"[" + b"1," * 1_000_000 + b"1]", "it")
     with pytest.raises(DamagedError, match="more than 1000000 values"):
         parse(b"[" + b"{}," * 500_000 + b"1]", "it")
