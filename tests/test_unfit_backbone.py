@@ -9,7 +9,7 @@ from grace.learner.learner import Learner
 @pytest.mark.parametrize(
     ("backbone", "message"),
     [
-        ("resnet99", "no backbone is named 'resnet99': did you mean"),
+        ("resnet99", "unknown backbone 'resnet99'; did you mean"),
         ("timm/vit_tiny_patch16_224", r"cannot take images of shape \(3, 8, 8\).*data.image_size"),
     ],
 )

@@ -3,10 +3,12 @@ from typing import get_args
 import pytest
 
 from grace.configs.registry import (
+    BACKBONES,
     BUILT_IN,
     DATASETS,
     METHOD_SETTINGS,
     METHODS,
+    Kind,
     MethodSettings,
     entries,
     resolve,
@@ -26,8 +28,8 @@ def test_targets_name_a_class_of_their_own_file() -> None:
 
 
 def test_names_are_described() -> None:
-    assert all(entry.description for kind in (METHODS, DATASETS) for entry in kind.values())
-    assert entries("dataset") == DATASETS
+    for kind in (METHODS, DATASETS, BACKBONES):
+        assert all(entry.description for entry in kind.values())
 
 
 def test_unknown_names_get_the_nearest() -> None:
@@ -35,6 +37,12 @@ def test_unknown_names_get_the_nearest() -> None:
         resolve("method", "grase")
     with pytest.raises(ValueError, match="known: digits, cifar10"):
         resolve("dataset", "zzz")
+
+
+@pytest.mark.parametrize("kind", ["method", "dataset", "backbone"])
+def test_whatever_is_registered_can_be_imported(kind: Kind) -> None:
+    assert all(callable(resolve(kind, name)) for name in entries(kind))
+    assert resolve("backbone", "timm/resnet10t") is resolve("backbone", "timm/<model>")
 
 
 def test_only_what_grows_by_a_threshold_has_a_rule() -> None:

@@ -18,41 +18,43 @@ from torchvision.transforms import functional as tv
 from grace.configs.experiment import DataSettings
 from grace.data.images import TensorImages
 from grace.data.sources import load_dataset
+from grace.text.refusals import GraceError
 
 FINE = [f"class{number:02}" for number in range(100)]
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
-def batch(labels: list[int], key: str, seed: int) -> dict[str, Any]:
+def batch(labels: list[int], seed: int) -> dict[str, Any]:
     pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), dtype=np.uint8)
-    return {"batch_label": "made", key: labels, "data": pixels}
+    return {"labels": labels, "data": pixels}
+
+
+def write(path: Path, content: dict[str, Any], *before: int) -> None:
+    """Write records as the makers describe them: label bytes, then red, green and blue."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = zip(content["labels"], content["data"], strict=True)
+    path.write_bytes(b"".join(bytes([*before, label]) + row.tobytes() for label, row in rows))
 
 
 def cifar100(root: Path) -> dict[str, Any]:
     """Write two training images and one test image of each class."""
-    content = {
-        "train": batch([*range(100), *range(100)], "fine_labels", 0),
-        "test": batch(list(range(100)), "fine_labels", 1),
-        "meta": {"fine_label_names": FINE, "coarse_label_names": []},
-    }
-    folder = root / "cifar-100-python"
-    folder.mkdir(parents=True)
-    for name, value in content.items():
-        (folder / name).write_bytes(pickle.dumps(value, protocol=2))
+    content = {"train": batch([*range(100), *range(100)], 0), "test": batch(list(range(100)), 1)}
+    for name, part in content.items():
+        write(root / "cifar-100-binary" / f"{name}.bin", part, 77)
+    names = root / "cifar-100-binary" / "fine_label_names.txt"
+    names.write_text("".join(f"{name}\n" for name in FINE))
     return content
 
 
 def cifar10(root: Path) -> list[dict[str, Any]]:
     """Write five training files and a test file of ten images each."""
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    parts = [batch(list(range(10)), "labels", seed) for seed in range(6)]
+    folder = root / "cifar-10-batches-bin"
+    parts = [batch(list(range(10)), seed) for seed in range(6)]
     names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
     for name, part in zip(names, parts, strict=True):
-        keyed = {key.encode(): value for key, value in part.items()}
-        (folder / name).write_bytes(pickle.dumps(keyed, protocol=2))
-    meta = {"label_names": TEN, "num_vis": 3072}
-    (folder / "batches.meta").write_bytes(pickle.dumps(meta, protocol=2))
+        write(folder / f"{name}.bin", part)
+    # Theirs ends with an empty line.
+    (folder / "batches.meta.txt").write_text("".join(f"{name}\n" for name in [*TEN, ""]))
     return parts
 
 
@@ -68,11 +70,18 @@ def offline(*args: object, **kwargs: object) -> None:
 def test_cifar100_is_read_as_torchvision_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cifar100(tmp_path)
+    content = cifar100(tmp_path)
     dataset = load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
     assert dataset.name == "cifar100"
     assert list(dataset.class_names) == FINE
     assert (dataset.mean, dataset.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+    # The same images in the layout that torchvision reads.
+    theirs = tmp_path / "cifar-100-python"
+    theirs.mkdir()
+    for name in ("train", "test"):
+        part = {"data": content[name]["data"], "fine_labels": content[name]["labels"]}
+        (theirs / name).write_bytes(pickle.dumps(part, protocol=2))
+    (theirs / "meta").write_bytes(pickle.dumps({"fine_label_names": FINE}, protocol=2))
     monkeypatch.setattr(datasets.CIFAR100, "_check_integrity", lambda self: True)
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5: True)
     for split, is_train in ((dataset.train, True), (dataset.test, False)):
@@ -116,8 +125,7 @@ def test_classes_limits_size_and_channels(tmp_path: Path) -> None:
 def test_test_images_that_are_training_images_are_counted(tmp_path: Path) -> None:
     content = cifar100(tmp_path)
     content["test"]["data"][:3] = content["train"]["data"][100:103]
-    path = tmp_path / "cifar-100-python" / "test"
-    path.write_bytes(pickle.dumps(content["test"], protocol=2))
+    write(tmp_path / "cifar-100-binary" / "test.bin", content["test"], 0)
     root = str(tmp_path)
     dataset = load_dataset(DataSettings(source="cifar100", root=root))
     assert list(dataset.notes) == ["3 test images are also training images"]
@@ -133,7 +141,7 @@ def test_absent_and_offline_says_what_to_put_where(
     monkeypatch.setattr(utils, "download_url", offline)
     root = tmp_path / "data"
     with pytest.raises(
-        ValueError, match=r"put cifar-100-python\.tar\.gz from there into"
+        ValueError, match=r"put cifar-100-binary\.tar\.gz from there into"
     ) as caught:
         load_dataset(DataSettings(source="cifar100", root=str(root)))
     assert str(root) in str(caught.value)
@@ -150,9 +158,9 @@ def test_the_archive_is_fetched_once_and_only_known_files_come_out(
 
     def download(url: str, root: str, filename: str, md5: str) -> None:
         fetched.append(url)
-        assert md5 == datasets.CIFAR100.tgz_md5
+        assert md5 == "03b5dce01913d631647c71ecec9e9cb8"
         with tarfile.open(Path(root) / filename, "w:gz") as tar:
-            tar.add(made / "cifar-100-python", "cifar-100-python")
+            tar.add(made / "cifar-100-binary", "cifar-100-binary")
             evil = tarfile.TarInfo("../evil")
             tar.addfile(evil, io.BytesIO())
 
@@ -161,33 +169,58 @@ def test_the_archive_is_fetched_once_and_only_known_files_come_out(
     for _ in range(2):
         dataset = load_dataset(DataSettings(source="cifar100", root=str(root)))
         assert len(dataset.train) == 200
-    assert fetched == [datasets.CIFAR100.url]
+    assert fetched == [datasets.CIFAR100.url.replace("python", "binary")]
     assert sorted(path.name for path in root.rglob("*")) == [
-        "cifar-100-python", "meta", "test", "train",
+        "cifar-100-binary", "fine_label_names.txt", "test.bin", "train.bin",
     ]  # fmt: skip
     assert not (tmp_path / "evil").exists()
 
 
 def test_a_damaged_archive_in_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"half")
-    with pytest.raises(ValueError, match=r"cifar-10-python.tar.gz' is damaged: remove it"):
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz' is damaged: remove it"):
         load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
 
 
+def test_files_of_the_python_version_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utils, "download_url", offline)
+    (tmp_path / "cifar-100-python").mkdir()
+    for name in ("train", "test", "meta"):
+        (tmp_path / "cifar-100-python" / name).write_bytes(b"")
+    with pytest.raises(GraceError, match="files of the Python version are not read"):
+        load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("content", "message"),
     [
-        ({"data": np.zeros((200, 10), np.uint8)}, "no images of 3×32×32"),
-        ({"fine_labels": [1]}, "lacks a label for each image"),
-        ({"fine_labels": [100] * 200}, r"labels outside 0\.\.99"),
+        (b"", "has 0 bytes, which are no records of 3074 bytes"),
+        (bytes(3074 * 2 - 1), "has 6147 bytes"),
+        (bytes([0, 100, *bytes(3072)]), r"labels outside 0\.\.99"),
     ],
 )
-def test_files_of_another_shape_are_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    content = cifar100(tmp_path)
-    path = tmp_path / "cifar-100-python" / "train"
-    path.write_bytes(pickle.dumps(content["train"] | change, protocol=2))
-    with pytest.raises(ValueError, match=message) as caught:
+def test_files_of_another_shape_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    cifar100(tmp_path)
+    path = tmp_path / "cifar-100-binary" / "train.bin"
+    path.write_bytes(content)
+    with pytest.raises(GraceError, match=message) as caught:
         load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
     assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
+    with path.open("r+b") as file:
+        file.truncate(50_001 * 3073)  # sparse: takes no room
+    with pytest.raises(GraceError, match="153653073 bytes"):
+        load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
+
+
+def test_names_that_are_too_few_are_refused(tmp_path: Path) -> None:
+    cifar100(tmp_path)
+    (tmp_path / "cifar-100-binary" / "fine_label_names.txt").write_text("apple\n\n")
+    with pytest.raises(GraceError, match=r"fine_label_names.txt' does not name 100 classes"):
+        load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))

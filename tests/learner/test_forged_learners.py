@@ -165,8 +165,8 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "no such backbone": (
         specials.document(("settings/backbone/name", "resnet1\x1b")),
-        f"{VERSION}no backbone is named 'resnet1\\x1b': did you mean 'resnet18'? Known are "
-        "resnet20, resnet32, resnet44, resnet56, resnet18, resnet34, resnet50 and timm/<model>",
+        f"{VERSION}unknown backbone 'resnet1\\x1b'; did you mean 'resnet18'? (known: resnet20, "
+        "resnet32, resnet44, resnet56, resnet18, resnet34, resnet50, timm/<model>)",
     ),
     "epochs without end": (
         specials.document(("settings/method", specials.repeated_recipe(10**9))),

@@ -14,6 +14,7 @@ from grace.configs.methods import BeefSettings, DERSettings
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Mode, Phase
+from grace.home.phase_content import content_address
 from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
 from grace.methods.beef import Beef
@@ -104,7 +105,7 @@ class TestModule:
     def test_the_first_tasks_losses_by_hand(self) -> None:
         made = learner(beef(energy_weight=0.3))
         phase = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4, 2: 4}, 0))))
-        assert (phase.name, phase.is_common) == ("base", False)
+        assert (phase.name, content_address(phase)) == ("base", None)
         even(
             phase,
             head=[math.log(2), math.log(3), math.log(5)],
@@ -467,7 +468,7 @@ def test_its_first_task_is_its_own() -> None:
     """DER's can be shared among methods; the energy makes this one another."""
     made = learner(DERSettings(base=recipe(), grow=recipe()))
     common = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4}, 0))))
-    assert common.is_common
+    assert content_address(common) is not None
 
 
 def test_nothing_of_the_phases_stays() -> None:

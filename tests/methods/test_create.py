@@ -12,6 +12,7 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import CreateSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Phase, Sweep
+from grace.home.phase_content import content_address
 from grace.learner.learner import Learner
 from grace.methods.create import Create
 from grace.methods.planning import Coming
@@ -285,7 +286,7 @@ class TestPhases:
 
     def test_the_first_task_is_not_shared_with_other_methods(self) -> None:
         (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
-        assert not phase.is_common
+        assert content_address(phase) is None
 
     def test_the_published_recipes(self) -> None:
         chosen = CreateSettings()

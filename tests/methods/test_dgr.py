@@ -19,6 +19,7 @@ from grace.configs.methods import DGRSettings
 from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Phase, Work
+from grace.home.phase_content import content_address
 from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
 from support.driven import batch, drive, forget, head_of
@@ -234,7 +235,7 @@ class TestWhatCounts:
 
     def test_the_first_task_is_its_own(self) -> None:
         phase = started(dgr(), task(1, {0: 4, 1: 4}, 0))
-        assert (phase.name, phase.is_common) == ("base", False)
+        assert (phase.name, content_address(phase)) == ("base", None)
         assert phase.recipe == recipe()
 
 

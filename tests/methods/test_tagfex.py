@@ -13,6 +13,7 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, TagFexSettings
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Phase
+from grace.home.phase_content import content_address
 from grace.learner.learner import Learner
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
@@ -94,7 +95,7 @@ class TestFirstTask:
     def test_two_networks_learn_from_two_views(self) -> None:
         made = method()
         phase = base_phase(made)
-        assert (phase.name, phase.views, phase.is_common) == ("base", 2, False)
+        assert (phase.name, phase.views, content_address(phase)) == ("base", 2, None)
         assert list(phase.parts) == ["backbone.0", "head", "agnostic", "projector"]
         assert all(part.trains is True for part in phase.parts.values())
         # They start apart, but the task-specific one as every other method's.

@@ -42,5 +42,5 @@ def test_seed_and_purpose_decide_the_weights() -> None:
 
 
 def test_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="'resnet_32': did you mean 'resnet32'"):
+    with pytest.raises(ValueError, match="'resnet_32'; did you mean 'resnet32'"):
         build_backbone(BackboneSettings(name="resnet_32"), 3, 0)

@@ -47,6 +47,7 @@ from grace.engine.work import Seconds
 from grace.experiment import run_experiment
 from grace.home.journal import Journal
 from grace.learner.learner import Learner
+from grace.learner.model import Model
 from grace.methods.method import Method
 from grace.networks.cifar_resnet import CifarResNet
 from grace.networks.expandable import copy_of
@@ -340,7 +341,7 @@ def runs(folder: Path) -> dict[str, Any]:
     found["again"] = run(grown, folder / "resumed")
     found["fisher"] = run(held, folder / "fisher")
     # The last task has its Fisher information, but is not saved.
-    with killed(Learner, "_calibrated", 3):
+    with killed(Model, "calibrate", 3):
         run(held, folder / "fisher resumed")
     found["fisher resumed"] = run(held, folder / "fisher resumed")
     wild = GraceSettings(base=recipe(2, 1e30), grow=own, compress=own)

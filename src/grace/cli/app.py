@@ -25,7 +25,7 @@ VERBS = {
     ),
     "list": Verb(
         "grace.cli.list:list_names",
-        "List the experiments, methods and datasets known by name.",
+        "List the experiments, methods, datasets and backbones known by name.",
     ),
     "show": Verb(
         "grace.cli.show:show",

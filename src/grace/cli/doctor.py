@@ -4,19 +4,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grace.cli.columns import aligned
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import load_experiment
 from grace.text.units import in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from grace.data.doctor import Examination
     from grace.learner.estimate import Estimate
-    from grace.learner.learner import Learner
 
 REMEDIES = {
     "data.skip_unreadable": "learn with --skip-unreadable",
@@ -54,53 +54,20 @@ def doctor(
     Exits with 2 if 'grace learn' would refuse the images.
     """
     with one_line_errors():
-        # torch takes seconds to import: --help and what is refused here do not wait for it.
-        from grace.data.doctor import examine
-        from grace.learner.estimate import estimate
-        from grace.learner.learner import Learner
-
-        if model is not None:
-            learner = Learner.load(model)
-        else:
+        learner: Path | ExperimentSettings | None = model
+        if learner is None:
             with one_line_warnings():
-                settings = load_experiment(experiment, texts or ())
-            side = settings.data.image_size or 64
-            channels = settings.data.channels or 3
-            learner = Learner.create(settings, shape=(channels, side, side))
-        channels_of: Literal[1, 3] = 1 if learner.shape[0] == 1 else 3
-        found = examine(
-            images,
-            known_classes=learner.class_names if model else None,
-            known_images=_own_images(learner) if model else None,
-            channels=channels_of,
-            image_size=learner.shape[1] if learner.shape[1] == learner.shape[2] else None,
-        )
-        num_train = sum(count.train for count in found.classes.values())
-        num_new = sum(count.is_new is not False for count in found.classes.values())
-        cost = estimate(learner, num_new, num_train) if num_train else None
+                learner = load_experiment(experiment, texts or ())
+        # torch takes seconds to import: --help and what is refused here do not wait for it.
+        from grace.learner.examining import examine_for
+
+        found, cost = examine_for(learner, images)
         if as_json:
             typer.echo(json.dumps(_as_dict(found, cost), indent=2, ensure_ascii=False))
         else:
             typer.echo("\n".join(_page(images, found, cost)))
         if not found.is_ready:
             raise typer.Exit(2)
-
-
-def _own_images(learner: "Learner") -> dict[bytes, str]:
-    """Class names of all images that a learner keeps, by their pixels."""
-    # torch again.
-    import torch
-
-    from grace.data.joined import concatenate
-    from grace.data.selection import pixel_keys
-
-    parts = [learner.method.memory.data(), learner.held_out.data()]
-    data = concatenate([part for part in parts if part is not None])
-    if not len(data):
-        return {}
-    keys = pixel_keys(data.images.gather(torch.arange(len(data))))
-    names = [learner.class_names[int(label)] for label in data.labels]
-    return dict(zip(keys, names, strict=True))
 
 
 def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 
 from grace.cli.errors import one_line_errors
 from grace.home.store import ModelStore
-from grace.text.nearest import did_you_mean
+from grace.learner.forgetting import versions_to_purge
 from grace.text.refusals import GraceError
 
 
@@ -23,9 +23,10 @@ def forget(
 
     Its index stays, and the weights are not unlearnt.
     """
-    with one_line_errors():
+    drop = f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
+    with one_line_errors({"discard": drop}):
         home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
-        versions = _versions_with(home, name)
+        versions = versions_to_purge(home, name)
         if not versions:
             typer.echo(f"'{model}' has forgotten '{name}' already: nothing to do")
             return
@@ -36,30 +37,6 @@ def forget(
             home.purge(name)
         typer.echo(f"forgot '{name}': removed its images from {which} of '{model}'")
         typer.echo("the weights are not unlearnt: what they know of it is hidden, not gone")
-
-
-def _versions_with(home: ModelStore, name: str) -> list[int]:
-    """Return the numbers of the versions that have a class; none if all have forgotten it.
-
-    Raises:
-        ValueError: if no version ever had it, or it may not be forgotten now.
-    """
-    documents, current = home.documents(), home.current()
-    known = {name for document in documents for name in document.class_names}
-    if name not in known:
-        raise GraceError(f"'{home.path}' has no class '{name}'{did_you_mean(name, sorted(known))}")
-    if home.pending():
-        raise GraceError(
-            f"an update of '{home.path}' was interrupted and may still use the images",
-            f"finish it, or drop it by 'grace learn --model {shlex.quote(str(home.path))} "
-            "--discard'",
-        )
-    for document in documents:
-        if document.number == current and list(document.live_class_names) == [name]:
-            raise GraceError(
-                f"'{name}' is the last class of '{home.path}'", "teach it another first"
-            )
-    return [document.number for document in documents if name in document.live_class_names]
 
 
 def _ask(model: str, name: str, which: str) -> None:

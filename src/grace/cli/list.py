@@ -8,7 +8,7 @@ import typer
 
 from grace.cli.errors import one_line_errors
 from grace.configs.load import list_experiments
-from grace.configs.registry import DATASETS, METHOD_NOTES, METHODS
+from grace.configs.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
 
 
 class Kind(StrEnum):
@@ -17,6 +17,7 @@ class Kind(StrEnum):
     EXPERIMENTS = "experiments"
     METHODS = "methods"
     DATASETS = "datasets"
+    BACKBONES = "backbones"
 
 
 def list_names(
@@ -24,7 +25,7 @@ def list_names(
         Kind | None, typer.Argument(help="Only one of them.", show_default=False)
     ] = None,
 ) -> None:
-    """List the experiments, methods and datasets known by name."""
+    """List the experiments, methods, datasets and backbones known by name."""
     with one_line_errors():
         for number, shown in enumerate([kind] if kind else list(Kind)):
             if kind is None:
@@ -39,8 +40,8 @@ def list_names(
 def _described(kind: Kind) -> Mapping[str, str]:
     if kind is Kind.EXPERIMENTS:
         return list_experiments()
-    entries = METHODS if kind is Kind.METHODS else DATASETS
-    return {name: entry.description for name, entry in entries.items()}
+    known = {Kind.METHODS: METHODS, Kind.DATASETS: DATASETS, Kind.BACKBONES: BACKBONES}[kind]
+    return {name: entry.description for name, entry in known.items()}
 
 
 def _lines(described: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Names of methods and data sources → paths of their classes, imported only when used.
+"""Names of methods, data sets and backbones, and where each is made: imported only when used.
 
 The registry of methods is open: other packages add to it, see :mod:`grace.configs.outside`.
 """
@@ -17,17 +17,17 @@ from grace.configs.outside import installed, load_outside
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
 
-Kind = Literal["method", "dataset"]
+Kind = Literal["method", "dataset", "backbone"]
 
 
 @final
 @dataclass(frozen=True)
 class Entry:
-    """One registered name: a line for people and, where a class stands behind it, its place."""
+    """One registered name: a line for people, and the place of what makes it."""
 
     description: str
-    target: str | None = None
-    """``"module:Class"``; none where the room that uses the name dispatches on it itself."""
+    target: str
+    """``"module:Class"`` of a method, ``"module:function"`` of a data set or backbone."""
 
 
 def _name(model: type[AnyMethodSettings]) -> str:
@@ -77,18 +77,51 @@ else:
 
 DATASETS: Mapping[str, Entry] = MappingProxyType(
     {
-        "digits": Entry("scikit-learn's digits: 1,797 grey images of 8×8 pixels, offline"),
-        "cifar10": Entry("60,000 colour images of 32×32 pixels in 10 classes; downloads"),
-        "cifar100": Entry("60,000 colour images of 32×32 pixels in 100 classes; downloads"),
-        "imagenet100": Entry("100 classes of an ImageNet folder (data.root, data.class_list)"),
-        "folder": Entry("a folder of images (data.root): root/<class>/… or root/train|test/…"),
+        "digits": Entry(
+            "scikit-learn's digits: 1,797 grey images of 8×8 pixels, offline",
+            "grace.data.arrays:load_digits",
+        ),
+        "cifar10": Entry(
+            "60,000 colour images of 32×32 pixels in 10 classes; downloads",
+            "grace.data.cifar:load_cifar10",
+        ),
+        "cifar100": Entry(
+            "60,000 colour images of 32×32 pixels in 100 classes; downloads",
+            "grace.data.cifar:load_cifar100",
+        ),
+        "imagenet100": Entry(
+            "100 classes of an ImageNet folder (data.root, data.class_list)",
+            "grace.data.folders:load_imagenet100",
+        ),
+        "folder": Entry(
+            "a folder of images (data.root): root/<class>/… or root/train|test/…",
+            "grace.data.folders:load_folder",
+        ),
     }
 )
+"""Each is made by a function of the data settings."""
+
+_CIFAR_RESNET = "grace.networks.cifar_resnet:build_cifar_resnet"
+_TORCHVISION_RESNET = "grace.networks.torchvision_resnet:build_torchvision_resnet"
+
+BACKBONES: Mapping[str, Entry] = MappingProxyType(
+    {
+        "resnet20": Entry("CIFAR form, 20 layers, 64 features", _CIFAR_RESNET),
+        "resnet32": Entry("CIFAR form, 32 layers, 64 features", _CIFAR_RESNET),
+        "resnet44": Entry("CIFAR form, 44 layers, 64 features", _CIFAR_RESNET),
+        "resnet56": Entry("CIFAR form, 56 layers, 64 features", _CIFAR_RESNET),
+        "resnet18": Entry("torchvision's, 512 features", _TORCHVISION_RESNET),
+        "resnet34": Entry("torchvision's, 512 features", _TORCHVISION_RESNET),
+        "resnet50": Entry("torchvision's, 2048 features", _TORCHVISION_RESNET),
+        "timm/<model>": Entry("any model of timm", "grace.networks.timm_backbone:build_timm"),
+    }
+)
+"""Each is made by a function of backbone settings, channels, seed and purpose."""
 
 
 def entries(kind: Kind) -> Mapping[str, Entry]:
     """Return the registered names of one kind."""
-    return METHODS if kind == "method" else DATASETS
+    return {"method": METHODS, "dataset": DATASETS, "backbone": BACKBONES}[kind]
 
 
 def why_unknown(name: str) -> str:
@@ -99,14 +132,16 @@ def why_unknown(name: str) -> str:
     return f"unknown method '{name[:100]}'{hint} (known: {', '.join(METHODS)})"
 
 
-def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known to its caller
-    """Import and return the class registered under a name.
+def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - what it is is known to its caller
+    """Import and return the class or function registered under a name.
 
     Raises:
-        GraceError: the name is unknown, and the nearest known one is named; or its class cannot be
-            imported.
+        GraceError: the name is unknown, and the nearest known one is named; or what is registered
+            cannot be imported.
     """
     known = entries(kind)
+    if kind == "backbone" and name.startswith("timm/"):
+        name = "timm/<model>"
     if kind == "method" and name not in known:
         raise GraceError(why_unknown(name))
     if name not in known:
@@ -114,7 +149,6 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the class is known 
             f"unknown {kind} '{name}'{did_you_mean(name, known)} (known: {', '.join(known)})"
         )
     target = known[name].target
-    assert target is not None, f"no class is registered for {kind} '{name}'"
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)

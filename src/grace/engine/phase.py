@@ -199,8 +199,6 @@ class Phase:
         state: named tensors of this phase alone, such as accumulators; snapshots store them.
         teacher: the network that the phase distils into a smaller one, so that the loss of
             accuracy can be measured. The engine does not use it.
-        is_common: True if other methods train this same phase bit for bit, given the same data,
-            recipe and seeds, so that its result can be shared. The engine does not use it.
     """
 
     name: str
@@ -214,7 +212,6 @@ class Phase:
     after_step: Callable[[], None] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
     teacher: ExpandableNetwork | None = None
-    is_common: bool = False
 
     @property
     def phases(self) -> "Sequence[Phase]":

@@ -24,6 +24,7 @@ from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
 from grace.engine.phase_run import PHASE_STATE
 from grace.engine.trainer import Trainer
+from grace.home.phase_content import content_address
 from grace.storage import atomic, strict_json, tensors
 from grace.storage.memory import memory_bytes
 from grace.storage.reading import read_small
@@ -60,7 +61,10 @@ class Journal:
         """Where what other learners train alike is found and left, once it is finished."""
 
     def share(self, folder: Path, trainer: Trainer) -> None:
-        """Find and leave there what learners train alike, if all that decides rounding is equal."""
+        """Find and leave there what learners train alike, if all that decides rounding is equal.
+
+        Each phase lies there under the hash of its content.
+        """
         rounding = f"{trainer.device.rounding}, {trainer.ranks.num_processes} processes"
         place = folder / hashlib.sha256(rounding.encode()).hexdigest()[:16]
         with suppress(OSError):  # Who cannot share trains alone.
@@ -69,14 +73,16 @@ class Journal:
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Carry out the ``number``-th item of an update, or find its result."""
+        name = f"{number:04d}"
         if isinstance(item, Phase | Rounds):
-            own = _PhaseEntry(self, number, item)
-            if self._common is None or isinstance(item, Rounds) or not item.is_common:
+            own = _PhaseEntry(self, name, item)
+            address = content_address(item) if self._common else None
+            if self._common is None or address is None:
                 return trainer.run(item, own)
-            common = _PhaseEntry(self._common, 0, item)
-            return trainer.run(item, _CommonPhase(own, common, item.recipe.epochs))
+            common = _PhaseEntry(self._common, address, item)
+            return trainer.run(item, _CommonPhase(own, common, item.phases[0].recipe.epochs))
         wanted = _sweep_key(item)
-        found = self._read(number, wanted)
+        found = self._read(name, wanted)
         if found is not None:
             with suppress(*_UNFIT):
                 value = put_together(found[0]["value"], found[1])
@@ -91,12 +97,12 @@ class Journal:
         }
         if isinstance(item, GradientSweep):
             kept |= {_MOVED + name: buffer for name, buffer in named_buffers(item.parts).items()}
-        self._write(number, entry, kept)
+        self._write(name, entry, kept)
         return result
 
-    def saved_phase(self, number: int, phase: Phase | Rounds) -> Snapshot | None:
+    def saved_phase(self, name: str, phase: Phase | Rounds) -> Snapshot | None:
         """Find the last snapshot of a phase, or of phases in turn."""
-        found = self._read(number, _phase_key(phase))
+        found = self._read(name, _phase_key(phase))
         if found is None:
             return None
         entry, kept = found
@@ -114,7 +120,7 @@ class Journal:
         return None
 
     def offer_phase(
-        self, number: int, phase: Phase | Rounds, take: Callable[[], Snapshot], *, is_last: bool
+        self, name: str, phase: Phase | Rounds, take: Callable[[], Snapshot], *, is_last: bool
     ) -> None:
         """Keep a phase's snapshot if it is the last one, or time for one."""
         started = time.monotonic()
@@ -123,7 +129,7 @@ class Journal:
         snapshot = take()
         facts = asdict(snapshot)
         del facts["tensors"], facts["is_shared"]
-        self._write(number, {**_phase_key(phase), "snapshot": facts}, snapshot.tensors)
+        self._write(name, {**_phase_key(phase), "snapshot": facts}, snapshot.tensors)
         ended = time.monotonic()
         self._next = ended + max(self._between, self._share * (ended - started))
 
@@ -146,13 +152,13 @@ class Journal:
                 "drop it with --discard and learn again",
             ) from error
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:04d}.safetensors"
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.safetensors"
 
     def _read(
-        self, number: int, wanted: Mapping[str, Any]
+        self, name: str, wanted: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], dict[str, Tensor]] | None:
-        path = self._path(number)
+        path = self._path(name)
         if not path.exists():
             return None
         with suppress(DamagedError):
@@ -171,26 +177,26 @@ class Journal:
                 return entry, kept
         return None
 
-    def _write(self, number: int, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
+    def _write(self, name: str, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
         text = strict_json.dump(entry).decode()
         metadata = {"entry": text, "sha256": _digest(text, kept)}
-        atomic.write_bytes(self._path(number), tensors.encode(kept, metadata))
+        atomic.write_bytes(self._path(name), tensors.encode(kept, metadata))
 
 
 @final
 class _PhaseEntry:
     """The keeper of one phase: its entry of the journal."""
 
-    def __init__(self, journal: Journal, number: int, phase: Phase | Rounds) -> None:
+    def __init__(self, journal: Journal, name: str, phase: Phase | Rounds) -> None:
         self._journal = journal
-        self._number = number
+        self._name = name
         self._phase = phase
 
     def saved(self) -> Snapshot | None:
-        return self._journal.saved_phase(self._number, self._phase)
+        return self._journal.saved_phase(self._name, self._phase)
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
-        self._journal.offer_phase(self._number, self._phase, take, is_last=is_last)
+        self._journal.offer_phase(self._name, self._phase, take, is_last=is_last)
 
 
 @final

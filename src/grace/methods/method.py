@@ -105,10 +105,7 @@ class Method(ABC, Generic[SettingsT]):
         # Uncut, so that it is one phase for all methods, whose outcome they can share.
         assert isinstance(self.settings, BaseMethodSettings), "without a base recipe: override"
         recipe = self.settings.base
-        phase = self.classification_phase("base", recipe, task.data, backbone=backbone)
-        own = type(self)
-        is_common = all(getattr(own, name) is getattr(Method, name) for name in _FIRST_PHASE)
-        yield replace(phase, is_common=is_common)
+        yield self.classification_phase("base", recipe, task.data, backbone=backbone)
         return Outcome(verdict="base")
 
     @abstractmethod

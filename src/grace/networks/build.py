@@ -1,18 +1,13 @@
 """Build the backbone that the settings name."""
 
-from difflib import get_close_matches
-from typing import Literal, cast
+from typing import cast
 
 import torch
 
 from grace.configs.experiment import BackboneSettings
+from grace.configs.registry import resolve
 from grace.networks.backbone import Backbone
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.timm_backbone import TimmBackbone
-from grace.networks.torchvision_resnet import TorchvisionResNet
 from grace.networks.weights import load_weights, weights_digest
-from grace.randomness import generator
-from grace.text.refusals import GraceError
 
 
 def build_backbone(
@@ -63,19 +58,5 @@ def digest_of_weights(settings: BackboneSettings) -> str:
 def _freshly_drawn(
     settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
 ) -> Backbone:
-    name = settings.name
-    cifar_depths = {"resnet20": 20, "resnet32": 32, "resnet44": 44, "resnet56": 56}
-    from_torchvision = ("resnet18", "resnet34", "resnet50")
-    if name in cifar_depths:
-        return CifarResNet(cifar_depths[name], num_channels, generator(seed, *purpose))
-    if name in from_torchvision:
-        model = cast("Literal['resnet18', 'resnet34', 'resnet50']", name)
-        return TorchvisionResNet(model, settings.stem, num_channels, seed, *purpose)
-    if name.startswith("timm/"):
-        return TimmBackbone(name.removeprefix("timm/"), num_channels, seed, *purpose)
-    known = [*cifar_depths, *from_torchvision]
-    near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-    raise GraceError(
-        f"no backbone is named '{name}': did you mean '{near}'? "
-        f"Known are {', '.join(known)} and timm/<model>"
-    )
+    build = resolve("backbone", settings.name)
+    return cast("Backbone", build(settings, num_channels, seed, *purpose))

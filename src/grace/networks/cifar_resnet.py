@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone
+from grace.randomness import generator
 from grace.text.refusals import GraceError
 
 
@@ -128,3 +130,18 @@ def _draw_weights(module: nn.Module, generator: torch.Generator) -> None:
         if isinstance(conv, nn.Conv2d):
             fan_out = conv.kernel_size[0] * conv.kernel_size[1] * conv.out_channels
             conv.weight.normal_(0.0, (2.0 / fan_out) ** 0.5, generator=generator)
+
+
+def build_cifar_resnet(
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+) -> Backbone:
+    """Build the CIFAR ResNet that the settings name.
+
+    Args:
+        settings: ``name`` is ``resnet`` and the number of layers.
+        num_channels: channels C of the images.
+        seed: seed of the initialisation.
+        purpose: words and counters that seed this draw too.
+    """
+    depth = int(settings.name.removeprefix("resnet"))
+    return CifarResNet(depth, num_channels, generator(seed, *purpose))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
 from grace.text.escaping import one_line
@@ -208,3 +209,17 @@ def _timm_with(name: str) -> Any:  # noqa: ANN401 - a module
         hint = f": did you mean 'timm/{near[0]}'?" if near else ": see timm.list_models()"
         raise GraceError(f"timm has no model '{name}'{hint}")
     return timm
+
+
+def build_timm(
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+) -> Backbone:
+    """Build the timm model that the settings name.
+
+    Args:
+        settings: ``name`` is ``timm/`` and timm's name.
+        num_channels: channels C of the images.
+        seed: seed of the initialisation.
+        purpose: words and counters that seed this draw too.
+    """
+    return TimmBackbone(settings.name.removeprefix("timm/"), num_channels, seed, *purpose)

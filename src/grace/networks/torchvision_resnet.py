@@ -1,10 +1,11 @@
 """ResNet-18/34/50 from torchvision, with the stems that the protocols need."""
 
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
 
@@ -73,3 +74,18 @@ def _stem_conv(stem: str, num_channels: int) -> nn.Conv2d:
     conv = nn.Conv2d(num_channels, 64, size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
+
+
+def build_torchvision_resnet(
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+) -> Backbone:
+    """Build the torchvision ResNet that the settings name.
+
+    Args:
+        settings: name and stem.
+        num_channels: channels C of the images.
+        seed: seed of the initialisation.
+        purpose: words and counters that seed this draw too.
+    """
+    name = cast("Literal['resnet18', 'resnet34', 'resnet50']", settings.name)
+    return TorchvisionResNet(name, settings.stem, num_channels, seed, *purpose)

@@ -1,0 +1,70 @@
+"""What decides the outcome of a phase, as one hash: phases of one hash train the same."""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from grace.engine.phase import Part, Phase, Rounds
+from grace.storage import strict_json, tensors
+
+
+def content_address(phase: Phase | Rounds) -> str | None:
+    """Hash all that a phase holds: weights, modules, images, labels, recipe and objective.
+
+    Functions count by their source text; one that holds values of its own, such as a nested
+    function, cannot be hashed, and what runs between or after steps is not looked into. What the
+    engine adds, seeds and augmentation, is not part of it.
+
+    Returns:
+        64 hexadecimal digits; ``None`` for a phase that cannot be hashed, and for phases in turn.
+    """
+    if isinstance(phase, Rounds):
+        return None
+    acts = (phase.rule, phase.after_step, phase.teacher, phase.augmentation)
+    objective = _source(phase.objective)
+    classes = {type(module) for part in phase.parts.values() for module in part.module.modules()}
+    sources = {f"{cls.__module__}.{cls.__qualname__}": _source(cls) for cls in classes}
+    if any(act is not None for act in acts) or None in (objective, *sources.values()):
+        return None
+    facts = {
+        "name": phase.name,
+        "recipe": phase.recipe.model_dump(mode="json"),
+        "views": phase.views,
+        "objective": objective,
+        "images": phase.data.images.digest().hex(),
+        "labels": _hash(phase.data.labels.cpu().numpy().tobytes()),
+        "state": _hash(tensors.encode(phase.state)),
+        "parts": {name: _facts(part) for name, part in phase.parts.items()},
+        "modules": {name: sources[name] for name in sorted(sources)},
+    }
+    return _hash(strict_json.dump(facts))
+
+
+def _facts(part: Part) -> dict[str, Any]:
+    return {
+        "form": repr(part.module),
+        "weights": _hash(tensors.encode(part.module.state_dict())),
+        "reads": list(part.reads),
+        "trains": part.trains if isinstance(part.trains, bool) else sorted(part.trains),
+        "mode": part.mode,
+        "group": part.group,
+    }
+
+
+def _source(of: Callable[..., Any] | type[nn.Module]) -> str | None:
+    """Return the text of a function or class; ``None`` if more than that decides what it does."""
+    if not (inspect.isfunction(of) or inspect.isclass(of)) or "<locals>" in of.__qualname__:
+        return None
+    if inspect.isfunction(of) and of.__closure__:
+        return None
+    try:
+        return inspect.getsource(of)
+    except (OSError, TypeError):
+        return None
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
