@@ -20,7 +20,7 @@ Figure = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Style:
-    """How one group is drawn everywhere: colour and dash by method, other dashes by variant."""
+    """Line style of a group in all figures: colour and dash by method, other dashes by variant."""
 
     key: str
     colour: str
@@ -93,7 +93,7 @@ def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
 
 
 def task_aware_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure | None:
-    """Draw the task-aware accuracy over tasks as :func:`accuracy_figure` does; none if unknown."""
+    """Draw the task-aware accuracy as :func:`accuracy_figure` does; ``None`` if it is unknown."""
 
     def told(task: TaskRecord) -> float | None:
         found = task.accuracy.task_aware if task.accuracy else None
@@ -155,7 +155,16 @@ def saturation_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure
 
 
 def run_saturation_figure(group: Group, record: RunRecord, look: Style) -> Figure | None:
-    """Draw one run's saturation against its threshold, with its verdicts."""
+    """Draw one run's saturation, threshold and verdicts over tasks.
+
+    Args:
+        group: group of the run, which decides the axis.
+        record: record of the run.
+        look: line style of the group.
+
+    Returns:
+        The figure; ``None`` if the run has no saturation.
+    """
     traces = _assessment(record, look, "saturation")
     if not any(trace["y"] for trace in traces):
         return None
@@ -184,7 +193,7 @@ def matrix_figure(record: RunRecord) -> Figure:
 
 
 def task_aware_matrix_figure(record: RunRecord) -> Figure | None:
-    """Draw the task-aware R[t, i] as :func:`matrix_figure` does; none if nothing is known."""
+    """Draw the task-aware R[t, i] as :func:`matrix_figure` does; ``None`` if it is unknown."""
     matrix = record.task_aware_matrix
     known = any(value is not None for row in matrix for value in row)
     return _matrix(matrix) if known else None
@@ -203,7 +212,7 @@ def _matrix(matrix: Sequence[Sequence[float | None]]) -> Figure:
 
 
 def confusion_figure(record: RunRecord) -> Figure | None:
-    """Draw the share (%) of each true class's test images that is called each class, by name."""
+    """Draw the confusion matrix: share (%) of a true class's test images per predicted class."""
     task = next((task for task in reversed(record.tasks) if task.confusion), None)
     if task is None or task.confusion is None:
         return None
@@ -232,7 +241,7 @@ def confusion_figure(record: RunRecord) -> Figure | None:
 
 
 def plot_text(text: str) -> str:
-    """Escape a name for plotly, which reads a little HTML in every text."""
+    """Escape a name for plotly, which interprets some HTML tags in every text."""
     return html.escape(text, quote=False)
 
 
@@ -403,5 +412,5 @@ def _most(groups: Sequence[Group], value: Callable[[TaskRecord], int]) -> int:
 
 
 def _step(count: int) -> int:
-    """Choose a whole tick distance that leaves at most about ten ticks."""
+    """Return a whole distance of ticks that gives about ten ticks at most."""
     return next(step for step in (1, 2, 5, 10, 20, 50, count) if count / step <= 10)

@@ -40,15 +40,15 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
     tasks, settings and provenance. Task-aware accuracies stand beside the class-incremental ones.
 
     Args:
-        records: runs, finished or not, of any methods and experiments.
-        path: the file to write; an earlier report there is replaced.
+        records: finished or unfinished runs of any methods and experiments.
+        path: file to write; an earlier report in its place is replaced.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: there is no run, or ``path`` holds something other than a report.
-        OSError: the file cannot be written.
+        GraceError: if there is no run, or ``path`` is a file that is not a report.
+        OSError: if the file cannot be written.
     """
     if not records:
         raise GraceError("no run to report on")
@@ -281,7 +281,7 @@ def _overview(
 
 
 def _marks(records: Sequence[RunRecord]) -> str:
-    """Say what the marks on lines mean; of verdicts under a ceiling only where there are some."""
+    """Explain the marks on lines; "compress (budget)" only if there is such a verdict."""
     verdicts = {task.verdict for record in records for task in record.tasks}
     under_ceiling = "▽ compress, for want of room to grow (budget), "
     budget = under_ceiling if "compress (budget)" in verdicts else ""
@@ -289,7 +289,15 @@ def _marks(records: Sequence[RunRecord]) -> str:
 
 
 def chart_card(title: str, caption: str, key: str, figure: Figure, drawn: dict[str, Figure]) -> str:
-    """Return a card with a chart that is drawn when it comes into view; notes its figure."""
+    """Return an HTML card with a chart, which the browser draws when it comes into view.
+
+    Args:
+        title: heading of the card.
+        caption: text below the heading.
+        key: key of the figure in ``drawn``.
+        figure: plotly specification.
+        drawn: receives the figure under ``key``.
+    """
     drawn[key] = figure
     height: Any = figure["layout"]["height"]
     return element(
