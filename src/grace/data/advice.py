@@ -160,7 +160,7 @@ def _kinds(
             "note",
             "grey images among colour ones",
             grey,
-            "see that no class is grey alone: that would tell it apart",
+            "see that no class has only grey images: its colour alone would identify it",
         )
     yield from some(
         "note",

@@ -28,11 +28,10 @@ class Style:
 
 
 def styles(groups: Sequence[Group]) -> list[Style]:
-    """Give each group a style; a registered method's is its own, whatever else is drawn.
+    """Return a style for each group; a registered method has the same style in all figures.
 
-    Further variants of a method have its colour and the dashes after its own. Methods that are not
-    registered here have the styles that follow those of the registered ones, in order of
-    appearance.
+    Further variants of a method have its colour and other dashes. Methods that are not registered
+    get the styles after those of the registered ones, in order of appearance.
     """
     dashes = ["solid", "dash", "dot", "dashdot", "longdash"]
     places = {method: place for place, method in enumerate(METHODS)}
@@ -95,11 +94,11 @@ def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
 def task_aware_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure | None:
     """Draw the task-aware accuracy as :func:`accuracy_figure` does; ``None`` if it is unknown."""
 
-    def told(task: TaskRecord) -> float | None:
+    def task_aware(task: TaskRecord) -> float | None:
         found = task.accuracy.task_aware if task.accuracy else None
         return found.all if found else None
 
-    traces = _curves(groups, looks, told)
+    traces = _curves(groups, looks, task_aware)
     if not any(trace["y"] for trace in traces):
         return None
     return _figure(traces, groups, "task-aware accuracy (%)", {"range": [0, 102]})
@@ -114,7 +113,7 @@ def parameters_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure
 def expansion_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
     """Draw the number of backbones over tasks, with the verdict at each task.
 
-    Whole numbers coincide, so the lines are set apart by a little; hovering tells the number. Runs
+    Whole numbers coincide, so the lines are set apart by a little; hovering shows the number. Runs
     that decide nothing are one line per group.
     """
     drawn = [

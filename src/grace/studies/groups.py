@@ -59,7 +59,7 @@ def group_records(records: Sequence[RunRecord]) -> list[Group]:
     """Group runs by experiment, method and settings, seeds and execution aside.
 
     Groups come by experiment, then in the registry's order of methods. Where one experiment holds
-    a method more than once, the settings that differ tell the groups apart.
+    a method more than once, the groups are labelled with the settings that differ.
     """
     members: dict[tuple[str, str, str], list[RunRecord]] = {}
     for record in records:

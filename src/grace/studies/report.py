@@ -179,16 +179,16 @@ def _comparison_row(cells: Sequence[str], look: Style) -> str:
 
 
 def _definitions(table: ComparisonTable) -> str:
-    told = any(column.key == "task_aware_last" for column in table.columns)
+    has_task_aware = any(column.key == "task_aware_last" for column in table.columns)
     task_aware = (
-        " TA (task-aware): the same if each image's task is told, so that only that task's classes "
-        "compete; it compares with no number of class-incremental learning."
+        " TA (task-aware): the same if each image's task is given, so that only the classes of "
+        "that task compete; do not compare it with class-incremental accuracies."
     )
     return (
         "Last: accuracy on all classes after the last task. Avg: mean of the accuracies after "
         "every task. Forgetting: mean drop of a task's accuracy from its best. "
         "BWT (backward transfer): mean change of a task's accuracy since it was learnt."
-    ) + (task_aware if told else "")
+    ) + (task_aware if has_task_aware else "")
 
 
 def _swatch(look: Style) -> str:
@@ -251,7 +251,7 @@ def _overview(
         ),
         (
             "Task-aware accuracy per task",
-            "Each image's task is told: only the classes of that task compete."
+            "Each image's task is given: only the classes of that task compete."
             + (band if several else ""),
             figures.task_aware_figure(groups, looks),
         ),
@@ -341,7 +341,7 @@ def _run_charts(
         ),
         (
             "Task-aware accuracy matrix",
-            "The same if each image's task is told." + _without_choice(record),
+            "The same if each image's task is given." + _without_choice(record),
             figures.task_aware_matrix_figure(record),
         ),
         (
