@@ -71,8 +71,8 @@ def test_seeds_are_numbers_and_ranges(calls: Calls) -> None:
     ("arguments", "message"),
     [
         (["--seeds", "one"], "error: --seeds 'one': write seeds as 1,2,3 or 1-3"),
-        (["--seeds", "3-1"], "error: --seeds '3-1': 3-1 is no range of at most 1000 seeds"),
-        (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is no range of at most"),
+        (["--seeds", "3-1"], "error: --seeds '3-1': 3-1 is not a range of at most 1000 seeds"),
+        (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is not a range of at most"),
         (["--methods", ","], "error: a method's name is empty: name methods as grace,der"),
         (["--methods", "derr"], "error: no method 'derr'; did you mean 'der'?"),
         (["method=der"], "error: 'method=der': a comparison takes its methods by --methods"),
@@ -110,7 +110,7 @@ def test_a_request_to_end_counts_as_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(comparison, "compare", compare)
     result = call("--methods", "der")
     assert result.exit_code == 130
-    assert "the same command goes on with them" in result.stderr
+    assert "the same command continues them" in result.stderr
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -64,7 +64,7 @@ def test_unreadable_images_are_named_with_their_reasons(images: Path) -> None:
         "unreadable images (5): "
         "'train/ant/a.jpg' (it is damaged, cut off or of a kind that is not supported), "
         "'train/ant/b.jpg' (the file is empty), "
-        "'train/ant/c.jpg' (it is no image, whatever its name says), "
+        "'train/ant/c.jpg' (its content is not an image), "
         "'train/ant/d.png' (it has too many pixels), "
         "'train/ant/e.png' (10000×10000 pixels are too many)"
     )

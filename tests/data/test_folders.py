@@ -119,7 +119,10 @@ def test_sizes_are_brought_together_on_request(splits: Path) -> None:
 
 
 def test_no_root_and_no_folder() -> None:
-    refused("data.root is not set", lambda: load_dataset(DataSettings(source="folder")))
+    refused(
+        "needs the folder of its images: set data.root",
+        lambda: load_dataset(DataSettings(source="folder")),
+    )
     refused("'/no/such/place' is not a folder", lambda: load(Path("/no/such/place")))
 
 

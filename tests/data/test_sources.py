@@ -107,5 +107,5 @@ def test_a_held_out_split_is_stratified_and_stable() -> None:
     # A new class moves no image of the others.
     _, with_more = held_out([*labels, 3, 3], [*names, "d"], 0.3, 0)
     assert with_more[:-1] == test
-    with pytest.raises(ValueError, match="class 'b' has one image"):
+    with pytest.raises(ValueError, match="class 'b' has only one image"):
         held_out([0, 0, 1], names, 0.5, 0)

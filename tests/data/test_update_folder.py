@@ -216,7 +216,7 @@ def test_print_colours_are_seen_as_colours(tmp_path: Path) -> None:
     [
         (encoded(noise(1, (64, 64)), "JPEG")[:800], "it is damaged, cut off or"),
         (b"", "the file is empty"),
-        (b"a list of things to buy", "it is no image, whatever its name says"),
+        (b"a list of things to buy", "its content is not an image"),
         (bomb(50000, 50000), "it has too many pixels"),
         (bomb(10000, 10000), "10000×10000 pixels are too many"),
         (bomb(400, 400), "it is damaged, cut off or"),

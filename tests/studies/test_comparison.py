@@ -231,7 +231,7 @@ def test_a_record_that_lost_a_line_is_learnt_again(
 def test_a_damaged_record_is_named_before_anything_is_done(copied: Path) -> None:
     place = copied / "runs" / "wa-s4"
     (place / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=f"damaged.*: remove {place} to do it anew"):
+    with pytest.raises(ValueError, match=f"damaged.*: remove {place} to run it again"):
         compare(cells("replay"), copied, Notes())
 
 
@@ -285,7 +285,9 @@ def test_another_precision_is_another_run(copied: Path) -> None:
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(ValueError, match="something else than a comparison: choose another --out"):
+    with pytest.raises(
+        ValueError, match="holds files that are not of a comparison: choose another --out"
+    ):
         compare(cells("wa"), tmp_path, Notes())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
@@ -312,7 +314,7 @@ def test_records_beside_something_else_are_left_alone(
     file = tmp_path / "other" / foreign
     file.parent.mkdir(exist_ok=True)
     file.write_text("mine")
-    with pytest.raises(GraceError, match="something else than a comparison"):
+    with pytest.raises(GraceError, match="holds files that are not of a comparison"):
         compare(cells("wa"), tmp_path / "other", Notes())
     assert file.read_text() == "mine"
 

@@ -81,7 +81,7 @@ def test_one_that_fails_keeps_no_other_back_and_says_why(tmp_path: Path) -> None
     spoken = "print('first'); print('error: no room', file=sys.stderr); print(); sys.exit(2)"
     jobs = [job(tmp_path, "a", spoken), job(tmp_path, "b", "sys.exit(1)"), job(tmp_path, "c", "")]
     log, failures = carried_out(jobs, 1)
-    assert failures == {"a-s1": "no room", "b-s1": "it said nothing"}
+    assert failures == {"a-s1": "no room", "b-s1": "it printed nothing"}
     assert log.order[1] == "-a: no room"
     assert log.order[-1] == "-c"
     assert (tmp_path / "a.txt").read_text() in (

@@ -1,4 +1,4 @@
-"""The command ``grace``: its verbs, and the options before them."""
+"""The command ``grace``: its verbs, and the options that all verbs share."""
 
 from typing import Annotated, final
 
@@ -53,7 +53,7 @@ VERBS = {
     ),
     "info": Verb(
         "grace.cli.info:info",
-        "Tell what a learner knows, what it is made of, and what it takes.",
+        "Show a learner's classes, method, backbones and size.",
     ),
     "history": Verb(
         "grace.cli.history:history",

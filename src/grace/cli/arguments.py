@@ -10,20 +10,20 @@ from grace.text.refusals import GraceError
 
 
 def settings_from(arguments: Sequence[str]) -> ExperimentSettings:
-    """Resolve ``[EXPERIMENT] [KEY=VALUE…]``; without an experiment it is the default one.
+    """Return the settings for ``[EXPERIMENT] [KEY=VALUE…]``; the default experiment is "digits".
 
     Raises:
-        ValueError: something in them is wrong, or two experiments are named.
+        GraceError: if an argument is wrong, or two experiments are named.
     """
     with one_line_warnings():
         return load_experiment(*split(arguments))
 
 
 def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Tell the experiment from the settings.
+    """Split arguments into the experiment and the settings.
 
     Raises:
-        ValueError: two experiments are named.
+        GraceError: if two experiments are named.
     """
     # The path of a file may hold a "=" too.
     words = [text for text in arguments if "=" not in text or _is_file(text)]

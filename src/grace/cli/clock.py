@@ -1,4 +1,4 @@
-"""How long a run still takes, guessed from the tasks it has finished."""
+"""Estimate the time that a run still needs from the tasks that are finished."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import final
 
 @final
 class RunClock:
-    """Remembers how long tasks took.
+    """Measures the seconds of each task and estimates the rest.
 
-    Tasks after the first resemble each other more than the first resembles them, so the first only
-    counts while there is no other.
+    The first task usually costs more or less than the later ones, so it counts only while no later
+    task has finished.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -25,13 +25,13 @@ class RunClock:
         self._total = total
 
     def task_finished(self) -> None:
-        """Stop timing it."""
+        """Stop timing the task."""
         assert self._started is not None
         self._finished.append(self._now() - self._started)
         self._started = None
 
     def seconds_left(self) -> float | None:
-        """Guess the seconds until the last task is over; none before a task has finished."""
+        """Estimate the seconds until the last task ends; ``None`` before a task has finished."""
         if not self._finished:
             return None
         later = self._finished[1:] or self._finished
@@ -42,7 +42,7 @@ class RunClock:
 
 
 def in_clock(seconds: float | None) -> str:
-    """Return "0:04:05", or "–:––:––" while unknown."""
+    """Return "0:04:05", or "-:--:--" for ``None``."""
     if seconds is None:
         return "-:--:--"
     minutes, rest = divmod(round(seconds), 60)

@@ -6,12 +6,18 @@ from rich.cells import cell_len
 
 
 def widest(texts: Iterable[str]) -> int:
-    """Return the columns on the screen that the widest text takes."""
+    """Return the width of the widest text, in columns of the terminal."""
     return max(map(cell_len, texts), default=0)
 
 
 def padded(text: str, width: int, *, right: bool = False) -> str:
-    """Fill a text up to a width on the screen."""
+    """Pad a text with spaces.
+
+    Args:
+        text: text without line breaks.
+        width: columns of the terminal to fill.
+        right: put the spaces before the text.
+    """
     space = " " * (width - cell_len(text))
     return space + text if right else text + space
 
@@ -21,7 +27,7 @@ def aligned(rows: Sequence[Sequence[str]], right: str = "", gap: int = 2) -> lis
 
     Args:
         rows: cells of each row, equally many.
-        right: for each column ">" where it is flush right; others are flush left.
+        right: one character per column: ">" aligns it to the right, anything else to the left.
         gap: spaces between columns.
     """
     widths = [widest(column) for column in zip(*rows, strict=True)]

@@ -39,21 +39,21 @@ def compare(
         int | None,
         typer.Option(
             min=1,
-            help="Runs at a time. Default: what cores and memory allow.",
+            help="Runs at a time. Default: as many as cores and memory allow.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory; an interrupted comparison there goes on. "
+            help="Directory of the results; an interrupted comparison in it is continued. "
             "Default: comparisons/EXPERIMENT.",
             show_default=False,
         ),
     ] = None,
     share: Annotated[
         bool,
-        typer.Option(help="Train a first task that methods have in common once for all of them."),
+        typer.Option(help="Train the first task once for all methods that start with the same."),
     ] = True,
 ) -> None:
     """Run one experiment with many methods and seeds; write tables and a report.
@@ -82,10 +82,10 @@ def compare(
 
 
 def _numbers(text: str) -> list[int]:
-    """Read "1,2,5" or "1-3" or both.
+    """Read a list of numbers and ranges: "1,2,5", "1-3" or "1-3,7".
 
     Raises:
-        ValueError: it is neither.
+        GraceError: if the text is not such a list.
     """
     numbers: list[int] = []
     for part in text.split(","):
@@ -95,14 +95,17 @@ def _numbers(text: str) -> list[int]:
         first = int(found[1])
         last = int(found[2]) if found[2] else first
         if not first <= last < first + 1000:
-            raise GraceError(f"--seeds {text!r}: {part.strip()} is no range of at most 1000 seeds")
+            raise GraceError(
+                f"--seeds {text!r}: {part.strip()} is not a range of at most 1000 seeds",
+                "write it as FIRST-LAST",
+            )
         numbers += range(first, last + 1)
     return numbers
 
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """Let a request to end (SIGTERM) end the runs too."""
+    """Treat SIGTERM like Ctrl-C, so that the runs are stopped too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What a comparison shows while it works, and at its end."""
+"""Show the progress and the result of a comparison on the terminal."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from grace.studies.tables import comparison_table, format_cell
 
 @final
 class ComparisonProgress:
-    """A line for every run that ends; on a terminal also those that run, and the time left.
+    """Prints a line for every finished run; on a terminal also the current runs and the time left.
 
     It implements :class:`grace.studies.pool.Watcher`.
     """
@@ -49,13 +49,13 @@ class ComparisonProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take away what was drawn; after an interruption say how to go on."""
+        """Stop drawing; after an interruption print how to continue."""
         self._live.stop()
         if isinstance(error, KeyboardInterrupt):
-            self._say("the runs were stopped; the same command goes on with them")
+            self._say("the runs were stopped; the same command continues them")
 
     def planned(self, num_left: int, at_once: int) -> None:
-        """Tell how much there is to do."""
+        """Print the number of runs."""
         self._left = num_left
         done = self._total - num_left
         self._say(
@@ -65,15 +65,15 @@ class ComparisonProgress:
         )
 
     def cell_started(self, cell: Cell) -> None:
-        """Show it among those that run."""
+        """Add the run to the list of current runs."""
         self._running[cell.name] = (time.monotonic(), 0)
 
     def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
-        """Show how far it is."""
+        """Update the number of finished tasks of a run."""
         self._running[cell.name] = (self._running[cell.name][0], num_tasks)
 
     def cell_ended(self, cell: Cell, failure: str | None) -> None:
-        """Print its line."""
+        """Print the line of a finished run."""
         started, _ = self._running.pop(cell.name)
         seconds = time.monotonic() - started
         self._left -= 1
@@ -100,7 +100,7 @@ class ComparisonProgress:
 
 
 def print_comparison(result: Comparison, console: Console | None = None) -> None:
-    """Print the table, what failed, and where the files lie."""
+    """Print the table, the failures and the paths of the files."""
     out = console or Console(highlight=False)
     lines: list[str] = []
     if result.records:
@@ -114,7 +114,7 @@ def print_comparison(result: Comparison, console: Console | None = None) -> None
 
 
 def _table(result: Comparison) -> list[str]:
-    """Align the columns that fit a screen; the files have all."""
+    """Return the lines of a table with the main columns; the files have all columns."""
     table = comparison_table(result.records)
     shown = ("last", "average", "forgetting", "backbones", "parameters_backbones", "seconds")
     places = [i for i, column in enumerate(table.columns) if column.key in shown]

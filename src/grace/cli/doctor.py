@@ -1,4 +1,4 @@
-"""``grace doctor``: what learning a folder of images would meet, without learning it."""
+"""``grace doctor``: list the problems of a folder of images without learning it."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ REMEDIES = {
     "data.skip_duplicates": "learn with --skip-duplicates",
     "data.image_size": "learn with --image-size",
 }
-"""What a person does instead of setting a path."""
+"""What to do on the command line instead of setting a dotted path."""
 
 
 def doctor(
@@ -41,11 +41,11 @@ def doctor(
     model: Annotated[
         Path | None,
         typer.Option(
-            metavar="MODEL", help="The learner that would learn them.", show_default=False
+            metavar="MODEL", help="The learner that will learn the images.", show_default=False
         ),
     ] = None,
     experiment: Annotated[
-        str, typer.Option(help="Settings of a new learner to start from.")
+        str, typer.Option(help="Experiment whose settings a new learner would start from.")
     ] = "folder",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:

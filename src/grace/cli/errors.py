@@ -1,4 +1,4 @@
-"""What people see when something is wrong: one line, and an exit code that says whose fault."""
+"""Report errors to the user: one line, and an exit code that separates user errors from bugs."""
 
 import traceback
 import warnings
@@ -17,18 +17,18 @@ _tracebacks: ContextVar[bool] = ContextVar("tracebacks", default=False)
 
 
 def show_tracebacks(wanted: bool) -> None:
-    """Choose whether errors show where they came from before their line."""
+    """Print the traceback before the line of an error, or only the line."""
     _tracebacks.set(wanted)
 
 
 @contextmanager
 def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Turn errors that come from what people gave into one line on stderr and exit code 2.
+    """Report a user's errors (``GraceError``, ``OSError``) in one line on stderr; exit code 2.
 
-    Ctrl-C ends with 130. Anything else is our own fault and keeps its traceback.
+    Ctrl-C ends with 130. Any other error is a bug of the package and keeps its traceback.
 
     Args:
-        remedies: what to do instead of setting a path, by path; see ``GraceError.worded``.
+        remedies: by dotted path of a setting, what to do instead; see ``GraceError.worded``.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]
 
 
 def _place() -> str:
-    """Say which of several processes it was; any may be the only one to fail."""
+    """Name the process of a run in several processes; any of them can fail alone."""
     return f" (process {_rank()})" if _rank() else ""
 
 
@@ -67,7 +67,7 @@ def _text(error: Exception, remedies: Mapping[str, str]) -> str:
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Print our own warnings as one line each on stderr, at once, in the first process only."""
+    """Print each ``GraceWarning`` as one line on stderr, in the first process only."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", GraceWarning)
         show_others = warnings.showwarning

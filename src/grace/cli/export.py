@@ -1,4 +1,4 @@
-"""``grace export``: a learner as one file for other programs."""
+"""``grace export``: write a learner to one file for other programs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,14 +12,14 @@ from grace.text.units import in_bytes
 
 
 class ExportForm(StrEnum):
-    """What can be exported to."""
+    """Formats of exported files."""
 
     ONNX = "onnx"
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
-    to: Annotated[ExportForm, typer.Option(help="Form of the file.")] = ExportForm.ONNX,
+    to: Annotated[ExportForm, typer.Option(help="Format of the file.")] = ExportForm.ONNX,
     out: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: MODEL.onnx.", show_default=False),
@@ -28,7 +28,7 @@ def export(
         int | None,
         typer.Option(help="Version of the learner. Default: the one in use.", show_default=False),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Export a learner to a file that needs no torch, and check that it predicts the same."""
     with one_line_errors():

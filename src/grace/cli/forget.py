@@ -1,4 +1,4 @@
-"""``grace forget``: remove what a learner keeps of a class."""
+"""``grace forget``: remove the images of a class from a learner."""
 
 import shlex
 import sys
@@ -21,7 +21,7 @@ def forget(
 ) -> None:
     """Remove a class's images from every version of a learner, and never predict it again.
 
-    Its index stays, and the weights are not unlearnt.
+    The index of the class stays, and the weights do not change.
     """
     drop = f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
     with one_line_errors({"discard": drop}):

@@ -1,4 +1,4 @@
-"""``grace history``: what every update decided, cost and brought."""
+"""``grace history``: the verdict, size and accuracy of every update."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,16 +17,15 @@ def history(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Also tell what this threshold would have decided, given the saturations as they "
-            "were.",
+            help="Also show the verdicts of this threshold on the recorded saturations.",
             show_default=False,
         ),
     ] = None,
     decay: Annotated[
         float | None,
         typer.Option(
-            help="Factor on that threshold after each compression. Default of both: the learner's "
-            "own.",
+            help="Factor on that threshold after each compression. Default of both options: the "
+            "learner's values.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +35,7 @@ def history(
     """Show the capacity ledger: one row per version, accepted or rejected."""
     with one_line_errors():
         if json and csv:
-            raise GraceError("--json and --csv are two forms", "give one of them")
+            raise GraceError("--json and --csv exclude each other", "give one of them")
         home = ModelStore.open(model)
         documents = home.documents()
         initial = other_threshold(documents, threshold, decay)

@@ -1,4 +1,4 @@
-"""``grace info``: what a learner is, knows and takes."""
+"""``grace info``: a learner's classes, method, backbones and size."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def info(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Tell what a learner knows, what it is made of, and what it takes."""
+    """Show a learner's classes, method, backbones and size."""
     with one_line_errors():
         inventory = take_inventory(ModelStore.open(model))
         for line in [as_json(inventory)] if json else as_lines(inventory):

@@ -1,4 +1,4 @@
-"""What ``grace info`` prints: a page for people, JSON for programs."""
+"""The output of ``grace info``: a page for people, or JSON for programs."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from grace.text.units import in_bytes, in_count, in_percent
 
 
 def as_lines(inventory: Inventory) -> Iterator[str]:
-    """Write an inventory for people; facts first, the classes last."""
+    """Yield the lines of the page: facts first, the classes last."""
     yield printable(str(inventory.path))
     if inventory.is_interrupted:
         model = shlex.quote(printable(str(inventory.path)))
@@ -36,7 +36,7 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
 
 
 def as_json(inventory: Inventory) -> str:
-    """Write an inventory for programs: bytes, counts, shares, as they are."""
+    """Return an inventory as JSON; numbers are not rounded."""
     in_use = inventory.in_use
     facts = {
         "path": printable(str(inventory.path)),
@@ -163,7 +163,7 @@ def _classes(in_use: InUse) -> Iterator[str]:
 
 
 def _changed(inventory: Inventory) -> list[SettingRow]:
-    """List the settings that differ from their defaults; a learner does not use a scenario."""
+    """List the settings that differ from their defaults, without ``scenario`` (unused here)."""
     return [
         row
         for row in describe_settings(inventory.settings)

@@ -1,4 +1,4 @@
-"""A group of commands whose modules are imported when they are called."""
+"""A command group that imports a command's module only when the command is called."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing_extensions import override
 @final
 @dataclass(frozen=True)
 class Verb:
-    """One command: where it is, and the line that the group's help shows.
+    """One command: its place in the code, and its line in the group's help.
 
     Args:
         target: ``"module:function"``.

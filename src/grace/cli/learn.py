@@ -29,7 +29,7 @@ SETTINGS = {
     "--seed": "seed",
     "--validation": "memory.validation",
 }
-"""The settings that options stand for."""
+"""The setting behind each option."""
 
 REMEDIES = {
     "data.skip_unreadable": "use --skip-unreadable",
@@ -37,7 +37,7 @@ REMEDIES = {
     "data.image_size": "use --image-size",
     "discard": "add --discard to begin anew",
 }
-"""What to do here instead of setting a path."""
+"""What to do on the command line instead of setting a dotted path."""
 
 
 def learn(
@@ -66,7 +66,8 @@ def learn(
     experiment: Annotated[
         str | None,
         typer.Option(
-            help="Settings of a new learner to start from (default: folder).", show_default=False
+            help="Experiment whose settings a new learner starts from (default: folder).",
+            show_default=False,
         ),
     ] = None,
     method: Annotated[
@@ -81,24 +82,25 @@ def learn(
     max_mb: Annotated[
         float | None,
         typer.Option(
-            help="Ceiling on what the learner takes on disk, in megabytes; without --memory, "
-            "images of old classes fill it.",
+            help="Largest size of the learner on disk in megabytes; without --memory, images of "
+            "old classes fill it.",
             show_default=False,
         ),
     ] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="Side of its images in pixels.", show_default=False)
+        int | None, typer.Option(help="Side of the images in pixels.", show_default=False)
     ] = None,
     channels: Annotated[
-        int | None, typer.Option(help="1: grey, 3: colour.", show_default=False)
+        int | None,
+        typer.Option(help="Channels of the images: 1 grey, 3 colour.", show_default=False),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of everything random.", show_default=False)
+        int | None, typer.Option(help="Seed of all random numbers.", show_default=False)
     ] = None,
     validation: Annotated[
         int | None,
         typer.Option(
-            help="Images of each class to hold out, by which updates are judged (default: 10).",
+            help="Images of each class to hold out; they judge every update (default: 10).",
             show_default=False,
         ),
     ] = None,
@@ -106,8 +108,8 @@ def learn(
         float | None,
         typer.Option(
             metavar="POINTS",
-            help="Reject an update that costs the old classes more than so many points of percent "
-            "of accuracy.",
+            help="Reject an update if the accuracy on old classes drops by more than this many "
+            "percentage points.",
             show_default=False,
         ),
     ] = None,
@@ -122,13 +124,13 @@ def learn(
         bool, typer.Option("--discard", help="Drop an interrupted update first.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Learn images that have been learnt already.")
+        bool, typer.Option("--again", help="Learn images again that were learnt already.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Teach a learner new classes, or fresh images of known ones; the first call makes it.
 
-    Called again after an interruption, it goes on where it stopped.
+    Called again after an interruption, it continues where it stopped.
     """
     options = {
         "--method": method,
@@ -166,7 +168,7 @@ def learn(
 def _requested(
     experiment: str | None, options: Mapping[str, object], texts: Sequence[str]
 ) -> RequestedSettings:
-    """Write the options that were given as overrides, before the others."""
+    """Turn the given options into overrides, and put them before the ``KEY=VALUE`` texts."""
     written = {
         f"{SETTINGS[option]}={json.dumps(value)}": f"{option} {value}"
         for option, value in options.items()

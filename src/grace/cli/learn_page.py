@@ -1,4 +1,4 @@
-"""What ``grace learn`` tells at its end: one page, or the same facts as JSON. Torch-free."""
+"""The output of ``grace learn``: a page, or the same facts as JSON. Imports no torch."""
 
 import shlex
 import textwrap
@@ -13,11 +13,11 @@ from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
 def page(result: LearnResult, width: int | None) -> list[str]:
-    """Tell what a call came to: a page on an update, a line where there was none.
+    """Return the lines to print: a page about the update, or one line if nothing was learnt.
 
     Args:
-        result: what it came to.
-        width: columns of the terminal; ``None``: lines are not broken.
+        result: result of the call.
+        width: columns of the terminal; ``None``: lines are not wrapped.
     """
     update = result.document.history[-1]
     lines = [_headline(result)]
@@ -31,7 +31,7 @@ def page(result: LearnResult, width: int | None) -> list[str]:
 
 
 def as_dict(result: LearnResult) -> dict[str, Any]:
-    """Give the same facts; shares lie in [0, 1], drops are points of percent."""
+    """Return the same facts as a dict; shares lie in [0, 1], drops are percentage points."""
     document = result.document
     update = document.history[-1]
     before = _before(result)
@@ -132,7 +132,7 @@ def _gate(update: UpdateRecord) -> str:
 
 
 def _table(result: LearnResult, update: UpdateRecord) -> list[str]:
-    """What changed, before and after; the first update has no before."""
+    """Return a table of accuracy and size before and after; a first update has no "before"."""
     accuracy, before = update.accuracy, _before(result)
     rows = [("", "before", "after", "")]
     for label, first, second, count in (
@@ -199,12 +199,12 @@ def _share(value: float | None) -> str:
 
 
 def _change(drop: float, verb: str) -> str:
-    """Say what points of percent were lost or gained."""
+    """Return a change of accuracy in words: "lost 1.2 points", "gained 0.3 points"."""
     return f"{verb if drop >= 0 else 'gained'} {abs(drop):.1f} points"
 
 
 def _folded(label: str, text: str, width: int | None) -> list[str]:
-    """Break a text after its label into lines that fit."""
+    """Wrap a text to the width; the lines start after the label."""
     if width is None:
         return [label + text]
     space = max(20, width - len(label))

@@ -1,4 +1,4 @@
-"""What ``grace history`` prints: two lines per update within 80 columns, CSV or JSON."""
+"""The output of ``grace history``: two lines per update within 80 columns, CSV or JSON."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
 def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[str]:
-    """Write a ledger for people: two lines of headings, two of each entry, and what marks mean."""
+    """Return a ledger as lines: two of headings, two for each entry, and the marks explained."""
     above = ["ver.", "classes", "verdict", "satur.", "bones", "params", "old %", "new %", "date"]
     below = ["from", "in all", "points", "thresh.", "size", "after", "after", "", "time"]
     rows = [above, below]
@@ -37,13 +37,13 @@ def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[
 
 
 def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
-    """Write a ledger as CSV: accuracies as shares, nothing rounded."""
+    """Return a ledger as CSV: accuracies as shares, not rounded."""
     rows = _rows(entries, initial)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows[0] if rows else [])
     for row in rows:
-        # Truth is written as in JSON, what is not known as nothing.
+        # Booleans are written as in JSON; an unknown value is an empty cell.
         writer.writerow(
             str(value).lower() if isinstance(value, bool) else value for value in row.values()
         )
@@ -51,7 +51,7 @@ def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
 
 
 def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
-    """Write a ledger as a JSON list: the columns of the CSV, and the names of the classes."""
+    """Return a ledger as a JSON list: the columns of the CSV, and the class names."""
     rows = [
         {
             **row,
@@ -64,7 +64,7 @@ def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
 
 
 def note_on(initial: Threshold) -> str:
-    """Say what another threshold's verdicts are worth."""
+    """Explain how far the verdicts of another threshold can be trusted."""
     return fill(
         f"at {initial.initial:g}: what this threshold, with decay {initial.decay:g}, would have "
         "decided on the saturations as they were. From the first verdict that differs on, the "

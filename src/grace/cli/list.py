@@ -1,4 +1,4 @@
-"""``grace list``: what there is by name."""
+"""``grace list``: the names of experiments, methods, datasets and backbones."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -12,7 +12,7 @@ from grace.configs.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """The kinds of names."""
 
     EXPERIMENTS = "experiments"
     METHODS = "methods"
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 def list_names(
     kind: Annotated[
-        Kind | None, typer.Argument(help="Only one of them.", show_default=False)
+        Kind | None, typer.Argument(help="List only this kind.", show_default=False)
     ] = None,
 ) -> None:
     """List the experiments, methods, datasets and backbones known by name."""

@@ -1,4 +1,4 @@
-"""A process that others start ends with the one that started it, however that ends."""
+"""End a child process when its parent ends, even if the parent is killed."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ import threading
 def end_with_input() -> None:
     """End this process at once when its standard input is closed.
 
-    Its parent keeps the other end open and writes nothing. When the parent is gone, even killed,
-    the system closes it. What is under way can be gone on with later, as after any kill.
+    The parent keeps the other end of the pipe open and writes nothing. The system closes it when
+    the parent ends, even by a kill. The interrupted work can be resumed, as after any kill.
     """
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""``grace predict``: what images show."""
+"""``grace predict``: the classes of images."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ from grace.data.given_files import given_files
 
 
 class PredictionForm(StrEnum):
-    """How predictions are written."""
+    """Formats of predictions."""
 
     TABLE = "table"
     CSV = "csv"
@@ -27,16 +27,17 @@ def predict(
     ],
     form: Annotated[
         PredictionForm,
-        typer.Option("--format", help="A table for people, or one row or object per image."),
+        typer.Option("--format", help="A table for people; CSV or JSON lines for programs."),
     ] = PredictionForm.TABLE,
     top: Annotated[int, typer.Option(help="Classes to name for each image.")] = 1,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="Mark images that are unlike anything learnt.")
+        bool, typer.Option("--unknown", help="Mark images that look like no learnt class.")
     ] = False,
     false_alarms: Annotated[
         float | None,
         typer.Option(
-            help="Share of images of learnt classes that --unknown may mark. Default: 0.05.",
+            help="Share of images of learnt classes that --unknown may mark by mistake. "
+            "Default: 0.05.",
             show_default=False,
         ),
     ] = None,

@@ -1,6 +1,6 @@
-"""Predictions as rows of a table, CSV or JSON lines: bytes in UTF-8, whatever the terminal's.
+"""Predictions as rows of a table, CSV or JSON lines, as UTF-8 on every terminal.
 
-A file name that is no UTF-8 keeps its bytes in CSV; in JSON they are escaped as half surrogates.
+A file name that is not UTF-8 keeps its bytes in CSV; JSON escapes them as half surrogates.
 """
 
 import csv
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 
 class Rows(ABC):
-    """A form of predictions.
+    """Writes predictions in one format.
 
     Args:
-        class_names: all that the learner may name.
-        top: guesses of each image.
-        tells_unknown: whether predictions tell what is unknown.
+        class_names: all classes that the learner can predict.
+        top: number of guesses per image.
+        has_unknown: add a column that marks unknown images.
     """
 
-    def __init__(self, class_names: Sequence[str], top: int, tells_unknown: bool) -> None:
+    def __init__(self, class_names: Sequence[str], top: int, has_unknown: bool) -> None:
         self.class_names = class_names
         self.top = top
-        self.tells_unknown = tells_unknown
+        self.has_unknown = has_unknown
 
     @abstractmethod
     def head(self) -> bytes:
-        """Return what stands above all rows."""
+        """Return the heading, which may be empty."""
 
     @abstractmethod
     def row(self, prediction: "Prediction") -> bytes:
-        """Return one row, its end included."""
+        """Return the row of one image, with its line break."""
 
 
 @final
 class TableRows(Rows):
-    """For people; paths stand last, where they are never cut."""
+    """A table for people; paths are the last column, so that they are never cut."""
 
     @override
     def head(self) -> bytes:
-        cells = ["class", "%"] * self.top + (["unknown"] if self.tells_unknown else [])
+        cells = ["class", "%"] * self.top + (["unknown"] if self.has_unknown else [])
         return self._line(cells, "image")
 
     @override
@@ -57,13 +57,13 @@ class TableRows(Rows):
         for guess in prediction.guesses:
             cells += [printable(guess.class_name), f"{100 * guess.probability:.1f}"]
         cells += ["–"] * (2 * self.top - len(cells))
-        if self.tells_unknown:
+        if self.has_unknown:
             cells.append("unknown" if prediction.is_unknown else "")
         return self._line(cells, prediction.problem or str(prediction.path))
 
     def _line(self, cells: Sequence[str], last: str) -> bytes:
         width = max(widest(printable(name) for name in self.class_names), len("class"))
-        widths = [width, 5] * self.top + [len("unknown")] * self.tells_unknown
+        widths = [width, 5] * self.top + [len("unknown")] * self.has_unknown
         shown = [
             padded(cell, own, right=place % 2 == 1)
             for place, (cell, own) in enumerate(zip(cells, widths, strict=True))
@@ -73,13 +73,13 @@ class TableRows(Rows):
 
 @final
 class CsvRows(Rows):
-    """One row for each image; of further guesses, columns with a number."""
+    """One CSV row per image; the columns of the second and later guesses carry a number."""
 
     @override
     def head(self) -> bytes:
         names = ["class", "probability", "index"]
         further = [f"{name}_{rank}" for rank in range(2, self.top + 1) for name in names]
-        unknown = ["unknown"] if self.tells_unknown else []
+        unknown = ["unknown"] if self.has_unknown else []
         return self._line(["image", *names, *unknown, *further, "error"])
 
     @override
@@ -90,7 +90,7 @@ class CsvRows(Rows):
         ]
         guesses += [["", "", ""]] * (self.top - len(guesses))
         marks = {True: "true", False: "false", None: ""}
-        unknown = [marks[prediction.is_unknown]] if self.tells_unknown else []
+        unknown = [marks[prediction.is_unknown]] if self.has_unknown else []
         further = [cell for guess in guesses[1:] for cell in guess]
         error = "" if prediction.problem is None else prediction.problem
         return self._line([str(prediction.path), *guesses[0], *unknown, *further, error])
@@ -103,7 +103,7 @@ class CsvRows(Rows):
 
 @final
 class JsonRows(Rows):
-    """One object on a line of its own for each image."""
+    """One JSON object per image, each on its own line."""
 
     @override
     def head(self) -> bytes:
@@ -124,7 +124,7 @@ class JsonRows(Rows):
                 for guess in prediction.guesses
             ]
             facts |= {**top[0], "top": top}
-            if self.tells_unknown:
+            if self.has_unknown:
                 facts["unknown"] = prediction.is_unknown
         text = json.dumps(facts, ensure_ascii=False)
         if not text.isprintable():
@@ -140,5 +140,5 @@ FORMS: Mapping[str, Callable[[Sequence[str], int, bool], Rows]] = {
 
 
 def _digits(probability: float) -> str:
-    """Write a float32 so that it can be read back exactly."""
+    """Write a float32 with enough digits to read it back exactly."""
     return f"{probability:.9g}"

@@ -1,4 +1,4 @@
-"""What a run shows while it works: bars on a terminal, now and then a line elsewhere."""
+"""Show the progress of a run: bars on a terminal, an occasional line elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from grace.text.units import in_percent
 
 @final
 class RichProgress:
-    """Shows a run: task, phase, epoch, loss, time left; then a row of the table per task.
+    """Shows task, phase, epoch, loss and time left of a run, and a table row per finished task.
 
     On a terminal two bars (run and phase) stay below the growing table. Elsewhere the table goes to
     ``console`` and an occasional plain line to ``notes``, so that a file of the one stays a table.
@@ -79,12 +79,18 @@ class RichProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take the bars away, whatever happened."""
+        """Remove the bars, also after an error."""
         if self._live:
             self._display.stop()
 
     def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
-        """Name the task and its new classes."""
+        """Show the task and its new classes.
+
+        Args:
+            number: number of the task, from 1.
+            total: number of tasks.
+            class_names: names of the new classes.
+        """
         self._clock.task_started(total)
         self._task = f"task {number}/{total}"
         self._run_bar.update(
@@ -93,19 +99,25 @@ class RichProgress:
         self._note(f"{self._task}: {_new_classes(class_names)}")
 
     def waiting(self, what: str) -> None:
-        """Show that something of unknown length goes on."""
+        """Show work of unknown length."""
         self._phase_bar.reset(
             self._phase, total=None, visible=True, description=what, epoch="", state=""
         )
 
     def update_started(self, number: int, class_names: Sequence[str]) -> None:
-        """Name the update of a learner and its new classes; how many will follow is unknown."""
+        """Show a learner's update and its new classes; the number of updates is unknown."""
         self._task = f"update {number}"
         self._before_phase = f"{self._task}  "
         self._note(f"{self._task}: {_new_classes(class_names)}")
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
-        """Start the phase's bar."""
+        """Start the bar of a phase.
+
+        Args:
+            name: name of the phase.
+            epochs: number of its epochs.
+            images: number of its training images.
+        """
         self._phase_bar.reset(
             self._phase,
             total=epochs,
@@ -119,7 +131,15 @@ class RichProgress:
     def epoch_finished(
         self, name: str, epoch: int, epochs: int, losses: Mapping[str, float], lr: float
     ) -> None:
-        """Advance it and show the losses."""
+        """Advance the bar and show the losses.
+
+        Args:
+            name: name of the phase.
+            epoch: number of the finished epoch, from 1.
+            epochs: number of all epochs.
+            losses: mean losses of the epoch by name.
+            lr: learning rate of the epoch.
+        """
         shown = "  ".join(f"{key} {value:.3f}" for key, value in losses.items())
         place, state = f"epoch {epoch}/{epochs}", f"{shown}  lr {lr:.2g}"
         self._phase_bar.update(self._phase, completed=epoch, epoch=place, state=state)
@@ -128,11 +148,11 @@ class RichProgress:
             self._note(f"{self._task}: {name} {place}  {state}  {self._left()}")
 
     def phase_finished(self, name: str, seconds: float) -> None:
-        """Fill the phase's bar."""
+        """Show the seconds that the phase took."""
         self._phase_bar.update(self._phase, state=f"done in {seconds:.1f} s")
 
     def sweep_started(self, name: str, images: int) -> None:
-        """Show that data is only looked at."""
+        """Show a pass over data without training."""
         self._phase_bar.reset(
             self._phase,
             total=None,
@@ -143,7 +163,7 @@ class RichProgress:
         )
 
     def task_finished(self, task: TaskRecord) -> None:
-        """Print the task's row."""
+        """Print the table row of the task."""
         self._clock.task_finished()
         self._phase_bar.update(self._phase, visible=False)
         self._run_bar.update(self._run, completed=task.task, left=self._left())
@@ -177,7 +197,13 @@ def _one_line(text: str) -> TextColumn:
 
 
 def print_summary(record: RunRecord, report: Path | None, console: Console | None = None) -> None:
-    """Print Last, Avg, forgetting and where the record and the report lie."""
+    """Print Last, Avg, forgetting, and the paths of the record and the report.
+
+    Args:
+        record: record of the run.
+        report: path of the report; ``None``: no report was written.
+        console: where to print; ``None``: standard output.
+    """
     out = console or Console(highlight=False)
     numbers = (
         f"Last {_with_unit(record.last, ' %')}   Avg {_with_unit(record.average, ' %')}   "

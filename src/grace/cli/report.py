@@ -1,4 +1,4 @@
-"""``grace report``: one page or table from any number of records."""
+"""``grace report``: one page or one table from any number of records."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +13,7 @@ from grace.studies.report import write_report
 
 
 class TableForm(StrEnum):
-    """How a comparison table is written."""
+    """Formats of a comparison table."""
 
     MD = "md"
     CSV = "csv"
@@ -23,7 +23,7 @@ class TableForm(StrEnum):
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run directories, or folders that hold some."),
+        typer.Argument(metavar="RUN...", help="Run directories, or folders of run directories."),
     ],
     output: Annotated[
         Path | None,
@@ -37,7 +37,7 @@ def report(
     ] = None,
     table: Annotated[
         TableForm | None,
-        typer.Option(help="Print the comparison table in this form.", show_default=False),
+        typer.Option(help="Print the comparison table in this format.", show_default=False),
     ] = None,
 ) -> None:
     """Compare runs: one self-contained HTML page, or a table to paste."""

@@ -39,8 +39,8 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with this very run where it was interrupted: in --out, or the newest with "
-            "these settings under runs/. A run that was not begun yet begins.",
+            help="Continue an interrupted run: the one in --out, or the newest run with these "
+            "settings under runs/. Without such a run, start one.",
         ),
     ] = False,
     first_tasks: Annotated[
@@ -76,8 +76,8 @@ def run(
 
 
 def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> None:
-    """Work beside the first process, which writes and prints."""
-    # This needs torch, which wrong settings are not to wait for.
+    """Run as a further process; the first process writes the record and prints."""
+    # This imports torch, which takes seconds; errors in the settings are reported before.
     from grace.engine.ranks import Ranks, is_said_elsewhere
 
     try:
@@ -85,6 +85,6 @@ def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> 
     except Exception as error:
         if not is_said_elsewhere(error):
             raise
-        # torchrun ends all with the first that ends: whoever says what happened is to be that one.
+        # torchrun ends all processes when one ends; the one that reports the error must be first.
         time.sleep(Ranks.patience_after_error.total_seconds())
         raise typer.Exit(1) from None

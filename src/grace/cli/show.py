@@ -1,4 +1,4 @@
-"""``grace show``: an experiment's resolved settings and what they mean."""
+"""``grace show``: an experiment's resolved settings and their meanings."""
 
 from typing import Annotated
 

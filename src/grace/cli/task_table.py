@@ -1,4 +1,4 @@
-"""The table of tasks on the terminal: one line per task, as tasks end; 80 characters wide."""
+"""The table of tasks on the terminal: one line per finished task, 80 characters wide."""
 
 from grace.cli.clock import in_clock
 from grace.record import TaskRecord
@@ -6,7 +6,7 @@ from grace.text.units import in_bytes, in_count, in_percent
 
 
 def header() -> str:
-    """Return the two lines above the rows."""
+    """Return the two heading lines."""
     above = ("", "all", "old", "new", "saturation/", "", "back-", "para-", "", "exem-", "")
     below = (
         "task", "%", "%", "%", "threshold", "verdict", "bones", "meters", "weights", "plars", "time"
@@ -36,7 +36,7 @@ def row(task: TaskRecord) -> str:
 
 
 def _verdict(verdict: str | None) -> str:
-    """Shorten the verdict that would not fit its column, as ``grace history`` does."""
+    """Shorten the one verdict that is too long for its column, as ``grace history`` does."""
     return "budget" if verdict == "compress (budget)" else verdict or "–"
 
 

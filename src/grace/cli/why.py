@@ -1,4 +1,4 @@
-"""Why an update ended as it did, in a sentence. Torch-free."""
+"""Explain the verdict of an update in one sentence. Imports no torch."""
 
 from grace.configs.experiment import ExperimentSettings
 from grace.home.document import UpdateRecord
@@ -16,10 +16,9 @@ _DONE = {
 
 
 def why(update: UpdateRecord, settings: ExperimentSettings) -> str:
-    """Say what a method decided, and its reason.
+    """Return what the method decided and why.
 
-    Where the method gave no reason, as in learners that were saved before it could, the verdict and
-    the saturation have to do.
+    Older saved learners hold no reason; then it is derived from the verdict and the saturation.
     """
     verdict = update.outcome.verdict
     reason = printable(update.outcome.reason) or _guessed(update)
@@ -32,7 +31,7 @@ def why(update: UpdateRecord, settings: ExperimentSettings) -> str:
 
 
 def _guessed(update: UpdateRecord) -> str:
-    """Word a reason from what was recorded of an update alone."""
+    """Derive a reason from the verdict and the recorded saturation."""
     measured = _saturation(update)
     match update.outcome.verdict:
         case "base" if update.task == 1:
@@ -54,7 +53,7 @@ def _guessed(update: UpdateRecord) -> str:
 
 
 def _saturation(update: UpdateRecord) -> str:
-    """Say what the network was found to be, and what that was compared with, if anything."""
+    """Compare the recorded saturation with the threshold in words; empty if one is unknown."""
     outcome = update.outcome
     if outcome.saturation is None or outcome.threshold is None:
         return ""
@@ -66,7 +65,7 @@ def _saturation(update: UpdateRecord) -> str:
 
 
 def _apart(first: float, second: float) -> tuple[str, str]:
-    """Write two shares in percent, with as many digits as show which one is larger."""
+    """Write two shares in percent with enough digits to show which one is larger."""
     for digits in range(4):
         texts = f"{100 * first:.{digits}f} %", f"{100 * second:.{digits}f} %"
         if texts[0] != texts[1]:

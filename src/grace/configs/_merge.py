@@ -1,4 +1,4 @@
-"""Layers of settings: a short difference laid over its parent."""
+"""Merge layers of settings: a layer holds the differences from the layer below it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ Layer = dict[str, Any]
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Layer:
-    """Lay ``above`` over ``below``: mappings merge key by key, everything else is replaced.
+    """Merge ``above`` over ``below``: mappings merge key by key, other values are replaced.
 
-    Milestones belong to a schedule and a number of epochs: a layer that leaves the multistep
-    schedule drops those under it, one that only changes the epochs moves them to the same shares.
-    A floor belongs to the cosine schedule.
+    Milestones belong to a multistep schedule and its number of epochs. A layer with another
+    schedule drops the milestones below it; a layer that changes only the epochs scales them.
+    ``min_lr`` belongs to the cosine schedule and is dropped with it.
     """
     merged = dict(below)
     if above.get("schedule", "cosine") != "cosine":
@@ -32,7 +32,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Layer:
 
 
 def _moved(recipe: Mapping[str, Any], epochs: Any) -> Any:  # noqa: ANN401 - as written by users
-    """Scale a recipe's milestones; values that are no recipe's are left for validation."""
+    """Scale a recipe's milestones; invalid values stay as they are, for the validation."""
     milestones, before = recipe["milestones"], recipe.get("epochs")
     sound = isinstance(milestones, list | tuple) and all(isinstance(m, int) for m in milestones)
     if not (sound and isinstance(before, int) and before > 0 and isinstance(epochs, int)):
@@ -41,7 +41,7 @@ def _moved(recipe: Mapping[str, Any], epochs: Any) -> Any:  # noqa: ANN401 - as 
 
 
 def merge_experiments(below: Layer, above: Layer) -> Layer:
-    """Lay one experiment over another; another method's settings give way as a whole."""
+    """Merge two experiments; if ``above`` has another method, it replaces all method settings."""
     merged = merge(below, {key: value for key, value in above.items() if key != "method"})
     if "method" in above:
         merged["method"] = _merge_methods(below.get("method"), above["method"])
@@ -57,10 +57,10 @@ def _merge_methods(below: Any, above: Any) -> Any:  # noqa: ANN401 - as written 
 
 
 def backbone_for(layers: Sequence[Layer], method: str) -> Layer:
-    """Merge the layers' backbones; the one that a method's preset has lies over its own layer's.
+    """Merge the backbones of layers; a preset's backbone lies over that of its layer.
 
     Returns:
-        ``{"backbone": …}``, or nothing where no layer has one.
+        ``{"backbone": …}``; empty if no layer has one.
     """
     found: Layer = {}
     for layer in layers:
@@ -73,22 +73,22 @@ def backbone_for(layers: Sequence[Layer], method: str) -> Layer:
 
 
 def without_backbone(preset: Any) -> Layer:  # noqa: ANN401 - as written by the user
-    """Give what a preset holds for its method; nothing if it is none."""
+    """Return the method settings of a preset; empty if the preset is not a mapping."""
     given = preset if isinstance(preset, Mapping) else {}
     return {key: value for key, value in given.items() if key != "backbone"}
 
 
 def as_method(value: Any) -> Any:  # noqa: ANN401 - as written by the user
-    """Turn a method's bare name into a mapping; nothing is an empty one."""
+    """Turn the name of a method into ``{"name": …}``, and ``None`` into an empty mapping."""
     if value is None:
         return {}
     return {"name": value} if isinstance(value, str) else value
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
-    """Read ``key.path=value`` texts into one layer, and what is wrong with them.
+    """Read ``key.path=value`` texts; return one layer, and the problems.
 
-    ``seed=N`` sets all four seeds and gives way to a ``seeds.<one>=M`` beside it.
+    ``seed=N`` sets all four seeds; ``seeds.<name>=M`` overrides one of them.
     """
     layer: Layer = {}
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""What is wrong with settings, in words: path, value, range, and the nearest right key."""
+"""Describe problems of settings: path, value, range, and the nearest valid key."""
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ Model = type[BaseModel]
 def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[str, str]:
     """Turn a validation error into one line per setting, by dotted path.
 
-    The members of a union each complain on their own; their complaints are joined with "or".
+    Each member of a union reports its own problem; they are joined with "or".
 
     Args:
-        error: what pydantic raised.
-        model: the settings that were validated.
+        error: pydantic's error.
+        model: model of the settings that were validated.
         prefix: dotted path of the model itself; empty for a whole experiment.
     """
     known = _all_paths(model, prefix)
@@ -36,7 +36,16 @@ def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[
 
 
 def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") -> dict[str, str]:
-    """Find true and false where something else belongs: pydantic would read them as 1 and 0."""
+    """Find booleans in place of other values; pydantic would read them as 1 and 0.
+
+    Args:
+        raw: settings as written by the user.
+        model: model of the settings.
+        prefix: dotted path of the model itself; empty for a whole experiment.
+
+    Returns:
+        One line per problem, by dotted path.
+    """
     lines: dict[str, str] = {}
     for key, value in raw.items():
         field = model.model_fields.get(key)
@@ -52,9 +61,9 @@ def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") 
 
 
 def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
-    """Follow an error's location to its dotted path, the model that owns it, and its field.
+    """Return the dotted path of an error's location, the model that has the field, and the field.
 
-    Tags of discriminated unions and labels of union members, which pydantic adds, are left out.
+    Tags and labels that pydantic adds for unions are left out.
     """
     path = ""
     owner: Model | None = model
@@ -112,12 +121,12 @@ def _joined(prefix: str, path: str) -> str:
 @final
 @dataclass(frozen=True)
 class _Problem:
-    """What is wrong with one setting.
+    """A problem of one setting.
 
     Args:
         text: a whole sentence, or what the value should be.
-        value: as given, shortened; empty with a whole sentence.
-        hint: what was probably meant, if something was.
+        value: the given value, shortened; empty if ``text`` is a whole sentence.
+        hint: the value that was probably meant; may be empty.
     """
 
     text: str
@@ -126,7 +135,7 @@ class _Problem:
 
 
 def _line(path: str, problems: Sequence[_Problem]) -> str:
-    """Write the problems of one setting as one line."""
+    """Return the problems of one setting as one line."""
     first = problems[0]
     texts = " or ".join(dict.fromkeys(problem.text for problem in problems))
     if not all(problem.value for problem in problems):
@@ -157,7 +166,7 @@ _DEMANDS = {
     "less_than_equal": "less than or equal to {le}",
     "string_pattern_mismatch": "a text of the form {pattern}",
 }
-"""What a value should be, by pydantic's type of error and with its facts."""
+"""What a value should be, by pydantic's error type; braces hold facts of the error."""
 
 
 def _problem(
@@ -187,7 +196,7 @@ def _problem(
 
 
 def _short(fact: object) -> str:
-    """Write a limit as people do: 1, not 1.0."""
+    """Write a whole number without decimals: 1, not 1.0."""
     return str(int(fact) if isinstance(fact, float) and fact.is_integer() else fact)
 
 
@@ -208,7 +217,7 @@ def _range(field: FieldInfo | None) -> str:
 
 
 def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]]) -> str:
-    """Look among the key's neighbours first, then for the same word anywhere."""
+    """Return a hint: the nearest key of the same section, else the same word in another one."""
     if path in known:
         return f"; it belongs to {' and '.join(known[path])}"
     parent, _, key = path.rpartition(".")
@@ -220,7 +229,7 @@ def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]])
 
 
 def _all_paths(model: Model, prefix: str, method: str = "") -> dict[str, list[str]]:
-    """Map every dotted path to the methods that know it, in order of appearance."""
+    """Map every dotted path to the methods that have it, in order of appearance."""
     paths: dict[str, list[str]] = {}
     for key, field in model.model_fields.items():
         path = _joined(prefix, key)

@@ -1,4 +1,4 @@
-"""YAML as people expect it: no duplicate keys, ``1e-3`` a number, ``on`` a word.
+"""Read and write YAML without surprises: no duplicate keys, ``1e-3`` a number, ``on`` a word.
 
 PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``on`` is true and ``010`` is eight. Here plain
 scalars are read by the core rules of YAML 1.2; a number with a leading zero stays a word, since it
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
 @final
 class _Dumper(yaml.SafeDumper):
-    """The safe dumper; quotes what either reading of YAML would take for something else."""
+    """The safe dumper; quotes words that YAML 1.1 or 1.2 would read as another type."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: list(pairs) for first, pairs in yaml.SafeDumper.yaml_implicit_resolvers.items()
@@ -66,7 +66,7 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     """Read YAML text.
 
     Raises:
-        GraceError: the text is no YAML or holds a key twice; ``where`` names it.
+        GraceError: if the text is not YAML or holds a key twice; the message starts with ``where``.
     """
     try:
         loader = _Loader(text)

@@ -1,4 +1,4 @@
-"""Resolved settings in words, for ``grace show`` and the report."""
+"""List resolved settings with their meanings, for ``grace show`` and the report."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -22,8 +22,8 @@ class SettingRow:
 def describe_settings(settings: ExperimentSettings) -> list[SettingRow]:
     """List every resolved setting in the order of its model.
 
-    Values are compared with those of an experiment without a file; a method's settings with the
-    defaults of that method, the published values.
+    ``is_default`` compares a value with the default of the settings model; for a method, that is
+    the published value.
     """
     return _rows(settings, ExperimentSettings(), "")
 

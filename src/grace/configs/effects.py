@@ -1,4 +1,4 @@
-"""Find settings that were set and have no effect with the present others."""
+"""Find settings that have no effect, given the other settings."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from grace.configs.recipe import Recipe
 @final
 @dataclass(frozen=True)
 class _Rule:
-    """A pattern of dotted paths, and why a match has no effect (``None``: it has one)."""
+    """A pattern of dotted paths, and a function: why a path has no effect; ``None``: it has one."""
 
     pattern: str
     why: Callable[[ExperimentSettings, str], str | None]
@@ -71,7 +71,7 @@ def _class_order(settings: ExperimentSettings, _path: str) -> str | None:
 
 
 def _method(settings: ExperimentSettings, path: str) -> str | None:
-    """Ask the method for its settings without effect; a recipe's name means all in it."""
+    """Return why a method's setting has no effect; the name of a recipe covers its fields."""
     idle = settings.method.idle_settings()
     own = path.removeprefix("method.")
     return idle.get(own) or idle.get(own.partition(".")[0])

@@ -1,4 +1,4 @@
-"""Nested settings as one mapping."""
+"""Turn nested settings into one flat mapping."""
 
 from collections.abc import Mapping
 from typing import Any

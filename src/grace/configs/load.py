@@ -1,8 +1,8 @@
-"""Experiments by name: a packaged or own YAML file, its parents, and overrides.
+"""Resolve experiments: a packaged or user's YAML file, its parents, and overrides.
 
-A file is a short difference from its ``parent``. Its ``methods`` hold a preset per method; the
-preset of the chosen ``method`` lies over that method's defaults and under explicit settings. A
-preset may have a ``backbone`` too, which lies over the one of its own file.
+A file holds the differences from its ``parent``. Its ``methods`` hold a preset per method; the
+preset of the chosen ``method`` overrides that method's defaults, and explicit settings override the
+preset. The ``backbone`` of a preset overrides that of its file.
 """
 
 import re
@@ -38,7 +38,7 @@ from grace.text.refusals import GraceError, GraceWarning
 
 @final
 class ConfigError(GraceError):
-    """Everything that is wrong with an experiment's settings, in one line."""
+    """All problems of an experiment's settings, in one line."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -48,7 +48,7 @@ class ConfigError(GraceError):
 
 @final
 class ConfigWarning(GraceWarning):
-    """Settings that are allowed do not do what one might expect of them."""
+    """A setting is allowed but has no effect."""
 
 
 def list_experiments() -> dict[str, str]:
@@ -72,10 +72,10 @@ def load_experiment(
         The frozen settings, every field resolved.
 
     Raises:
-        ConfigError: something is wrong; all problems are reported at once.
+        ConfigError: if a setting is wrong; it lists all problems.
 
     Warns:
-        ConfigWarning: a setting given in ``overrides`` or in one's own file has no effect.
+        ConfigWarning: if a setting in ``overrides`` or in a user's file has no effect.
     """
     chain = _chain(name_or_path)
     layer, problems = _parse_overrides(overrides)
@@ -84,7 +84,7 @@ def load_experiment(
         raise ConfigError([*problems, *found])
     explicit = dict.fromkeys(flatten(layer))
     if _is_path(name_or_path):
-        # A file may state a default for completeness; only a departure from it asks for something.
+        # A file may state defaults for completeness; warn only about values that differ from them.
         departures = {row.path for row in describe_settings(settings) if not row.is_default}
         explicit |= {path: None for path in flatten(chain[-1]) if path in departures}
     for line in settings_without_effect(settings, explicit):
@@ -103,7 +103,7 @@ def as_settings(
         overrides: ``key.path=value`` texts over a named experiment.
 
     Raises:
-        GraceError: if overrides are given beside resolved settings, or something is wrong.
+        GraceError: if overrides are given with resolved settings, or a setting is wrong.
     """
     if isinstance(experiment, str):
         return load_experiment(experiment, overrides)
@@ -140,7 +140,7 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[s
     else:
         below = without_backbone(presets.get(name))
         raw |= {"method": merge(below, {"name": name} | method)} | backbone_for(layers, name)
-        # What is wrong with the chosen preset is told once, under the name people set it by.
+        # Problems of the chosen preset are reported once, under "method".
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
     for path, line in booleans_as_numbers(raw, ExperimentSettings).items():
         problems.setdefault(path, line)
@@ -161,7 +161,7 @@ def _preset_problems(presets: Mapping[str, Any]) -> dict[str, str]:
     for name, preset in presets.items():
         path = f"methods.{name}"
         if name in REFUSED_METHODS:
-            continue  # What is kept for a method that cannot be used here does no harm.
+            continue  # A preset of a method that cannot be used here does no harm.
         if name not in METHOD_SETTINGS:
             problems[path] = f"{path}: no such method{did_you_mean(str(name), METHOD_SETTINGS)}"
         elif not isinstance(preset, Mapping):

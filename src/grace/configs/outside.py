@@ -1,8 +1,7 @@
-"""Methods of other packages, found through the entry points of the group ``grace.methods``.
+"""Find methods of other packages through the entry points of the group ``grace.methods``.
 
-An entry point's name is the method's name, its value the place of the settings model:
-``aligned = "package.settings:AlignedSettings"``. What is wrong with one package costs that package
-its method and nothing else.
+The name of an entry point is the method's name; its value is the place of the settings model:
+``aligned = "package.settings:AlignedSettings"``. A fault in one package disables only its method.
 """
 
 import re
@@ -44,10 +43,10 @@ def load_outside(found: Iterable[EntryPoint], taken: Collection[str]) -> Outside
 
     Args:
         found: entry points, one for each method of each package.
-        taken: names of the methods that this package has itself.
+        taken: names of this package's own methods.
 
     Returns:
-        The sound models; the names of the others with reasons; a note for each thing wrong.
+        The usable models; the names of the others with reasons; a note for each problem.
     """
     by_name: dict[str, list[EntryPoint]] = {}
     for entry in sorted(found, key=lambda entry: (entry.name, _package(entry))):
@@ -77,7 +76,7 @@ def load_outside(found: Iterable[EntryPoint], taken: Collection[str]) -> Outside
 
 
 def _load(entry: EntryPoint, models: dict[str, type[AnyMethodSettings]]) -> str | None:
-    """Add an entry point's model to the others, or return why not."""
+    """Add the model of an entry point to ``models``; else return why it cannot be used."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", entry.name):
         return "a method's name has small letters, digits, '-' and '_' only, a letter first"
     try:
@@ -120,7 +119,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _shown(text: str) -> str:
-    """Shorten another package's text to one line of printable characters."""
+    """Shorten a text of another package to one line of printable characters."""
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= 200 else f"{line[:199]}…"

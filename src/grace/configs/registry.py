@@ -1,6 +1,6 @@
-"""Names of methods, data sets and backbones, and where each is made: imported only when used.
+"""The registry of methods, data sets and backbones: their code is imported only when it is used.
 
-The registry of methods is open: other packages add to it, see :mod:`grace.configs.outside`.
+Other packages can add methods, see :mod:`grace.configs.outside`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Kind = Literal["method", "dataset", "backbone"]
 @final
 @dataclass(frozen=True)
 class Entry:
-    """One registered name: a line for people, and the place of what makes it."""
+    """One registered name: a description, and the place of its code."""
 
     description: str
     target: str
@@ -50,7 +50,7 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     methods.TagFexSettings,
     methods.CreateSettings,
 )
-"""The methods of this package, in the order of lists and figures; put new ones at the end."""
+"""The methods of this package, in the order of lists and figures; add new ones at the end."""
 
 _outside = load_outside(installed(), {_name(model) for model in BUILT_IN})
 
@@ -125,18 +125,18 @@ def entries(kind: Kind) -> Mapping[str, Entry]:
 
 
 def why_unknown(name: str) -> str:
-    """Return why no method has this name: it cannot be used, or no installed package has it."""
+    """Return why a name cannot be used: its method is faulty, or no installed package has it."""
     if name in REFUSED_METHODS:
         return f"method '{name}' cannot be used: {REFUSED_METHODS[name]}"
     hint = did_you_mean(name, METHODS) or ": install the package that brings it"
     return f"unknown method '{name[:100]}'{hint} (known: {', '.join(METHODS)})"
 
 
-def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - what it is is known to its caller
+def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the caller knows the type
     """Import and return the class or function registered under a name.
 
     Raises:
-        GraceError: the name is unknown, and the nearest known one is named; or what is registered
+        GraceError: if the name is unknown (the message names the nearest known one), or its code
             cannot be imported.
     """
     known = entries(kind)

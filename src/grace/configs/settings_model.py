@@ -9,7 +9,7 @@ from typing_extensions import override
 
 @final
 class _Complete:
-    """The context of a dump that leaves nothing out."""
+    """Context value of a dump that includes every field."""
 
 
 class Settings(BaseModel):
@@ -35,7 +35,7 @@ class Settings(BaseModel):
         assert not unknown, f"{cls.__name__} has no fields {sorted(unknown)}"
 
     def complete_dump(self) -> dict[str, Any]:
-        """Return every setting as JSON values, including those that ``model_dump`` leaves out."""
+        """Return all settings as JSON values, including those that ``model_dump`` leaves out."""
         return self.model_dump(mode="json", context=_Complete)
 
     @model_serializer(mode="wrap")
@@ -53,7 +53,7 @@ class Settings(BaseModel):
         return values
 
     def _with_departures(self, name: str, dumped: Any) -> Any:  # noqa: ANN401 - any setting
-        """Add settings of a section that were left out, if reading would fill in other values.
+        """Add left-out settings of a section, if reading would fill in other values.
 
         A partly given section is completed from this model's default for the section, which may
         differ from the default of the section's own model.

@@ -1,4 +1,4 @@
-"""Properties that a method declares about itself. Torch-free, for fast lists and warnings."""
+"""Properties that a method declares about itself. Imports no torch, for fast lists."""
 
 from dataclasses import dataclass
 from typing import Literal, final

@@ -1,6 +1,6 @@
-"""What makes a poor learner of images that can be learned, and what one may want to know of them.
+"""Advice about readable images: few or small images, similar class names, known images.
 
-Nobody refuses images for it, but for class names that a learner knows in another spelling.
+Only one of these is an error: a class name that the learner knows in another spelling.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from grace.data.looks import Look
 @final
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What images are for; without a learner all but the channels is open."""
+    """What the learner expects of images; without a learner only the channels are known."""
 
     channels: Literal[1, 3]
     image_size: int | None
@@ -35,13 +35,13 @@ def advise(
     counts: Mapping[str, int],
     expected: Expected,
 ) -> list[Finding]:
-    """Find what a person should know of images that can be read.
+    """Return warnings and notes about readable images.
 
     Args:
-        tree: the folder.
-        readable: its readable images, and what they are.
-        counts: usable training images of each class.
-        expected: what the images are for.
+        tree: the scanned folder.
+        readable: its readable images with their properties.
+        counts: number of usable training images of each class.
+        expected: what the learner expects.
     """
     return [
         *_clashes(tree, expected),
@@ -54,7 +54,7 @@ def advise(
 
 
 def _clashes(tree: FolderTree, expected: Expected) -> Iterator[Finding]:
-    """Find new classes whose name a known one has in another spelling: an update refuses them."""
+    """Find new classes that are known in another spelling; an update refuses them."""
     known = {spelling(name): name for name in expected.class_names}
     clashes = [
         f"'{name}' is the known class '{known[spelling(name)]}'"
@@ -160,7 +160,7 @@ def _kinds(
             "note",
             "grey images among colour ones",
             grey,
-            "see that no class is grey alone: that would tell it apart",
+            "see that no class has only grey images: its colour alone would identify it",
         )
     yield from some(
         "note",

@@ -26,7 +26,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Archive:
-    """One of the two sets, as its makers publish it."""
+    """The published archive of one of the two data sets."""
 
     num_classes: int
     filename: str
@@ -35,7 +35,7 @@ class _Archive:
     train: Sequence[str]
     test: Sequence[str]
     class_names: str
-    """File of the names, one a line."""
+    """File of the class names, one per line."""
     num_labels: int
     """Label bytes before the pixels of a record; the last one is the class."""
 
@@ -68,13 +68,13 @@ _CIFAR100 = _Archive(
 
 
 def load_cifar10(settings: DataSettings) -> Dataset:
-    """Load CIFAR-10 from ``root/cifar-10-batches-bin``; it is downloaded if it is absent.
+    """Load CIFAR-10 from ``root/cifar-10-batches-bin``; missing files are downloaded.
 
-    ``root`` defaults to ``~/.cache/grace``. The archive's checksum is verified; files on disk are
-    taken as they are, after a check that they hold what they should.
+    ``root`` defaults to ``~/.cache/grace``. The checksum of the archive is verified; of files on
+    disk, only sizes and labels are checked.
 
     Raises:
-        GraceError: if the files are absent and cannot be fetched, or damaged.
+        GraceError: if the files are missing and cannot be downloaded, or are damaged.
     """
     return _load(settings, _CIFAR10)
 
@@ -111,7 +111,7 @@ def _load(settings: DataSettings, archive: _Archive) -> Dataset:
 
 
 def _read(paths: Sequence[Path], archive: _Archive) -> tuple[Tensor, Tensor]:
-    """Read pixels (N, 3, 32, 32) uint8 and labels (N,) int64 of files, one behind the other."""
+    """Read pixels (N, 3, 32, 32) uint8 and labels (N,) int64 from files, in their order."""
     length = archive.num_labels + 3 * 32 * 32
     for path in paths:
         size = path.stat().st_size
@@ -134,7 +134,7 @@ def _read(paths: Sequence[Path], archive: _Archive) -> tuple[Tensor, Tensor]:
 
 
 def _fetch(root: Path, archive: _Archive) -> None:
-    """Download the archive, or use the one in ``root``, and take the needed files out of it."""
+    """Download the archive, or use the one in ``root``, and extract the needed files."""
     from torchvision.datasets.utils import check_integrity, download_url
 
     there = root / archive.filename
@@ -159,7 +159,7 @@ def _fetch(root: Path, archive: _Archive) -> None:
 
 
 def _extract(archive: Path, folder: Path, names: Sequence[str]) -> None:
-    """Take the wanted members out, and nothing else the archive may hold."""
+    """Extract only the named members of an archive."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
         for name in names:

@@ -1,4 +1,4 @@
-"""Names of classes: which are allowed, which are the same, which look alike."""
+"""Names of classes: which are allowed, which are equal, which look alike."""
 
 import re
 import unicodedata
@@ -13,11 +13,11 @@ def class_name(text: str) -> str:
     """Return a class's name in Unicode's composed form (NFC), if it is allowed.
 
     Args:
-        text: as somebody wrote it, or the name of a folder.
+        text: a name that a user wrote, or the name of a folder.
 
     Raises:
-        ValueError: if it is blank, has a character that a terminal does not show (controls, line
-            breaks, bytes that are not UTF-8), or has more than 255 bytes, which no folder can have.
+        GraceError: if it is blank, has a character that a terminal does not show (controls, line
+            breaks, bytes that are not UTF-8), or has more than 255 bytes, the limit of a folder.
     """
     name = unicodedata.normalize("NFC", text)
     if not name.strip():
@@ -32,7 +32,7 @@ def class_name(text: str) -> str:
 
 
 def spelling(name: str) -> str:
-    """Return what a person takes for the same name: without case and spellings of Unicode."""
+    """Return a form that is equal for names that differ only in case or Unicode spelling."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
@@ -58,18 +58,18 @@ def similar_names(
     not: "class_12" is not a misspelt "class_13".
 
     Args:
-        names: names to look at, all different.
-        known: names that stand already; those among ``names`` too are not compared with themselves.
-        cutoff: ratio in [0, 1].
+        names: names to compare, all different.
+        known: existing names; a name in both lists is not compared with itself.
+        cutoff: ratio in [0, 1]. Higher: fewer pairs.
 
     Yields:
-        A name, and the known or earlier name that it looks like.
+        A name, and the known or earlier name that it resembles.
     """
     others = [name for name in known if name not in set(names)]
     every = [*others, *names]
     folded = [_folded(name) for name in every]
     digits = [re.findall(r"\d+", text) for text in folded]
-    # Only the second sequence is analysed, so it is the one that stays.
+    # difflib analyses only the second sequence, so the second one is kept in the inner loop.
     matcher = SequenceMatcher(autojunk=False)
     for later in range(len(others), len(every)):
         text = folded[later]
@@ -93,7 +93,7 @@ def _is_like(other: str, text: str, matcher: SequenceMatcher[str], cutoff: float
 
 
 def _folded(name: str) -> str:
-    """Return a name without what people change between spellings: case and separators."""
+    """Return a name without case and separators."""
     text = spelling(name)
     return re.sub(r"[\s_.-]", "", text) or text
 

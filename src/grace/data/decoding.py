@@ -1,4 +1,4 @@
-"""Image files → pixels: every mode, orientation and size that cameras and people produce."""
+"""Decode image files of every pixel format, orientation and size."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from grace.text.refusals import GraceError, Setting
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-"""The decoders that files of any name may reach."""
+"""The formats that may be decoded, whatever a file's name is."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -21,14 +21,14 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 @final
 @dataclass(frozen=True)
 class Kind:
-    """What an image file stores, beside its pixels."""
+    """Properties of an image file beside its pixels."""
 
     mode: str = "RGB"
     """PIL's name of the file's kind of pixels: "RGB", "L", "P", "CMYK", "I;16", …"""
     is_rotated: bool = False
-    """The camera's orientation has to be applied."""
+    """The file holds a camera orientation that must be applied."""
     is_animated: bool = False
-    """There are several frames, of which the first is used."""
+    """The file has several frames; the first is used."""
 
     @property
     def is_grey(self) -> bool:
@@ -55,7 +55,7 @@ def open_image(path: Path, channels: Literal[1, 3]) -> Image.Image:
 
 
 def open_with_kind(path: Path, channels: Literal[1, 3]) -> tuple[Image.Image, Kind]:
-    """Read an image file as ``open_image`` does, and tell what it stores."""
+    """Read an image file as ``open_image`` does; return it with the properties of the file."""
     with naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
         # A camera's MPO holds a second view or a preview, not the next moment.
@@ -67,10 +67,10 @@ def open_with_kind(path: Path, channels: Literal[1, 3]) -> tuple[Image.Image, Ki
 
 
 def upright_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an image as it is seen, from its header alone.
+    """Return width and height of an upright image, from the file's header alone.
 
     Raises:
-        ValueError: as ``open_image``, as far as the header shows it.
+        GraceError: as ``open_image``, as far as the header shows it.
     """
     with naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
@@ -81,10 +81,10 @@ def upright_size(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn whatever decoders raise for a file into one error that names it."""
+    """Turn any error of a decoder into one ``GraceError`` that names the file."""
     try:
         yield
-    except Exception as error:  # They raise whatever a stranger's bytes lead them to.
+    except Exception as error:  # Damaged bytes can make decoders raise anything.
         raise GraceError(
             _reason(path, error),
             "replace or remove it",
@@ -94,7 +94,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Say in a few words why a file cannot be read."""
+    """Return in a few words why a file cannot be read."""
     if isinstance(error, GraceError):
         return error.what
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
@@ -106,7 +106,7 @@ def _reason(path: Path, error: Exception) -> str:
     if path.stat().st_size == 0:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
-        return "it is no image, whatever its name says"
+        return "its content is not an image"
     return "it is damaged, cut off or of a kind that is not supported"
 
 
@@ -136,7 +136,7 @@ def read_pixels(
         (H, W, channels) uint8.
 
     Raises:
-        ValueError: as ``open_image``.
+        GraceError: as ``open_image``.
     """
     image = open_image(path, channels)
     if image_size is not None:
@@ -148,8 +148,13 @@ def read_pixels(
 def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
     """Resize the shorter side to ``shorter`` pixels and cut the centred square of side ``size``.
 
+    Args:
+        image: image of any size.
+        size: side of the square in pixels.
+        shorter: length of the shorter side before the cut, at least ``size``.
+
     Raises:
-        ValueError: if the resized image would be as large as a decompression bomb.
+        GraceError: if the resized image would exceed PIL's limit for decompression bombs.
     """
     width, height = image.size
     if min(width, height) != shorter:

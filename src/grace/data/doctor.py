@@ -16,7 +16,7 @@ from grace.data.looks import Look, each, look_at
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassCount:
-    """Image files of one class, in both parts unless one is named."""
+    """Number of image files of one class; in both parts if no part is named."""
 
     train: int
     """Training images that can be learned from: readable, duplicates left out."""
@@ -24,15 +24,15 @@ class ClassCount:
     """Test images, likewise."""
     unreadable: int
     duplicates: int
-    """Readable images left out, since another of the folder is the same."""
+    """Readable images that are left out because the folder has an equal one."""
     is_new: bool | None
-    """The model lacks the class; ``None`` without a model."""
+    """The learner does not know the class; ``None``: there is no learner."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What was found in the images of an update."""
+    """The result of examining the images of an update."""
 
     classes: Mapping[str, ClassCount]
     """By class name, sorted."""
@@ -41,11 +41,11 @@ class Examination:
     num_images: int
     """Image files in class folders, readable or not."""
     smallest: tuple[int, int] | None
-    """Width and height of the readable image with the fewest pixels; ``None`` without any."""
+    """Width and height of the readable image with the fewest pixels; ``None``: no image."""
     largest: tuple[int, int] | None
-    """Likewise of the one with the most; the same as ``smallest`` where all have one size."""
+    """Width and height of the readable image with the most pixels."""
     modes: Mapping[str, int]
-    """Number of readable images by PIL's name of their kind of pixels, the commonest first."""
+    """Number of readable images by PIL's name of the pixel format, the most frequent first."""
 
     @property
     def is_ready(self) -> bool:
@@ -76,24 +76,24 @@ def examine(
     channels: Literal[1, 3] = 3,
     image_size: int | None = None,
 ) -> Examination:
-    """Examine the images of an update; of each image only what was found stays in memory.
+    """Examine the images of an update; pixels are not kept in memory.
 
     Args:
-        root: folder of the images, laid out as for ``load_update``.
-        known_classes: names of the model's classes; ``None`` without a model.
-        known_images: class names of the model's own images by ``selection.pixel_keys``; taken
-            with ``image_size`` only, without which images are not brought to one size.
+        root: folder of the images, with the layout of ``load_update``.
+        known_classes: names of the learner's classes; ``None``: there is no learner.
+        known_images: class names of the learner's stored images by ``selection.pixel_keys``; needs
+            ``image_size``.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the learner's square; ``None`` without a model.
+        image_size: side in pixels of the learner's square; ``None``: there is no learner.
 
     Raises:
-        GraceError: if ``root`` is not a folder. Whatever is wrong inside it is a finding.
+        GraceError: if ``root`` is not a folder. Every other problem is a finding.
     """
     assert known_images is None or image_size is not None
     rules = Rules(image_size=image_size)
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    # Of each image its pixels are dropped at once.
+    # The pixels of each image are dropped at once.
     with each(
         lambda path: look_at(path, channels, image_size)[0], [f.path for f in files]
     ) as found:

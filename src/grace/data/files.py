@@ -1,4 +1,4 @@
-"""Images that stay in files and are decoded when they are asked for.
+"""Images that stay in files and are decoded when they are needed.
 
 Shapes: B images in a batch, C channels, H×W pixels.
 """
@@ -23,15 +23,15 @@ from grace.text.refusals import GraceError, Setting
 
 @final
 class FileImages(CroppableImages):
-    """Image files of one class of sizes, decoded by threads and never kept.
+    """Image files that threads decode on demand; pixels are not kept.
 
     Args:
         paths: N image files.
         channels: 1 or 3.
-        size: (H, W) in pixels of what ``gather`` gives; square where ``shorter`` is given.
+        size: (H, W) in pixels of the images of ``gather``; square if ``shorter`` is given.
         shorter: length in pixels to which the shorter side is resized before the centre crop;
-            ``None`` demands images that have the size already.
-        num_threads: files decoded at once.
+            ``None``: all images must have the given size.
+        num_threads: files decoded at once; ``None``: Python's default.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FileImages(CroppableImages):
             image = open_image(path, self._channels)
             box = crop_boxes(draws[place : place + 1], image.height, image.width)
             top, left, height, width = (int(value) for value in box[0])
-            # Cropped first: resize(box=…) would let pixels from outside the box in.
+            # Crop first: resize(box=…) would mix in pixels from outside the box.
             piece = image.crop((left, top, left + width, top + height))
             piece = piece.resize(self._size[::-1], Image.Resampling.BILINEAR)
             return np.array(piece, dtype=np.uint8).reshape(*self._size, self._channels)
@@ -94,7 +94,7 @@ class FileImages(CroppableImages):
 
     @override
     def digest(self) -> bytes:
-        """SHA-256 of shape and file contents, without decoding."""
+        """Return the SHA-256 of shape and file contents; nothing is decoded."""
         digest = hashlib.sha256(repr((len(self), self.shape, self._shorter)).encode())
         for path in self.paths:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -115,7 +115,7 @@ class FileImages(CroppableImages):
     def _decode(
         self, read: Callable[[Path, int], Pixels], places: Sequence[int], indices: Tensor
     ) -> Tensor:
-        """Fill a batch (B, C, H, W) with ``read(path, place in the batch)``."""
+        """Return a batch (B, C, H, W) of ``read(path, position in the batch)``."""
         paths = [self.paths[index] for index in indices.tolist()]
         batch = torch.empty((len(paths), *self._size, self._channels), dtype=torch.uint8)
         with ThreadPoolExecutor(self._num_threads) as pool:

@@ -1,6 +1,6 @@
-"""Judge a folder of images: what its use refuses, what is left out, and what to do about it.
+"""Judge a folder of images: list its problems, each with what, where and what to do.
 
-One list for everybody: the doctor prints it, and whoever loads images raises its first error.
+The doctor prints the list; code that loads images raises its first error.
 """
 
 from collections import defaultdict
@@ -22,20 +22,20 @@ Severity = Literal["error", "warning", "note"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something to know about a folder of images, and what to do about it."""
+    """One problem of a folder of images, and what to do about it."""
 
     severity: Severity
-    """Errors are refused, warnings make a poor learner, notes are what one may want to know."""
+    """Errors are refused; warnings may give poor accuracy; notes are for information."""
     what: str
     where: Sequence[str] = ()
-    """The files, folders or names concerned, each with its own details."""
+    """The files, folders or names with the problem, each with its details."""
     remedy: str
     setting: Setting | None = None
-    """A setting that would help too."""
+    """A setting that is another way out."""
 
     @property
     def text(self) -> str:
-        """What and where on one line; of many places the first five."""
+        """Problem and places on one line; at most five places."""
         if not self.where:
             return self.what
         more = f" and {len(self.where) - 5} more" if len(self.where) > 5 else ""
@@ -50,28 +50,29 @@ class Finding:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is refused and what is left out.
+    """Decides which problems are refused and which files are left out.
 
-    ``use`` is what the images are for. A *learner* takes each image once, and two classes for one
-    image contradict each other. An *experiment* measures a set as it is: copies among the training
-    images are counted only, but test images among them would falsify what is measured. In a
-    *benchmark* these are counted only too, because others measured with them.
+    ``use`` says what the images are for. A *learner* uses each image once and refuses an image with
+    two classes. An *experiment* measures a data set as it is: copies among the training images are
+    only counted, but test images among them are refused, because they would falsify the accuracy.
+    A *benchmark* only counts these too, because published results include them.
     """
 
     use: Literal["learner", "experiment", "benchmark"] = "learner"
     skip_unreadable: bool = False
     """Leave unreadable images out instead of refusing them."""
     skip_duplicates: bool = False
-    """Leave out what would be refused; of a benchmark, training images that are test images."""
+    """Leave duplicates out instead of refusing them; in a benchmark, training images that are test
+    images too."""
     image_size: int | None = None
-    """Side in pixels of the square that is cut from each image; ``None`` demands one size."""
+    """Side in pixels of the square cut from each image; ``None``: all must have one size."""
 
 
 def refuse_first(findings: Sequence[Finding], root: Path) -> None:
-    """Raise the first error of a list.
+    """Raise the first finding that is an error.
 
     Raises:
-        GraceError: if there is an error; it names ``root``.
+        GraceError: if there is an error; its place is ``root``.
     """
     for finding in findings:
         if finding.severity == "error":
@@ -79,7 +80,7 @@ def refuse_first(findings: Sequence[Finding], root: Path) -> None:
 
 
 def shown(path: Path, root: Path) -> str:
-    """Return a file's name below ``root``, quoted, on one line."""
+    """Return a file's path below ``root`` in quotes, on one line."""
     return f"'{printable(path.relative_to(root).as_posix())}'"
 
 
@@ -90,13 +91,21 @@ def some(
     remedy: str,
     setting: Setting | None = None,
 ) -> Iterator[Finding]:
-    """Yield a finding about these places, or nothing without any."""
+    """Yield one finding if there are places, else nothing.
+
+    Args:
+        severity: how serious the problem is.
+        what: the problem.
+        where: places with the problem; may be empty.
+        remedy: what to do.
+        setting: a setting that is another way out.
+    """
     if where:
         yield Finding(severity=severity, what=what, where=where, remedy=remedy, setting=setting)
 
 
 def judge_layout(tree: FolderTree, rules: Rules) -> list[Finding]:
-    """Judge what a scan found, before any image is read."""
+    """List the problems of folders and file names, before any image is read."""
     return [*_parts(tree), *_names(tree, rules), *_files(tree)]
 
 
@@ -192,7 +201,7 @@ def _files(tree: FolderTree) -> Iterator[Finding]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What was found in the images of a folder."""
+    """Problems of images, and the files that are left out because of them."""
 
     findings: Sequence[Finding]
     left_out: Collection[int]
@@ -204,13 +213,13 @@ class Judgement:
 def judge_images(
     root: Path, files: Sequence[ImageFile], looks: Sequence[Look | GraceError], rules: Rules
 ) -> Judgement:
-    """Judge image files by what looking at them gave.
+    """List the problems of image files: unreadable, duplicate, of different sizes.
 
     Args:
-        root: the folder they are in.
+        root: folder of the files.
         files: N files of both parts.
-        looks: N looks, or errors of files that cannot be read.
-        rules: what is refused and what is left out.
+        looks: for each file, its properties, or the error if it cannot be read.
+        rules: decides what is refused and what is left out.
     """
     copies = _copies(files, looks)
     duplicates = copies.left_out(rules)
@@ -238,7 +247,7 @@ def judge_images(
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Copies:
-    """Images that are the same, by their positions among the files."""
+    """Equal images, by their positions among the files."""
 
     repeated: Sequence[int]
     """Further copies of an image of the same class and part."""
@@ -247,13 +256,13 @@ class _Copies:
     tested: Sequence[tuple[int, int]]
     """Pairs (training image, test image) of one image."""
     superfluous: Collection[int]
-    """Further copies in a class, all copies of an image that two classes share, and training
-    images that are test images too, unless the test images are superfluous themselves."""
+    """Further copies in a class, all copies of an image in two classes, and training images that
+    are test images too, unless the test images are superfluous themselves."""
     leaked: Collection[int]
     """All training images that are test images too."""
 
     def left_out(self, rules: Rules) -> Collection[int]:
-        """Return what is not used; what is refused may be among it."""
+        """Return the positions that are not used, refused ones included."""
         if rules.use == "learner":
             return self.superfluous
         return self.leaked if rules.skip_duplicates else ()
@@ -317,7 +326,7 @@ def _duplicates(
         "further copies of images of the same class"
         + (", which are used once" if is_learner else ""),
         [shown(files[place].path, root) for place in copies.repeated],
-        "remove them at leisure",
+        "remove them if you like",
     )
 
 
@@ -337,7 +346,7 @@ def _sizes(
 
 
 def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -> Iterator[Finding]:
-    """Find classes of which no image can be used; a learner may do without test images."""
+    """Find classes without a usable image; a learner needs no test images."""
     used = {(f.is_test, f.class_name) for place, f in enumerate(files) if place not in left_out}
     lost = {(f.is_test, f.class_name) for f in files} - used
     for is_test, part in ((False, "training"), (True, "test")):

@@ -1,4 +1,4 @@
-"""Scan a folder of images: find its classes and image files. Nothing is decoded or judged."""
+"""Scan a folder of images for classes and image files, without decoding or judging them."""
 
 import os
 import stat
@@ -15,13 +15,13 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True, kw_only=True)
 class FoundFiles:
-    """Everything below a folder: images by their extension, and what is not looked into."""
+    """The files and folders below a folder; a file is an image by its extension."""
 
     images: Sequence[Path]
     others: Sequence[Path]
-    """Files that are no images by their extension, or no regular files (pipes, devices)."""
+    """Files with another extension, and files that are not regular (pipes, devices)."""
     links: Sequence[Path]
-    """Links to folders: not followed, for they may lead round in a circle."""
+    """Links to folders; they are not followed, because they may form a circle."""
     closed: Sequence[Path]
     """Folders that cannot be listed."""
 
@@ -29,13 +29,13 @@ class FoundFiles:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassFolder:
-    """A class's folder in one of the two parts."""
+    """The folder of a class in the training or the test part."""
 
     path: Path
     name: str
-    """The class's name in Unicode's composed form; where it is refused, as it is, escaped."""
+    """The class's name in Unicode's composed form; a refused name is only escaped."""
     refusal: GraceError | None
-    """Why the name is refused."""
+    """Why the name is refused; ``None``: it is allowed."""
     is_test: bool
     found: FoundFiles
 
@@ -43,7 +43,7 @@ class ClassFolder:
 @final
 @dataclass(frozen=True, order=True)
 class ImageFile:
-    """An image file of a class, readable or not; sorted by class name and then by path."""
+    """An image file of a class, readable or not; sorts by class name, then by path."""
 
     class_name: str
     path: Path
@@ -53,13 +53,13 @@ class ImageFile:
 @final
 @dataclass(frozen=True, kw_only=True)
 class FolderTree:
-    """The classes of a folder of images and their files, in one part or two."""
+    """The result of a scan: classes and files, in one part (training) or two (and test)."""
 
     root: Path
     train: Path
     """The folder of the training classes: ``root`` itself, or ``root/train``."""
     test: Path | None
-    """The folder of the test classes."""
+    """The folder of the test classes; ``None``: there is one part."""
     folders: Sequence[ClassFolder]
     """Training classes and then test classes, each sorted by name."""
     loose: Sequence[Path]
@@ -67,7 +67,7 @@ class FolderTree:
     unused: Sequence[Path]
     """Folders beside ``train`` and ``test``."""
     unclear: Sequence[Path]
-    """Folders that could be a class or a part."""
+    """Folders that could be either a class or a part."""
     closed: Sequence[Path]
     """Parts that cannot be listed."""
 
@@ -77,7 +77,7 @@ class FolderTree:
         return sorted({folder.name for folder in self.folders if not folder.is_test})
 
     def files(self, is_test: bool) -> list[ImageFile]:
-        """Return the image files of one part by class, and of a class as ``files_below`` does."""
+        """Return the image files of one part, class by class."""
         return [
             ImageFile(folder.name, path, is_test)
             for folder in self.folders
@@ -87,12 +87,12 @@ class FolderTree:
 
 
 def scan(root: Path) -> FolderTree:
-    """Find classes and images below ``root``, whatever is wrong with them.
+    """Find classes and images below ``root``, also those with problems.
 
-    ``root/<class>/…`` is one part, for training; ``root/train/<class>/…`` beside
-    ``root/test/<class>/…`` (or ``val``, ``validation``) are two. Images may lie in subfolders of a
-    class; a class folder may be a link, links to folders below it are not followed. Hidden files
-    are not looked at.
+    ``root/<class>/…`` is one part, for training. ``root/train/<class>/…`` with
+    ``root/test/<class>/…`` (or ``val``, ``validation``) are two parts. Images may lie in subfolders
+    of a class. A class folder may be a link; links to folders below it are not followed. Hidden
+    files are ignored.
 
     Raises:
         GraceError: if ``root`` is not a folder.
@@ -125,10 +125,10 @@ def scan(root: Path) -> FolderTree:
 
 
 def files_below(folder: Path) -> FoundFiles:
-    """Find the files below a folder, hidden ones left out, each folder's own in order of name.
+    """Find the files below a folder except hidden ones; within a folder, sorted by name.
 
-    A link to a file counts as the file. The folder itself may be a link; links to folders below
-    it are not followed.
+    A link to a file counts as a file. The folder itself may be a link; links to folders below it
+    are not followed.
     """
     images: list[Path] = []
     others: list[Path] = []
@@ -146,17 +146,17 @@ def files_below(folder: Path) -> FoundFiles:
 
 
 def split_folders(root: Path) -> tuple[Path, Path | None]:
-    """Return the folders of the training and of the test classes."""
+    """Return the folders of the training and the test classes; ``None``: no test part."""
     train = root / "train"
     tests = [root / name for name in ("test", "val", "validation") if _is_folder(root / name)]
-    # A folder named "train" that holds images directly is a class: trains, perhaps.
+    # A folder "train" with images directly in it is a class (pictures of trains).
     if not _is_folder(train) or _loose(train):
         return root, None
     return train, tests[0] if tests else None
 
 
 def _unclear(root: Path) -> list[Path]:
-    """Find class folders that look like parts: images of many classes would become one class."""
+    """Find class folders that look like parts; as a class, they would mix many classes."""
     return [
         path
         for path in _listed(root, [])
@@ -183,7 +183,7 @@ def _loose(part: Path) -> list[Path]:
 
 
 def _listed(folder: Path, closed: list[Path]) -> list[Path]:
-    """Return what lies in a folder, sorted; one that cannot be listed is added to ``closed``."""
+    """Return the entries of a folder, sorted; a folder that cannot be listed joins ``closed``."""
     try:
         return sorted(path for path in folder.iterdir() if not _is_hidden(path.name))
     except OSError:
@@ -192,7 +192,7 @@ def _listed(folder: Path, closed: list[Path]) -> list[Path]:
 
 
 def _is_image(path: Path) -> bool:
-    """Tell images from other files by their extension."""
+    """Return True if a file has the extension of an image."""
     return path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
@@ -209,13 +209,13 @@ def _is_link(path: Path) -> bool:
 
 
 def _is_special(path: Path) -> bool:
-    """Tell pipes and devices, which would be waited for, from files and from broken links."""
+    """Return True for pipes and devices, which would block a reader."""
     mode = _mode(path)
     return mode != 0 and not stat.S_ISREG(mode)
 
 
 def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
-    """Return what kind of file it is, or 0 if it may not be looked at or its path is too long."""
+    """Return the mode of a file; 0 if it cannot be read, such as for a path that is too long."""
     try:
         return path.stat(follow_symlinks=follow_symlinks).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Folders of images as sources of experiments: anyone's own, and ImageNet-100."""
+"""Folders of images as data sets of experiments: the user's own folder, and ImageNet-100."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from grace.text.refusals import GraceError
 
 
 def load_folder(settings: DataSettings) -> Dataset:
-    """Load a person's own folder of images; see ``folder_tree.scan`` for its layouts.
+    """Load the user's own folder of images; see ``folder_tree.scan`` for its layouts.
 
     Raises:
         GraceError: for the first thing that is wrong with the folder or a file.
@@ -59,15 +59,15 @@ def imagenet100_classes(
     """Choose the 100 classes of ImageNet-100.
 
     ``icarl``: those whose sorted position is among the first 100 entries of
-    ``RandomState(1993).permutation(1000)``; ``sorted``: the first 100. Both are given sorted: the
-    order in which classes arrive is the scenario's. A folder of exactly 100 classes is taken whole.
+    ``RandomState(1993).permutation(1000)``; ``sorted``: the first 100. The result is sorted,
+    because the scenario decides the order of classes. A folder of 100 classes is used whole.
 
     Args:
         synsets: names of all class folders, sorted; 1000 or 100.
-        class_list: which of the two lists in circulation.
+        class_list: which of the two lists in use.
 
     Raises:
-        ValueError: for any other number of folders.
+        GraceError: for any other number of folders.
 
     Reference:
         docs/protocols.md#imagenet-100.
@@ -87,7 +87,7 @@ def imagenet100_classes(
 def _root(settings: DataSettings) -> Path:
     if settings.root is None:
         raise GraceError(
-            f"data.root is not set: the source '{settings.source}' needs the folder of its images"
+            f"the source '{settings.source}' needs the folder of its images", "set data.root"
         )
     return Path(settings.root).expanduser()
 
@@ -140,7 +140,7 @@ def _labelled(part: Part, names: Sequence[str]) -> LabelledImages:
 def _split(
     tree: FolderTree, settings: DataSettings, names: Sequence[str]
 ) -> list[Sequence[ImageFile]]:
-    """Choose training and test files: classes, the share that is tested, limits."""
+    """Choose training and test files by classes, held-out share and limits per class."""
     wanted = set(names)
     train, test = (
         [file for file in tree.files(is_test) if file.class_name in wanted]
@@ -162,7 +162,7 @@ def _split(
 def _streams(
     settings: DataSettings, channels: int, files: Sequence[ImageFile], limit: int = 4 * 1024**3
 ) -> bool:
-    """Decide if images stay in files: asked for, or more than ``limit`` bytes of pixels."""
+    """Return True if images stay in files: by the setting, or above ``limit`` bytes of pixels."""
     if settings.streaming != "auto":
         return settings.streaming
     side = settings.image_size
@@ -171,7 +171,7 @@ def _streams(
 
 
 def _area_of_first(files: Sequence[ImageFile]) -> int:
-    """Pixels of the first readable image; unreadable ones are refused where they are read."""
+    """Return the number of pixels of the first readable image; 0 if there is none."""
     for file in files:
         with suppress(GraceError):
             return math.prod(upright_size(file.path))

@@ -1,4 +1,4 @@
-"""Image files as people name them: files, and folders to search. Torch-free."""
+"""Find the image files that a user names: files, and folders to search. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True)
 class GivenFiles:
-    """Image files in the order they were named, a folder's own sorted; and what was left out."""
+    """Image files in the order given, those of a folder sorted; and notes on what was left out."""
 
     paths: Sequence[Path]
     notes: Sequence[str]
@@ -21,10 +21,10 @@ class GivenFiles:
 def given_files(names: Sequence[Path]) -> GivenFiles:
     """Find the image files that are named or lie below a named folder.
 
-    A file that is named may be called anything; in a folder the extension tells images.
+    A named file may have any extension; in a folder, images are found by their extension.
 
     Raises:
-        ValueError: if a name is neither a file nor a folder, or a folder holds no images.
+        GraceError: if a name is neither a file nor a folder, or a folder holds no images.
     """
     paths: list[Path] = []
     notes: list[str] = []

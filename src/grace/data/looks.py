@@ -1,4 +1,4 @@
-"""Look at image files: what each is, or why it cannot be used.
+"""Read the properties of image files: size, content key and kind, or why one is unreadable.
 
 Shapes: C channels, H×W pixels.
 """
@@ -24,15 +24,15 @@ Found = TypeVar("Found")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a readable image file is."""
+    """The properties of a readable image file."""
 
     size: tuple[int, int]
-    """Width and height in pixels as it is seen, the camera's orientation applied."""
+    """Width and height in pixels after the camera's orientation is applied."""
     key: Hashable
-    """Equal for equal images. Of decoded images ``selection.pixel_keys``, and their size too where
-    they are not brought to one."""
+    """Equal for equal images: the key of ``selection.pixel_keys`` for a decoded image, with the
+    original size if the image is not resized."""
     kind: Kind | None = None
-    """``None`` of images that were not opened."""
+    """``None``: the image was not opened."""
 
 
 def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tuple[Look, Pixels]:
@@ -44,7 +44,7 @@ def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tupl
         image_size: side in pixels of the centred square to cut; ``None`` keeps the image's size.
 
     Returns:
-        What it is, and its pixels, uint8 (C, H, W).
+        Its properties, and its pixels, uint8 (C, H, W).
 
     Raises:
         GraceError: if it cannot be read.
@@ -64,12 +64,12 @@ def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tupl
 def each(
     read: Callable[[Path], Found], paths: Sequence[Path], num_threads: int = 4
 ) -> Iterator[Iterator[Found | GraceError]]:
-    """Read files in threads, and give what was read, or why that failed, in their order.
+    """Read files in threads; yield an iterator of results or errors, in the order of the files.
 
     Args:
         read: called with each path; may raise ``GraceError``.
         paths: files.
-        num_threads: files read at once, which bounds the memory that decoders take.
+        num_threads: files read at once. Higher: faster, and more memory for decoders.
     """
 
     def outcome(path: Path) -> Found | GraceError:
@@ -78,17 +78,17 @@ def each(
         except GraceError as error:
             return error
 
-    # Decoders warn of what they can cope with. Filters belong to the process: set once.
+    # Decoders warn about harmless defects. Warning filters belong to the process: set them once.
     with warnings.catch_warnings(), ThreadPoolExecutor(num_threads) as pool:
         warnings.simplefilter("ignore")
         yield pool.map(outcome, paths)
 
 
 def file_keys(paths: Sequence[Path]) -> list[Hashable]:
-    """Return keys that are equal for files of equal content, reading as little as possible.
+    """Return a key for each file, equal for equal content; read as little as possible.
 
-    Keys of different calls cannot be compared. All files are compared by length, those of one
-    length by their last 4 KiB, and those that are still alike by SHA-256 of the whole file.
+    Keys of different calls cannot be compared. Files are compared by length, then by their last
+    4 KiB, and then by the SHA-256 of the whole file.
     """
     keys: list[Hashable] = [path.stat().st_size for path in paths]
     for content in (_ending, _digest):

@@ -1,4 +1,4 @@
-"""Read the images of a folder: decode or stream them, judge them, leave out what is not used.
+"""Read the images of a folder: decode or stream them, judge them, leave out unusable ones.
 
 Shapes: N images, C channels, H×W pixels.
 """
@@ -24,7 +24,7 @@ Looks = Sequence[Look | GraceError]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The training or test images of a folder that are used, and their files, in one order."""
+    """The used training or test images of a folder, and their files in the same order."""
 
     images: Images
     files: Sequence[ImageFile]
@@ -52,17 +52,17 @@ def read_parts(
     """Read images and judge them.
 
     Args:
-        root: the folder they are in.
+        root: folder of the images.
         parts: files of each part; there may be no test part.
         channels: 1 for grey, 3 for colour.
-        rules: what is refused and what is left out.
-        streams: leave images in their files and decode them when they are asked for. Duplicates
-            are then equal files, and unreadable images are only looked for to be left out.
-        shorter: of streamed images, the length in pixels to which the shorter side is resized
+        rules: decides what is refused and what is left out.
+        streams: leave images in their files and decode them when they are needed. Duplicates are
+            then equal files, and unreadable images are searched only if they are to be left out.
+        shorter: for streamed images, the length in pixels to which the shorter side is resized
             before the centre is cut; ``None``: the image size.
 
     Returns:
-        The images used in each part, and what was found that is no error.
+        The used images of each part, and the findings that are not errors.
 
     Raises:
         GraceError: the first error found.
@@ -96,12 +96,12 @@ def decode_all(
     Args:
         paths: N files.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the centred square to cut; ``None`` keeps the first one's
-            size, and no pixels of images that have another.
+        image_size: side in pixels of the centred square to cut; ``None``: keep the images of the
+            first one's size, and leave out the pixels of others.
 
     Returns:
-        The images that were read, in order, and for every file what it is or why it cannot be
-        read.
+        The images that were read, in order; and for each file its properties, or the error if it
+        cannot be read.
     """
     looks: list[Look | GraceError] = []
     pixels = torch.empty((0, channels, 1, 1), dtype=torch.uint8)
@@ -124,7 +124,7 @@ def decode_all(
 def _streamed(
     parts: Sequence[Sequence[Path]], channels: Literal[1, 3], rules: Rules, shorter: int | None
 ) -> Iterator[tuple[FileImages, Looks]]:
-    """Leave images in their files; look at no more of these than the rules demand."""
+    """Yield images that stay in their files; read only as much as the rules need."""
     side = rules.image_size
 
     def size(path: Path) -> tuple[int, int]:

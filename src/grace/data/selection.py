@@ -21,7 +21,7 @@ def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[i
         settings: ``classes`` keeps these names; ``max_classes`` then keeps the first N.
 
     Raises:
-        ValueError: for an unknown or repeated name, or more classes than there are.
+        GraceError: for an unknown or repeated name, or more classes than there are.
     """
     chosen = list(range(len(class_names)))
     if settings.classes is not None:
@@ -62,22 +62,22 @@ def first_of_each(labels: Sequence[Hashable], limit: int | None) -> list[int]:
 def held_out(
     labels: Sequence[int], class_names: Sequence[str], fraction: float, seed: int
 ) -> tuple[list[int], list[int]]:
-    """Split images into training and test, stratified by class.
+    """Split images into training and test images, stratified by class.
 
-    Of a class with n images, ``round(n · fraction)`` are tested, at least one and not all. Each
-    class is drawn by its own generator, so that adding a class moves no image of another.
+    A class with n images has ``round(n · fraction)`` test images, at least one and not all. Each
+    class has its own random generator, so that adding a class changes no other class.
 
     Args:
         labels: label of each image.
         class_names: names by label.
-        fraction: share that is tested, in (0, 1).
+        fraction: share of test images, in (0, 1). Higher: fewer training images.
         seed: seed of the split.
 
     Returns:
-        Positions for training and for testing, ascending.
+        Positions of training and of test images, ascending.
 
     Raises:
-        ValueError: if a class has only one image.
+        GraceError: if a class has only one image.
     """
     places: dict[int, list[int]] = defaultdict(list)
     for position, label in enumerate(labels):
@@ -87,7 +87,7 @@ def held_out(
         name = class_names[label]
         if len(own) < 2:
             raise GraceError(
-                f"class '{name}' has one image, none can be held out for testing",
+                f"class '{name}' has only one image, so that none can be held out for testing",
                 "add images or give a test folder",
             )
         count = min(max(round(len(own) * fraction), 1), len(own) - 1)

@@ -1,4 +1,4 @@
-"""Load a data set by its name. No torch is imported before a data set is loaded."""
+"""Load a data set by its name. torch is imported only when a data set is loaded."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +19,7 @@ def load_dataset(settings: DataSettings) -> "Dataset":
         Training and test images with labels, class names and normalisation constants.
 
     Raises:
-        GraceError: for an unknown source (the nearest known one is named), and for whatever is
-            wrong with its files; nothing is changed on disk then.
+        GraceError: for an unknown source (the message names the nearest known one), or a problem
+            with its files; then nothing is changed on disk.
     """
     return cast("Dataset", resolve("dataset", settings.source)(settings))

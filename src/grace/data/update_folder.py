@@ -1,4 +1,4 @@
-"""The images of one update: a folder of class folders, or train/ beside test/."""
+"""Load the images of one update: a folder of class folders, or ``train/`` and ``test/``."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True, kw_only=True)
 class UpdateFolder:
-    """Images of one update, sorted by class name and then by file; there may be no test images."""
+    """Images of one update, sorted by class name, then by file; test images are optional."""
 
     images: TensorImages
     labels: Sequence[str]
@@ -28,7 +28,7 @@ class UpdateFolder:
     test_labels: Sequence[str]
     test_paths: Sequence[Path]
     notes: Sequence[str]
-    """What was left out."""
+    """Findings that are not errors, such as images that were left out."""
     digest: str
     """SHA-256 (hexadecimal) of names, labels and pixels: equal for equal images."""
 
@@ -44,19 +44,19 @@ def load_update(
 ) -> UpdateFolder:
     """Load the images of one update.
 
-    ``root`` is laid out as ``folder_tree.scan`` describes; there may be test images of all classes
-    or of some. One class is enough. An image that a class has twice is used once.
+    ``root`` has a layout of ``folder_tree.scan``; there may be test images of all classes, of some
+    or of none. One class is enough. An image that is twice in a class is used once.
 
     Args:
         root: folder of the new images.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the centred square that is cut from each image; ``None``
-            demands that all have one size and keeps it.
-        skip_unreadable: leave unreadable images out instead of refusing.
-        skip_duplicates: leave out images that two classes share, and training images that are test
-            images too, instead of refusing.
-        max_images_per_class: files taken of each class in either part, the first by name, at
-            least 1; ``None`` takes all.
+        image_size: side in pixels of the centred square cut from each image; ``None``: all images
+            must have one size, which is kept.
+        skip_unreadable: leave unreadable images out instead of refusing them.
+        skip_duplicates: leave out images that are in two classes, and training images that are test
+            images too, instead of refusing them.
+        max_images_per_class: largest number of files of a class in each part, the first by name,
+            at least 1; ``None``: all.
 
     Raises:
         GraceError: for the first thing that is wrong with the folder, a class name or an image.

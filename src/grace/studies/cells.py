@@ -1,4 +1,4 @@
-"""The cells of a comparison: one run for every method and seed. Torch-free."""
+"""The cells of a comparison: one run per method and seed. Imports no torch."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What its files are called: "grace-s1"."""
+        """Base name of the run's files: "grace-s1"."""
         return f"{self.method}-s{self.seed}"
 
 
@@ -37,18 +37,18 @@ def cells_of(
 
     Args:
         experiment: a packaged experiment, or the path of a YAML file; each method takes its preset
-            there.
-        overrides: ``key.path=value`` texts that hold for every run; a method's own settings are
-            those of its preset, ``methods.der.grow.epochs=10``.
-        methods: names; none takes all.
-        seeds: each sets all four seeds of a run.
+            from it.
+        overrides: ``key.path=value`` texts for every run; ``methods.der.grow.epochs=10`` changes
+            the preset of one method.
+        methods: names of the methods; empty: all.
+        seeds: one run per seed and method; a seed sets all four seeds of a run.
 
     Raises:
-        ValueError: for unknown or repeated methods or seeds, an override that belongs to no
-            comparison, or settings that are wrong.
+        GraceError: for unknown or repeated methods or seeds, an override of ``method`` or ``seed``,
+            or settings that are wrong.
 
     Warns:
-        ConfigWarning: a setting has no effect in any run.
+        ConfigWarning: if a setting has no effect in any run.
     """
     chosen = list(methods) or list(METHODS)
     for name in chosen:
@@ -61,7 +61,7 @@ def cells_of(
                 f"no method '{name}'{did_you_mean(name, METHODS)} (known: {', '.join(METHODS)})"
             )
     if not seeds:
-        raise GraceError("a comparison needs a seed at least")
+        raise GraceError("a comparison needs at least one seed", "give seeds such as 1,2,3")
     for what, given in {"method": chosen, "seed": [str(seed) for seed in seeds]}.items():
         twice = next((text for text in given if given.count(text) > 1), None)
         if twice is not None:
@@ -72,8 +72,8 @@ def cells_of(
     found = [
         _loaded(experiment, [*overrides, f"method={name}", f"seed={seed}"]) for name, seed in pairs
     ]
-    # For some methods much has no effect; what has none for any is told, once.
-    idle = set.intersection(*(set(told) for _, told in found))
+    # A setting may have no effect for some methods; warn once, if it has none for all of them.
+    idle = set.intersection(*(set(lines) for _, lines in found))
     for line in (line for line in found[0][1] if line in idle):
         warnings.warn(line, ConfigWarning, stacklevel=2)
     return [Cell(*pair, settings) for pair, (settings, _) in zip(pairs, found, strict=True)]
@@ -82,16 +82,22 @@ def cells_of(
 def settings_of(
     experiment: str, overrides: Sequence[str], method: str, seed: int = 1
 ) -> ExperimentSettings:
-    """Resolve the run of one method alone; what has no effect in it is not told.
+    """Resolve the run of one method, without warnings about settings that have no effect.
+
+    Args:
+        experiment: a packaged experiment, or the path of a YAML file.
+        overrides: ``key.path=value`` texts.
+        method: name of the method.
+        seed: sets all four seeds.
 
     Raises:
-        ValueError: for an unknown method, or settings that are wrong.
+        GraceError: for an unknown method, or settings that are wrong.
     """
     return _loaded(experiment, [*overrides, f"method={method}", f"seed={seed}"])[0]
 
 
 def _loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettings, list[str]]:
-    """Resolve one run, and say what has no effect in it."""
+    """Resolve one run; return its settings and the warnings about settings without effect."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
         settings = load_experiment(experiment, overrides)
@@ -99,7 +105,7 @@ def _loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettin
 
 
 def _refuse_single(override: str) -> None:
-    """Refuse what would set every run's method or seed alike."""
+    """Refuse an override that gives every run the same method or seed."""
     key = override.partition("=")[0].strip()
     if key == "method":
         raise GraceError(f"'{override}': a comparison takes its methods by --methods")

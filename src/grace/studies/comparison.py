@@ -2,10 +2,10 @@
 
 Layout::
 
-    cells/<method>-s<seed>.yaml    settings of each run, which 'grace run' takes as they are
-    runs/<method>-s<seed>/         its record
-    logs/<method>-s<seed>.txt      what it printed
-    first-tasks/<fingerprint>/     networks of first tasks, shared by all runs that train them alike
+    cells/<method>-s<seed>.yaml    settings of each run, a file for 'grace run'
+    runs/<method>-s<seed>/         record of each run
+    logs/<method>-s<seed>.txt      output of each run
+    first-tasks/<fingerprint>/     networks of first tasks, shared by the runs that begin alike
     table.md, table.csv, table.tex, summary.md, report.html
 """
 
@@ -28,22 +28,22 @@ from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
 from grace.text.refusals import GraceError
 
-_OWN = {
+_FILES = {
     "cells", "runs", "logs", "first-tasks", "lock",
     "table.md", "table.csv", "table.tex", "summary.md", "report.html",
 }  # fmt: skip
-"""Names of all that a comparison writes."""
+"""Names of all files and folders that a comparison writes."""
 
 
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison.
+    """The result of a comparison.
 
     Args:
-        records: of all runs of the directory that finished.
-        failures: by the names of the cells that did not, why.
-        files: what was written about all of them; none if no run finished.
+        records: records of all finished runs of the directory.
+        failures: reasons of the failed runs, by the name of the cell.
+        files: tables, summary and report; empty if no run finished.
     """
 
     records: tuple[RunRecord, ...]
@@ -61,28 +61,29 @@ def compare(
     command: str = "",
     settings_of: Callable[[str], ExperimentSettings] | None = None,
 ) -> Comparison:
-    """Carry out the cells that are not finished yet; write tables and a report about the directory.
+    """Run the cells that are not finished; write tables and a report over the whole directory.
 
-    What has finished is written about even if this is interrupted.
+    The tables and the report are also written after an interruption.
 
     Args:
         cells: at least one.
-        directory: made if need be; an earlier comparison there goes on. It may have other methods
-            and seeds, but the same protocol.
-        watcher: told what happens.
-        at_once: runs at a time; none takes what cores and memory allow.
-        shares_first_task: whether methods that train their first task alike train it once.
-        command: that the summary shall name.
-        settings_of: what a method's cell would have here. Runs of methods that no cell names may
-            stand in the directory if that has their protocol: a preset may bring a backbone.
+        directory: created if it does not exist; an earlier comparison in it is continued. That may
+            have other methods and seeds, but must have the same protocol.
+        watcher: receives the events of the runs.
+        at_once: runs at a time; ``None``: as many as cores and memory allow.
+        shares_first_task: methods with the same first task train it once.
+        command: command line to name in the summary.
+        settings_of: returns the settings that a method would have in this comparison. A run of a
+            method that has no cell may stand in the directory if its protocol is that of these
+            settings: a preset may bring another backbone.
 
     Returns:
-        The finished records, the failures, and the files that tell of them.
+        The finished records, the failures, and the files that describe them.
 
     Raises:
-        ValueError: for data or settings that no run could use, or a directory that holds another
+        GraceError: for data or settings that no run can use, or a directory that holds another
             comparison.
-        BusyError: if another process carries it out.
+        BusyError: if another process works on the comparison.
     """
     _refuse_occupied(directory)
     from grace.experiment import identify
@@ -92,7 +93,7 @@ def compare(
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
         for folder in ("cells", "runs", "logs"):
             (directory / folder).mkdir(exist_ok=True)
-        _refuse_others(directory, {told["protocol"] for told in identities}, settings_of)
+        _refuse_others(directory, {identity["protocol"] for identity in identities}, settings_of)
         device = _device(cells[0].settings)
         jobs_here = at_once or jobs_at_once(cells[0].settings, device)
         environment = run_environment(jobs_here)
@@ -113,7 +114,7 @@ def compare(
             place = _place(directory, cell)
             if all(record.directory != place for record in records):
                 why = unreadable.get(place, GraceError("its record is not complete"))
-                failures = {cell.name: str(_to_do_anew(place, why)), **failures}
+                failures = {cell.name: str(_with_remedy(place, why)), **failures}
     return Comparison(records, failures, files)
 
 
@@ -129,23 +130,24 @@ def compare_methods(
 ) -> Comparison:
     """Run one experiment with several methods and seeds; write tables and a report.
 
-    Interrupted at any moment, the same call goes on where it stopped.
+    After an interruption at any moment, the same call continues where it stopped.
 
     Args:
         experiment: a packaged experiment, or the path of a YAML file.
-        overrides: ``key.path=value`` texts for every run; a method's own settings are those of its
-            preset, ``methods.der.grow.epochs=10``.
-        methods: their names; empty: all.
-        seeds: each sets all four seeds of a run.
-        directory: where everything is written; ``None``: ``comparisons/<experiment>``.
-        watcher: receives what happens to the runs.
-        at_once: runs at a time; ``None``: what cores and memory allow.
+        overrides: ``key.path=value`` texts for every run; ``methods.der.grow.epochs=10`` changes
+            the preset of one method.
+        methods: names of the methods; empty: all.
+        seeds: one run per seed and method; a seed sets all four seeds of a run.
+        directory: directory of the results; ``None``: ``comparisons/<experiment>``.
+        watcher: receives the events of the runs.
+        at_once: runs at a time; ``None``: as many as cores and memory allow.
 
     Returns:
-        The finished records, the failures, and the files that tell of them.
+        The finished records, the failures, and the files that describe them.
 
     Raises:
-        GraceError: for data or settings that no run could use, or a directory that is taken.
+        GraceError: for data or settings that no run can use, or a directory that holds something
+            else.
     """
     cells = cells_of(experiment, overrides, methods, seeds)
     return compare(
@@ -162,20 +164,20 @@ def _place(directory: Path, cell: Cell) -> Path:
 
 
 def _refuse_occupied(directory: Path) -> None:
-    """Refuse a directory of something else: nothing in it shall be written over."""
+    """Refuse a directory that holds something else, so that nothing in it is overwritten."""
     if not directory.exists():
         return
     names = {path.name for path in directory.iterdir()} if directory.is_dir() else {"no directory"}
     begun = names <= {"lock"}
     known = "lock" in names and (directory / "runs").is_dir()
-    if not (begun or known or (names <= _OWN and _holds_runs(directory / "runs"))):
+    if not (begun or known or (names <= _FILES and _holds_runs(directory / "runs"))):
         raise GraceError(
-            f"{directory} holds something else than a comparison", "choose another --out"
+            f"{directory} holds files that are not of a comparison", "choose another --out"
         )
 
 
 def _holds_runs(folder: Path) -> bool:
-    """Tell whether a folder holds records of runs and nothing else, as a published archive does."""
+    """Return True if a folder holds only records of runs, as a published archive does."""
     entries = list(folder.iterdir()) if folder.is_dir() else []
     return bool(entries) and all((entry / "run.json").is_file() for entry in entries)
 
@@ -185,20 +187,20 @@ def _refuse_others(
     protocols: Collection[str],
     settings_of: Callable[[str], ExperimentSettings] | None,
 ) -> None:
-    """Refuse to stand beside runs that may not stand in one table with these."""
+    """Refuse the directory if it has runs of another protocol."""
     from grace.experiment import identify
 
     found = {place: _read(place) for place in _begun(directory)}
     others = {
         p: r for p, r in found.items() if r.info.fingerprints.get("protocol") not in protocols
     }
-    own: dict[str, str] = {}
+    allowed: dict[str, str] = {}
     if others and settings_of is not None:
         methods = sorted({record.method for record in others.values()})
-        told = identify([settings_of(method) for method in methods])
-        own = {name: identity["protocol"] for name, identity in zip(methods, told, strict=True)}
+        found_here = identify([settings_of(method) for method in methods])
+        allowed = {m: identity["protocol"] for m, identity in zip(methods, found_here, strict=True)}
     for place, record in others.items():
-        if record.info.fingerprints.get("protocol") != own.get(record.method):
+        if record.info.fingerprints.get("protocol") != allowed.get(record.method):
             raise GraceError(
                 f"{place} holds a run with other data, backbone or memory",
                 "choose another --out for this comparison",
@@ -221,12 +223,12 @@ def _read(place: Path) -> RunRecord:
     try:
         return read_record(place)
     except GraceError as error:
-        raise _to_do_anew(place, error) from error
+        raise _with_remedy(place, error) from error
 
 
-def _to_do_anew(place: Path, error: GraceError) -> GraceError:
-    """Say of a run what is wrong with its record, and how it is carried out again."""
-    return GraceError(error.what, f"remove {place} to do it anew", where=error.where)
+def _with_remedy(place: Path, error: GraceError) -> GraceError:
+    """Return the error of a record with the remedy to run it again."""
+    return GraceError(error.what, f"remove {place} to run it again", where=error.where)
 
 
 def _begun(directory: Path) -> list[Path]:
@@ -234,7 +236,7 @@ def _begun(directory: Path) -> list[Path]:
 
 
 def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, GraceError]]:
-    """Read all finished runs of the directory, and say which cannot be read and why."""
+    """Read all finished runs of the directory; return them and the errors of unreadable ones."""
     records: list[RunRecord] = []
     unreadable: dict[Path, GraceError] = {}
     for place in _begun(directory):

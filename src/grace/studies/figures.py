@@ -20,7 +20,7 @@ Figure = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Style:
-    """How one group is drawn everywhere: colour and dash by method, other dashes by variant."""
+    """Line style of a group in all figures: colour and dash by method, other dashes by variant."""
 
     key: str
     colour: str
@@ -28,11 +28,10 @@ class Style:
 
 
 def styles(groups: Sequence[Group]) -> list[Style]:
-    """Give each group a style; a registered method's is its own, whatever else is drawn.
+    """Return a style for each group; a registered method has the same style in all figures.
 
-    Further variants of a method have its colour and the dashes after its own. Methods that are not
-    registered here have the styles that follow those of the registered ones, in order of
-    appearance.
+    Further variants of a method have its colour and other dashes. Methods that are not registered
+    get the styles after those of the registered ones, in order of appearance.
     """
     dashes = ["solid", "dash", "dot", "dashdot", "longdash"]
     places = {method: place for place, method in enumerate(METHODS)}
@@ -93,13 +92,13 @@ def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
 
 
 def task_aware_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure | None:
-    """Draw the task-aware accuracy over tasks as :func:`accuracy_figure` does; none if unknown."""
+    """Draw the task-aware accuracy as :func:`accuracy_figure` does; ``None`` if it is unknown."""
 
-    def told(task: TaskRecord) -> float | None:
+    def task_aware(task: TaskRecord) -> float | None:
         found = task.accuracy.task_aware if task.accuracy else None
         return found.all if found else None
 
-    traces = _curves(groups, looks, told)
+    traces = _curves(groups, looks, task_aware)
     if not any(trace["y"] for trace in traces):
         return None
     return _figure(traces, groups, "task-aware accuracy (%)", {"range": [0, 102]})
@@ -114,7 +113,7 @@ def parameters_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure
 def expansion_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
     """Draw the number of backbones over tasks, with the verdict at each task.
 
-    Whole numbers coincide, so the lines are set apart by a little; hovering tells the number. Runs
+    Whole numbers coincide, so the lines are set apart by a little; hovering shows the number. Runs
     that decide nothing are one line per group.
     """
     drawn = [
@@ -155,7 +154,16 @@ def saturation_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure
 
 
 def run_saturation_figure(group: Group, record: RunRecord, look: Style) -> Figure | None:
-    """Draw one run's saturation against its threshold, with its verdicts."""
+    """Draw one run's saturation, threshold and verdicts over tasks.
+
+    Args:
+        group: group of the run, which decides the axis.
+        record: record of the run.
+        look: line style of the group.
+
+    Returns:
+        The figure; ``None`` if the run has no saturation.
+    """
     traces = _assessment(record, look, "saturation")
     if not any(trace["y"] for trace in traces):
         return None
@@ -184,7 +192,7 @@ def matrix_figure(record: RunRecord) -> Figure:
 
 
 def task_aware_matrix_figure(record: RunRecord) -> Figure | None:
-    """Draw the task-aware R[t, i] as :func:`matrix_figure` does; none if nothing is known."""
+    """Draw the task-aware R[t, i] as :func:`matrix_figure` does; ``None`` if it is unknown."""
     matrix = record.task_aware_matrix
     known = any(value is not None for row in matrix for value in row)
     return _matrix(matrix) if known else None
@@ -203,7 +211,7 @@ def _matrix(matrix: Sequence[Sequence[float | None]]) -> Figure:
 
 
 def confusion_figure(record: RunRecord) -> Figure | None:
-    """Draw the share (%) of each true class's test images that is called each class, by name."""
+    """Draw the confusion matrix: share (%) of a true class's test images per predicted class."""
     task = next((task for task in reversed(record.tasks) if task.confusion), None)
     if task is None or task.confusion is None:
         return None
@@ -232,7 +240,7 @@ def confusion_figure(record: RunRecord) -> Figure | None:
 
 
 def plot_text(text: str) -> str:
-    """Escape a name for plotly, which reads a little HTML in every text."""
+    """Escape a name for plotly, which interprets some HTML tags in every text."""
     return html.escape(text, quote=False)
 
 
@@ -403,5 +411,5 @@ def _most(groups: Sequence[Group], value: Callable[[TaskRecord], int]) -> int:
 
 
 def _step(count: int) -> int:
-    """Choose a whole tick distance that leaves at most about ten ticks."""
+    """Return a whole distance of ticks that gives about ten ticks at most."""
     return next(step for step in (1, 2, 5, 10, 20, 50, count) if count / step <= 10)

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seeds belong together; means and spreads over them."""
+"""Group runs that differ only in their seeds; means and standard deviations over a group."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Summarise the known values; none if any is missing or there are none."""
+    """Return mean and deviation of the values; ``None`` if one is unknown or there are none."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     if not known or len(known) < len(listed):
@@ -59,7 +59,7 @@ def group_records(records: Sequence[RunRecord]) -> list[Group]:
     """Group runs by experiment, method and settings, seeds and execution aside.
 
     Groups come by experiment, then in the registry's order of methods. Where one experiment holds
-    a method more than once, the settings that differ tell the groups apart.
+    a method more than once, the groups are labelled with the settings that differ.
     """
     members: dict[tuple[str, str, str], list[RunRecord]] = {}
     for record in records:
@@ -83,7 +83,7 @@ def group_records(records: Sequence[RunRecord]) -> list[Group]:
 
 
 def _deciding(record: RunRecord) -> dict[str, Any]:
-    """Flatten the settings that decide a result beside the seeds."""
+    """Return the settings that decide a result, except the seeds, by dotted path."""
     aside = ("seeds.", "engine.", "name", "description", "data.root", "data.streaming")
     flat = flatten(record.info.config)
     return {

@@ -1,4 +1,4 @@
-"""How many runs a machine carries out at once, and how each is started."""
+"""Decide how many runs this machine can make at a time, and how to start each one."""
 
 import os
 import sys
@@ -12,17 +12,16 @@ from grace.storage.memory import memory_bytes
 
 
 def jobs_at_once(settings: ExperimentSettings, device: str, bytes_each: int = 2 * 10**9) -> int:
-    """Say how many such runs this machine carries out at once.
+    """Return how many such runs this machine can make at a time.
 
     Args:
-        settings: of one of the runs.
-        device: where they compute, "cpu" or "cuda".
-        bytes_each: memory that a run of small images is taken to need, on the machine and on a GPU.
+        settings: settings of one of the runs.
+        device: device of the runs, "cpu" or "cuda".
+        bytes_each: assumed memory of a run of small images, on the machine and on a GPU.
 
     Returns:
-        As many as there are cores for ``engine.threads`` of each (1 where it is not set) and memory
-        for all; at least 1. On a GPU a run needs one core, and images of more than 64 pixels have
-        it to themselves.
+        At least 1; limited by the cores (``engine.threads`` for each run, by default 1) and by the
+        memory. On a GPU each run needs one core, and images of more than 64 pixels allow one run.
     """
     wanted = [usable_cores() // (1 if device == "cuda" else settings.engine.threads or 1)]
     memory = memory_bytes()
@@ -37,10 +36,10 @@ def jobs_at_once(settings: ExperimentSettings, device: str, bytes_each: int = 2 
 
 
 def with_threads(settings: ExperimentSettings, device: str) -> ExperimentSettings:
-    """Fix the number of CPU threads, 1 where it is not set.
+    """Set the number of CPU threads to 1 if it is not set.
 
-    Rounding depends on it. Left to torch it would follow from how many runs there are at once, and
-    so would every accuracy. On a GPU it decides nothing and stays as it is.
+    Rounding depends on the number of threads. torch's own choice would depend on how many runs
+    there are at a time, and so would every accuracy. On a GPU the setting is left as it is.
     """
     if device == "cuda" or settings.engine.threads is not None:
         return settings
@@ -49,7 +48,7 @@ def with_threads(settings: ExperimentSettings, device: str) -> ExperimentSetting
 
 
 def usable_cores() -> int:
-    """Return the cores that this process may use, those of its container; at least 1."""
+    """Return the number of cores that this process and its container may use; at least 1."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -62,20 +61,20 @@ def usable_cores() -> int:
 
 
 def run_command(settings: Path, options: Mapping[str, Path], *flags: str) -> list[str]:
-    """Make the command that carries out one run with this very Python and this very package.
+    """Return the command that makes one run with the current Python and the current package.
 
     Args:
         settings: file of the run's settings.
-        options: of ``grace run`` with their values.
+        options: options of ``grace run`` with their values.
         flags: further options without a value.
     """
-    # Absolute: no path is then taken for an option. -P: nor is a module in the present folder.
+    # Absolute paths cannot be read as options. -P: no module is imported from the current folder.
     given = [text for name, path in options.items() for text in (name, str(path.absolute()))]
     return [sys.executable, "-P", "-m", "grace", "run", str(settings.absolute()), *given, *flags]
 
 
 def run_environment(at_once: int) -> dict[str, str]:
-    """Return the variables for one of several runs: this package, its share of cores, UTF-8."""
+    """Return environment variables for one of several runs: package path, UTF-8, threads."""
     package = str(Path(grace.__file__).parents[1])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     variables = {"PYTHONPATH": path, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}

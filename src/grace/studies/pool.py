@@ -1,4 +1,4 @@
-"""Several processes at once, one for each cell of a comparison."""
+"""Run the cells of a comparison, each in its own process, several at a time."""
 
 import os
 import signal
@@ -14,43 +14,44 @@ from grace.studies.cells import Cell
 
 
 class Watcher(Protocol):
-    """Told what happens to the cells."""
+    """Receives the events of a comparison's runs."""
 
     def planned(self, num_left: int, at_once: int) -> None:
-        """So many are to be carried out, so many at a time."""
+        """Called first: ``num_left`` runs will be made, ``at_once`` at a time."""
         return
 
     def cell_started(self, cell: Cell) -> None:
-        """A cell's process runs."""
+        """Called when the process of a cell has started."""
         return
 
     def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
-        """So many of its tasks are done."""
+        """Called when a cell has finished another task; ``num_tasks`` are finished in all."""
         return
 
     def cell_ended(self, cell: Cell, failure: str | None) -> None:
-        """It is over; why it failed, if it did."""
+        """Called when a cell has ended; ``failure`` is the reason, ``None`` after a success."""
         return
 
 
 @final
 class Unwatched(Watcher):
-    """A watcher that shows nothing."""
+    """A watcher that ignores all events."""
 
 
 @final
 @dataclass(frozen=True)
 class Job:
-    """A cell with what its process is started with.
+    """A cell and how to start its process.
 
     Args:
         cell: the run.
-        command: program and arguments; its input ends when the process that started it does.
-        log: file to which all its output is added.
-        num_tasks: tells how many of its tasks are done.
-        first_task: folder in which the job leaves the network of its first task to others that
-            name the same one; none if it shares none.
-        environment: variables that it gets beside those of this process.
+        command: program and arguments. The process must end when its standard input is closed,
+            which happens when this process ends.
+        log: file to which its output is appended.
+        num_tasks: returns the number of its finished tasks.
+        first_task: folder of its first task's network, shared by all jobs with the same folder;
+            ``None``: not shared.
+        environment: variables that it gets in addition to those of this process.
     """
 
     cell: Cell
@@ -61,7 +62,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def may_start(self, beside: "Sequence[Job]") -> bool:
-        """Whether none of the jobs that run is training the first task that this one needs."""
+        """Return False while a running job trains the first task that this job needs."""
         if self.first_task is None or any(self.first_task.rglob("*.safetensors")):
             return True
         return not any(job.first_task == self.first_task and job.num_tasks() == 0 for job in beside)
@@ -69,14 +70,14 @@ class Job:
 
 @final
 class _Running:
-    """A job's process, and what was told of it."""
+    """The process of a job, and the last number of tasks that was reported."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.told = -1
+        self.num_reported = -1
         self._log_start = job.log.stat().st_size if job.log.exists() else 0
         with job.log.open("ab") as log:
-            # The open input is what it knows its parent by: it ends when that is closed.
+            # The process ends when this pipe is closed, so that it never outlives its parent.
             self.process = subprocess.Popen(  # noqa: S603 - our own command, no shell
                 job.command,
                 stdin=subprocess.PIPE,
@@ -86,7 +87,7 @@ class _Running:
             )
 
     def failure(self) -> str | None:
-        """Say why it failed, if it did: by what killed it, or its last words."""
+        """Return why the process failed (signal or last line of output); ``None``: it did not."""
         code = self.process.returncode
         if code == 0:
             return None
@@ -97,28 +98,28 @@ class _Running:
             log.seek(self._log_start)
             text = log.read().decode("utf-8", errors="replace")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
-        # An error is marked so by the command; torch may print more after it.
+        # The command marks its error; torch may print more after it.
         mark = "error: "
         marked = [line[len(mark) :] for line in lines if line.startswith(mark)]
-        return ([*lines, *marked] or ["it said nothing"])[-1]
+        return ([*lines, *marked] or ["it printed nothing"])[-1]
 
 
 def carry_out(
     jobs: Sequence[Job], at_once: int, watcher: Watcher, seconds_between: float = 0.3
 ) -> dict[str, str]:
-    """Run processes, several at once, the first that may start first.
+    """Run jobs in processes, several at a time, in the given order as far as they may start.
 
-    One that fails keeps none of the others back. When this function is left early (Ctrl-C), the
-    processes that run are ended: what they had begun can go on later.
+    A failure does not stop the other jobs. When this function is interrupted (Ctrl-C), it ends all
+    running processes; their runs can be resumed later.
 
     Args:
-        jobs: in order.
+        jobs: jobs in order.
         at_once: processes at a time, at least 1.
-        watcher: told what happens.
-        seconds_between: pause between two looks at them.
+        watcher: receives the events.
+        seconds_between: pause between two checks of the processes.
 
     Returns:
-        By the names of the cells that failed, why.
+        Reasons of failures, by the name of the cell.
     """
     assert at_once >= 1
     watcher.planned(len(jobs), at_once)
@@ -135,11 +136,11 @@ def carry_out(
                 watcher.cell_started(free[0].cell)
                 continue
             for one in list(running):
-                # Asked first: what is written before the end is then seen.
+                # Polled first, so that everything written before the end is counted below.
                 ended = one.process.poll() is not None
                 done = one.job.num_tasks()
-                if done != one.told:
-                    one.told = done
+                if done != one.num_reported:
+                    one.num_reported = done
                     watcher.cell_progressed(one.job.cell, done)
                 if ended:
                     running.remove(one)

@@ -40,15 +40,15 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
     tasks, settings and provenance. Task-aware accuracies stand beside the class-incremental ones.
 
     Args:
-        records: runs, finished or not, of any methods and experiments.
-        path: the file to write; an earlier report there is replaced.
+        records: finished or unfinished runs of any methods and experiments.
+        path: file to write; an earlier report in its place is replaced.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: there is no run, or ``path`` holds something other than a report.
-        OSError: the file cannot be written.
+        GraceError: if there is no run, or ``path`` is a file that is not a report.
+        OSError: if the file cannot be written.
     """
     if not records:
         raise GraceError("no run to report on")
@@ -179,16 +179,16 @@ def _comparison_row(cells: Sequence[str], look: Style) -> str:
 
 
 def _definitions(table: ComparisonTable) -> str:
-    told = any(column.key == "task_aware_last" for column in table.columns)
+    has_task_aware = any(column.key == "task_aware_last" for column in table.columns)
     task_aware = (
-        " TA (task-aware): the same if each image's task is told, so that only that task's classes "
-        "compete; it compares with no number of class-incremental learning."
+        " TA (task-aware): the same if each image's task is given, so that only the classes of "
+        "that task compete; do not compare it with class-incremental accuracies."
     )
     return (
         "Last: accuracy on all classes after the last task. Avg: mean of the accuracies after "
         "every task. Forgetting: mean drop of a task's accuracy from its best. "
         "BWT (backward transfer): mean change of a task's accuracy since it was learnt."
-    ) + (task_aware if told else "")
+    ) + (task_aware if has_task_aware else "")
 
 
 def _swatch(look: Style) -> str:
@@ -251,7 +251,7 @@ def _overview(
         ),
         (
             "Task-aware accuracy per task",
-            "Each image's task is told: only the classes of that task compete."
+            "Each image's task is given: only the classes of that task compete."
             + (band if several else ""),
             figures.task_aware_figure(groups, looks),
         ),
@@ -281,7 +281,7 @@ def _overview(
 
 
 def _marks(records: Sequence[RunRecord]) -> str:
-    """Say what the marks on lines mean; of verdicts under a ceiling only where there are some."""
+    """Explain the marks on lines; "compress (budget)" only if there is such a verdict."""
     verdicts = {task.verdict for record in records for task in record.tasks}
     under_ceiling = "▽ compress, for want of room to grow (budget), "
     budget = under_ceiling if "compress (budget)" in verdicts else ""
@@ -289,7 +289,15 @@ def _marks(records: Sequence[RunRecord]) -> str:
 
 
 def chart_card(title: str, caption: str, key: str, figure: Figure, drawn: dict[str, Figure]) -> str:
-    """Return a card with a chart that is drawn when it comes into view; notes its figure."""
+    """Return an HTML card with a chart, which the browser draws when it comes into view.
+
+    Args:
+        title: heading of the card.
+        caption: text below the heading.
+        key: key of the figure in ``drawn``.
+        figure: plotly specification.
+        drawn: receives the figure under ``key``.
+    """
     drawn[key] = figure
     height: Any = figure["layout"]["height"]
     return element(
@@ -333,7 +341,7 @@ def _run_charts(
         ),
         (
             "Task-aware accuracy matrix",
-            "The same if each image's task is told." + _without_choice(record),
+            "The same if each image's task is given." + _without_choice(record),
             figures.task_aware_matrix_figure(record),
         ),
         (

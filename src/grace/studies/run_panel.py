@@ -15,12 +15,12 @@ from grace.text.units import in_bytes, in_percent, in_seconds
 
 
 def run_panel(record: RunRecord, number: int, charts: str) -> str:
-    """Return the panel of one run; all but the first are hidden until chosen.
+    """Return the panel of one run as HTML; all but the first are hidden until they are selected.
 
     Args:
-        record: the run.
-        number: its place among the report's runs, which its option carries.
-        charts: cards of its charts, as HTML.
+        record: record of the run.
+        number: position of the run in the report, the value of its option.
+        charts: the run's charts, as HTML.
     """
     parts = [
         *_warnings(record),
@@ -56,9 +56,9 @@ def _warnings(record: RunRecord) -> list[str]:
 
 
 def _tasks(record: RunRecord) -> str:
-    told = ["Task-aware (%)"] if has_task_aware(record) else []
+    aware = ["Task-aware (%)"] if has_task_aware(record) else []
     titles = [
-        "Task", "New classes", "All (%)", "Old (%)", "New (%)", "NME (%)", *told, "Saturation",
+        "Task", "New classes", "All (%)", "Old (%)", "New (%)", "NME (%)", *aware, "Saturation",
         "Threshold", "Verdict", "Merge weight", "Backbones", "Parameters", "Weights", "Exemplars",
         "Time",
     ]  # fmt: skip
@@ -66,20 +66,20 @@ def _tasks(record: RunRecord) -> str:
     head = [
         element("th", escape(title), class_="text" if title in texts else "") for title in titles
     ]
-    rows = [element("tr", *_task_cells(task, task_aware=bool(told))) for task in record.tasks]
+    rows = [element("tr", *_task_cells(task, task_aware=bool(aware))) for task in record.tasks]
     return element("table", element("thead", element("tr", *head)), element("tbody", *rows))
 
 
 def _task_cells(task: TaskRecord, *, task_aware: bool) -> list[str]:
     primary, nearest = task.accuracy, task.classifiers.get("nearest_mean")
-    told = primary.task_aware if primary else None
+    aware = primary.task_aware if primary else None
     names = ", ".join(task.class_names_new[:8]) + (", …" if len(task.class_names_new) > 8 else "")
     numbers = [
         in_percent(primary.all if primary else None),
         in_percent(primary.old if primary else None),
         in_percent(primary.new if primary else None),
         in_percent(nearest.all if nearest else None),
-        *([in_percent(told.all if told else None)] if task_aware else []),
+        *([in_percent(aware.all if aware else None)] if task_aware else []),
         _decimal(task.saturation, 3),
         _decimal(task.threshold, 3),
     ]

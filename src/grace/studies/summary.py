@@ -1,4 +1,4 @@
-"""A page of text about a comparison: what was run where, and what came out."""
+"""The text summary of a comparison: machine, cost and results, as Markdown."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -10,12 +10,12 @@ from grace.text.units import in_percent, in_seconds
 
 
 def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | None = None) -> str:
-    """Write provenance, cost, the comparison table and accuracy per task, as Markdown.
+    """Return provenance, cost, the comparison table and accuracy per task, as Markdown.
 
     Args:
-        records: finished runs, at least one.
-        command: that made them, if one did.
-        at_once: how many ran at a time, if known.
+        records: records of finished runs, at least one.
+        command: command that made them; empty: not shown.
+        at_once: number of runs at a time; ``None``: not shown.
     """
     infos = [record.info for record in records]
     names = sorted({info.experiment for info in infos})
@@ -39,7 +39,7 @@ def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | No
 
 
 def shared_seconds(records: Sequence[RunRecord]) -> float:
-    """Add up the seconds of work that runs were spared because another run had done it."""
+    """Return the seconds of work that runs took over from another run (shared first task)."""
     return sum(
         phase.earlier
         for record in records
@@ -50,12 +50,12 @@ def shared_seconds(records: Sequence[RunRecord]) -> float:
 
 
 def notes_of(records: Sequence[RunRecord]) -> list[str]:
-    """List what people should know of the runs, once where several say the same."""
+    """List the notes of all runs, each different note once."""
     return list(dict.fromkeys(note for record in records for note in record.info.notes))
 
 
 def _provenance(records: Sequence[RunRecord]) -> str:
-    """Say when, from which source and on what machine; more than one of each is counted."""
+    """List date, commit, versions and machine of the runs; different values are all named."""
     infos = [record.info for record in records]
     days = sorted({info.started[:10] for info in infos})
     facts = {
@@ -70,7 +70,7 @@ def _provenance(records: Sequence[RunRecord]) -> str:
 
 
 def _backbones(records: Sequence[RunRecord]) -> Mapping[str, str]:
-    """Tell the backbones apart where a method's preset brought its own."""
+    """List the backbones with their methods, if the runs have more than one."""
     methods: dict[str, dict[str, None]] = {}
     for record in records:
         methods.setdefault(record.info.backbone, {})[record.method] = None
@@ -121,8 +121,8 @@ def _task_aware(groups: Sequence[Group]) -> Sequence[str]:
         return []
     return [
         "## Task-aware accuracy after each task",
-        "On all classes seen, in percent, if each image's task is told; mean over the runs of a "
-        "method. It is told more than the accuracies above, and compares with none of them.",
+        "On all classes seen, in percent, if each image's task is given; mean over the runs of a "
+        "method. This is an easier problem than the one above: do not compare the two.",
         _table_per_task(_rows_per_task(groups, RunRecord.task_aware_accuracies), []),
     ]
 

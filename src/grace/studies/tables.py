@@ -15,7 +15,7 @@ from grace.studies.groups import Group, Spread, group_records
 @final
 @dataclass(frozen=True)
 class Column:
-    """One measured column: shown values are ``value / scale`` with ``digits`` decimals."""
+    """One column of measured values; it shows ``value / scale`` with ``digits`` decimals."""
 
     key: str
     title: str
@@ -33,7 +33,7 @@ class Column:
 @final
 @dataclass(frozen=True)
 class Row:
-    """One group and its cells; a cell is none where nothing can be said."""
+    """One group of runs and its cells; a cell is ``None`` if its value is unknown."""
 
     group: Group
     cells: tuple[Spread | None, ...]
@@ -49,7 +49,7 @@ class ComparisonTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the numbers leave out: runs that did not finish, tasks that leave no choice."""
+        """Notes on unfinished runs and on tasks of one class."""
         unfinished = [
             f"{row.group.experiment}/{row.group.label}: {left} of {len(row.group.records)} runs "
             "unfinished and left out"
@@ -59,7 +59,7 @@ class ComparisonTable:
         return (*unfinished, *self._without_choice())
 
     def _without_choice(self) -> Iterator[str]:
-        """Flag one-class tasks, once for an experiment whose rows all have the same."""
+        """Yield notes on one-class tasks; one note per experiment if all its rows agree."""
         if not any(column.key == "task_aware_last" for column in self.columns):
             return
         for experiment, members in groupby(self.rows, key=lambda row: row.group.experiment):
@@ -77,10 +77,10 @@ class ComparisonTable:
 
 
 def lone_class_note(tasks: Sequence[int]) -> str:
-    """Say which tasks are right by construction once they are told: those of one class.
+    """Explain that tasks of one class have 100 % task-aware accuracy by construction.
 
     Args:
-        tasks: their numbers, ascending, one at least.
+        tasks: numbers of these tasks, ascending, at least one.
     """
     several, in_a_row = len(tasks) > 1, len(tasks) == tasks[-1] - tasks[0] + 1 > 2
     which = f"{tasks[0]} to {tasks[-1]}" if in_a_row else ", ".join(str(number) for number in tasks)
@@ -153,7 +153,7 @@ _TASK_AWARE = (
 
 
 def has_task_aware(record: RunRecord) -> bool:
-    """Tell whether a run has task-aware numbers; older records have none."""
+    """Return True if a run has task-aware numbers; older records have none."""
     return any(value is not None for value in record.task_aware_accuracies())
 
 
@@ -177,9 +177,9 @@ def _byte_column(
 
 
 def format_cell(cell: Spread | None, column: Column) -> str:
-    """Round for display: "57.39" for one run, "57.39 ± 0.41" for several, "–" for none.
+    """Return a rounded cell: "57.39" for one run, "57.39 ± 0.41" for several, "–" for ``None``.
 
-    Runs that agree exactly (a method's number of backbones) show no deviation.
+    A deviation of 0 is not shown.
     """
     if cell is None:
         return "–"
@@ -206,12 +206,12 @@ def display_rows(table: ComparisonTable) -> list[list[str]]:
 
 
 def headings(table: ComparisonTable) -> list[str]:
-    """Return the headings of all columns, those that name the group included."""
+    """Return the headings of all columns, including those that name the group."""
     return ["Experiment", "Method", "Runs", *(column.heading for column in table.columns)]
 
 
 def to_markdown(table: ComparisonTable) -> str:
-    """Write the table as Markdown (GitHub's form), values rounded for display."""
+    """Return the table as GitHub Markdown with rounded values."""
     titles = headings(table)
     rule = ["---", "---", *["---:"] * (len(titles) - 2)]
     rows = [[_markdown(cell) for cell in row] for row in display_rows(table)]
@@ -220,7 +220,7 @@ def to_markdown(table: ComparisonTable) -> str:
 
 
 def to_csv(table: ComparisonTable) -> str:
-    """Write the table as CSV: means and deviations in columns of their own, unrounded, unscaled."""
+    """Return the table as CSV: separate columns of means and deviations, not rounded or scaled."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
@@ -238,7 +238,7 @@ def to_csv(table: ComparisonTable) -> str:
 
 
 def to_latex(table: ComparisonTable) -> str:
-    r"""Write the table as a LaTeX ``tabular`` in booktabs' rules, every name escaped."""
+    r"""Return the table as a LaTeX ``tabular`` with booktabs rules; all texts are escaped."""
     titles = [_latex(title) for title in headings(table)]
     lines = [
         rf"\begin{{tabular}}{{ll{'r' * (len(titles) - 2)}}}",
