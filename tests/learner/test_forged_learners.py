@@ -142,7 +142,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a class that is none": (
         specials.document(("forgotten", [1, 4])),
-        f"{DOCUMENT}it names a class index that is none",
+        f"{DOCUMENT}it names a class index that does not exist",
     ),
     "a class with escapes for a name": (
         specials.many_classes(1, "\x1b[2J"),
