@@ -315,8 +315,8 @@ def _names(scenario: "Scenario", task: "Task") -> list[str]:
 
 def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> TaskRecord:
     """Update the learner with one task and test it; return the record's line."""
-    # A task that was learnt and saved before a process was killed is recognised by its identity: its
-    # number is enough, because the checkpoint belongs to this run, and no images are hashed.
+    # A task that was learnt and saved before a process was killed is recognised by its number: that
+    # is enough, because the checkpoint belongs to this run, and no images are hashed.
     update = learner.update(
         task.data.images,
         _names(scenario, task),
