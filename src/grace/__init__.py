@@ -1,6 +1,6 @@
 """GRACE: class-incremental learning that grows, assesses and compresses its backbones.
 
-The names in ``__all__`` are the public interface. Each is imported when it is first used, so that
+The names in ``__all__`` are the public interface. Each is imported on first use, so that
 ``import grace`` is quick and needs no torch.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
     "write_report",
 ]
 
-# Editors and type checkers read these imports; ``_PLACES`` says the same for the running program.
+# Editors and type checkers read these imports; the running program uses ``_PLACES``.
 if TYPE_CHECKING:
     from grace.configs.experiment import ExperimentSettings
     from grace.configs.load import ConfigError, ConfigWarning, load_experiment
@@ -83,7 +83,7 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is first used."""
+        """Import a public name on first use."""
         if name not in _PLACES:
             raise AttributeError(f"module 'grace' has no attribute '{name}'")
         module, _, attribute = _PLACES[name].partition(":")
@@ -91,5 +91,5 @@ else:
         return globals()[name]
 
     def __dir__() -> list[str]:
-        """List the public names too, before they are imported."""
+        """List all public names, imported or not."""
         return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""An experiment: scenario × method × seed, a scripted series of learner updates → a record."""
+"""Run an experiment: a series of learner updates (scenario × method × seed) with its record."""
 
 import hashlib
 import shutil
@@ -32,7 +32,7 @@ from grace.storage.atomic import remove, remove_leftovers
 from grace.storage.lock import exclusive
 from grace.text.refusals import GraceError
 
-# torch is imported where the work starts, so that what only plans or reads records is quick.
+# torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
     from grace.data.images import Dataset, LabelledImages
     from grace.data.scenario import Scenario, Task
@@ -51,40 +51,40 @@ def run_experiment(
 ) -> RunRecord:
     """Run one experiment and write its record, task by task.
 
-    While it runs, the learner and its unfinished update are kept under ``checkpoint`` in the run
-    directory, so that a run that was killed can go on.
+    During the run, the learner and its unfinished update are saved under ``checkpoint`` in the run
+    directory, so that a killed run can go on.
 
-    Started by torchrun, several processes carry the run out together. The first one writes, and is
-    heard by ``progress``; all return the record.
+    Several processes that torchrun started carry out the run together. The first one writes the
+    record and sends events to ``progress``; all return the record.
 
     Args:
         settings: resolved settings.
-        directory: run directory to create; none makes a new one under ``runs/``.
-        progress: told what happens.
-        dataset: images to learn and test on; none loads what ``settings.data`` names. Those given
-            are taken as they are: of ``settings.data`` the augmentation alone acts on them. Their
-            digest is part of the fingerprints either way. Every process needs the same.
-        resume: go on with this very run if it was interrupted, in ``directory`` or, without one,
-            the newest under ``runs/``; one that was finished is returned as it is.
-        first_tasks: folder, made if need be, where runs find and leave the network of their first
-            task, each under the fingerprint of all that decides it; none trains it in any case.
+        directory: run directory to create; ``None``: a new one under ``runs/``.
+        progress: receives the events of the run.
+        dataset: images to learn and test on, the same in every process; ``None``: those that
+            ``settings.data`` names. Of ``settings.data`` only the augmentation is applied to given
+            images. The fingerprints contain the images' digest in both cases.
+        resume: go on with the same run if it was interrupted, in ``directory`` or, without one, the
+            newest under ``runs/``; the record of a finished run is returned.
+        first_tasks: folder in which runs with the same *first_task* fingerprint share the network
+            of their first task; created if it does not exist. ``None``: do not share.
 
     Returns:
         The finished record.
 
     Raises:
-        ValueError: for settings that cannot be carried out, bad data, a loss that is not finite (a
-            record that was begun then says that it failed, and why), a directory that holds
-            another run, or processes that were given different settings or data.
-        BusyError: if another process carries this run out.
-        PeerGoneError: if one of several processes that torchrun started has gone.
+        GraceError: for settings or data that cannot be used, a loss that is not finite (the record
+            then contains the error), a directory that holds another run, or processes with
+            different settings or data.
+        BusyError: if another process carries out this run.
+        PeerGoneError: if another process of torchrun has ended.
     """
     from grace.engine.ranks import Ranks
 
     with Ranks.started(settings.engine) as ranks, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)  # The record's notes say it, once.
-        heard = progress if progress and ranks.is_first else SilentRun()
-        return _run(settings, directory, heard, ranks, dataset, first_tasks, resume=resume)
+        warnings.simplefilter("ignore", ConfigWarning)  # The record's notes contain these warnings.
+        receiver = progress if progress and ranks.is_first else SilentRun()
+        return _run(settings, directory, receiver, ranks, dataset, first_tasks, resume=resume)
 
 
 def run(
@@ -103,7 +103,7 @@ def run(
         overrides: ``key.path=value`` texts over a named experiment.
         directory: run directory to create; ``None``: a new one under ``runs/``.
         dataset: images to learn and test on; ``None``: those that ``data`` names.
-        resume: go on with this very run where it was interrupted.
+        resume: go on with the same run if it was interrupted.
         progress: receives the events of the run.
 
     Returns:
@@ -161,7 +161,7 @@ def _run(
             place.mkdir(parents=True, exist_ok=True)
         with exclusive(place / "lock", f"the run '{place}'"):
             remove_leftovers(place)
-            # Read again: another process may have gone on with it meanwhile.
+            # Read again: another process may have changed it meanwhile.
             done = _same_run(place, info) if resume else None
             if done is None or not done.complete:
                 if first_tasks is not None:
@@ -172,26 +172,26 @@ def _run(
                 ranks.broadcast_value(None)  # There is nothing to learn.
             _drop(place / "checkpoint")
             (place / "lock").unlink()
-            _tell(done, ranks)
+            _broadcast_record(done, ranks)
             return done
     finally:
-        torch.set_num_threads(threads)  # engine.threads holds for this run alone
+        torch.set_num_threads(threads)  # engine.threads is valid for this run only
 
 
 def identify(
     runs: Sequence[ExperimentSettings], *, dataset: "Dataset | None" = None
 ) -> list[Mapping[str, str]]:
-    """Return the fingerprints that each run's record would have, without carrying any out.
+    """Return the fingerprints of each run's record without carrying out the runs.
 
-    The images are read and checked, those that several runs share once, and so is whether each
-    method can begin here: its device, backbone and memory.
+    The images are read and checked, shared ones once; each method is checked too: its device,
+    backbone and memory.
 
     Args:
         runs: resolved settings.
-        dataset: what all runs will be given; none loads what their settings name.
+        dataset: images of all runs; ``None``: those that their settings name.
 
     Raises:
-        ValueError: for data or settings that a run could not use.
+        GraceError: for data or settings that a run could not use.
     """
     from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
@@ -217,13 +217,13 @@ def identify(
     return found
 
 
-def _tell(record: RunRecord, ranks: "Ranks") -> None:
+def _broadcast_record(record: RunRecord, ranks: "Ranks") -> None:
     tasks = [task.model_dump_json() for task in record.tasks]
     ranks.broadcast_value([str(record.directory), record.info.model_dump_json(), tasks])
 
 
 def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunRecord:
-    """Learn what the first process learns, beside it; return the record that it writes."""
+    """Learn the same as the first process; return the record that it writes."""
     checkpoint = ranks.broadcast_value(None)
     if checkpoint is not None:
         learner.load_state(checkpoint)
@@ -243,7 +243,7 @@ def _learn_along(learner: "Learner", scenario: "Scenario") -> None:
 
 
 def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
-    """Find the record of this very run, which another process began."""
+    """Return the record of the same run that an earlier process began; ``None``: none began it."""
     if directory is None:
         return find_same_run(Path("runs"), info)
     if not (directory / "run.json").exists():
@@ -268,19 +268,19 @@ def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
 def _carry_out(
     learner: "Learner", scenario: "Scenario", record: RecordWriter, progress: RunProgress
 ) -> RunRecord:
-    """Learn task after task; what an earlier process did is not done again."""
+    """Learn task after task; the work of an earlier process is not repeated."""
     from grace.engine.trainer import NonFiniteLossError
 
     checkpoint = record.directory / "checkpoint"
     try:
         if not (checkpoint / "model.json").exists():
-            _drop(checkpoint)  # A process was killed while it did.
+            _drop(checkpoint)  # A process was killed while removing it.
         learner.live_in(checkpoint)
         if learner.history:
             learner.keep_versions(1)
-        # Lines without the learner that they tell of are written anew: it is lost.
+        # Lines of tasks that the saved learner lacks are written again.
         record.keep_tasks(len(learner.history))
-        # Nothing of the checkpoint changes before the others have read it.
+        # The checkpoint must not change before the other processes have read it.
         learner.trainer.ranks.broadcast_value(str(checkpoint.resolve()))
         learner.trainer.ranks.barrier()
         for task in scenario:
@@ -298,13 +298,13 @@ def _carry_out(
     except BaseException as error:
         record.fail(error)
         if isinstance(error, NonFiniteLossError):
-            _drop(checkpoint)  # The same would happen again.
+            _drop(checkpoint)  # Going on would fail in the same way.
         raise
     return record.finish()
 
 
 def _drop(checkpoint: Path) -> None:
-    # Without this file what is left is no learner, whenever the removal stops.
+    # This file is removed first: without it the rest does not count as a learner.
     remove(checkpoint / "model.json")
     shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -315,8 +315,8 @@ def _names(scenario: "Scenario", task: "Task") -> list[str]:
 
 def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> TaskRecord:
     """Update the learner with one task and test it; return the record's line."""
-    # One that was learnt and saved by a process that was killed before it could write the line is
-    # recognised. The checkpoint is this run's alone: its tasks need no hashing to be told apart.
+    # A task that was learnt and saved before a process was killed is recognised by its number: that
+    # is enough, because the checkpoint belongs to this run, and no images are hashed.
     update = learner.update(
         task.data.images,
         _names(scenario, task),
@@ -360,7 +360,7 @@ def _describe(
 
 
 def _lone_classes(method: AnyMethodSettings, task_sizes: Sequence[int]) -> Iterator[str]:
-    """Say which tasks bring a class that the method cannot learn."""
+    """Yield a note about the tasks with a class that the method cannot learn."""
     sizes = enumerate(task_sizes, start=1)
     tasks = [str(number) for number, size in sizes if method.traits.leaves_lone_class(number, size)]
     if tasks:
@@ -371,7 +371,7 @@ def _lone_classes(method: AnyMethodSettings, task_sizes: Sequence[int]) -> Itera
 
 
 def _digest(parts: "Mapping[str, LabelledImages]") -> str:
-    """Hash names, labels and images of a dataset's parts."""
+    """Return the hash of names, labels and images (N, C, H, W) of a dataset's parts."""
     digest = hashlib.sha256()
     for name, part in parts.items():
         digest.update(name.encode())

@@ -43,7 +43,7 @@ def test_an_existing_directory_is_the_first_ones_to_refuse(
     """The first one may have made it a moment ago."""
     called = []
     monkeypatch.setattr(
-        "grace.experiment.run_experiment", lambda *given, resume: called.append((given, resume))
+        "grace.cli.run.run_experiment", lambda *given, resume: called.append((given, resume))
     )
     result = CliRunner().invoke(app, ["run", "digits", "--out", str(tmp_path)])
     if place:

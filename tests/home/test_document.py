@@ -221,11 +221,11 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     ),
     "a gap": (put("history", 1, "task", 3), "its history has gaps"),
     "twice": (put("forgotten", [1, 1]), "its forgotten classes are not in order"),
-    "no such class": (put("forgotten", [1, 5]), "it names a class index that is none"),
-    "below": (put("forgotten", [-1, 1]), "it names a class index that is none"),
+    "no such class": (put("forgotten", [1, 5]), "it names a class index that does not exist"),
+    "below": (put("forgotten", [-1, 1]), "it names a class index that does not exist"),
     "exemplars": (
         lambda raw: raw["exemplars"].update({"9": raw["exemplars"]["0"]}),
-        "it names a class index that is none",
+        "it names a class index that does not exist",
     ),
     "counts": (put("original_counts", "0", 0), "original_counts.0: Input should be greater than"),
     "kept": (

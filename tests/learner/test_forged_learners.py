@@ -142,11 +142,11 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a class that is none": (
         specials.document(("forgotten", [1, 4])),
-        f"{DOCUMENT}it names a class index that is none",
+        f"{DOCUMENT}it names a class index that does not exist",
     ),
     "a class with escapes for a name": (
         specials.many_classes(1, "\x1b[2J"),
-        f"{DOCUMENT}the class name '\\x1b[2J' has a control character, a line break or bytes that "
+        f"{DOCUMENT}the class name: '\\x1b[2J' has a control character, a line break or bytes that "
         "are not UTF-8",
     ),
     "backbones that are one": (

@@ -1,4 +1,4 @@
-"""A ceiling on a learner's bytes: what fits below it, and what would."""
+"""A ceiling on a learner's bytes on disk: refuse what does not fit, reserve what is needed."""
 
 from collections.abc import Sequence
 from typing import final
@@ -10,23 +10,22 @@ from grace.storage import strict_json
 from grace.text.refusals import GraceError
 
 RESERVED_PER_LEARNER = 4_500
-"""Bytes: what the document says once, the work of its last update, and the method's own values."""
+"""Bytes: the fixed part of the document, the work of its last update, the method's values."""
 RESERVED_PER_UPDATE = 2_500
-"""Bytes: an update's record of about 600, with a reason of up to 500 characters, and the entries of
-parts that it adds."""
+"""Bytes: an update's record (about 600), its reason (up to 500), the entries of new parts."""
 RESERVED_PER_CLASS = 600
-"""Bytes: headers of a class's two files of 130 each, their entries of 110 each, its counts."""
+"""Bytes: headers of a class's two files (130 each), their entries (110 each), its counts."""
 
 
 @final
 class Ceiling:
-    """Bytes that one version of a learner may take on disk.
+    """The number of bytes that one version of a learner may take on disk.
 
     Weights, method state and images are counted exactly; for the document and the headers of image
     files a fixed number of bytes is reserved for each class and update: see ``reserved_bytes``.
 
     Args:
-        max_mb: the ceiling in megabytes (10⁶ bytes).
+        max_mb: the ceiling in megabytes (10⁶ bytes); a higher one keeps more exemplars.
         image_bytes: bytes of one image's pixels.
     """
 
@@ -35,20 +34,20 @@ class Ceiling:
         self._image_bytes = image_bytes
 
     def room(self, held_out_bytes: int, reserved: int) -> Room:
-        """Return what weights, method state and exemplars may take together."""
+        """Return the bytes left for weights, method state and exemplars together."""
         return Room(max(0, self.num_bytes - held_out_bytes - reserved), self._image_bytes)
 
     def check(self, weights: int, num_exemplars: int, held_out_bytes: int, reserved: int) -> None:
-        """Refuse an update whose smallest outcome would not fit.
+        """Refuse an update if even its smallest result does not fit.
 
         Args:
-            weights: bytes of weights and method state once it is learnt.
-            num_exemplars: fewest exemplars that must be kept, one of each class.
+            weights: bytes of weights and method state after the update.
+            num_exemplars: smallest number of exemplars to keep, one of each class.
             held_out_bytes: bytes of the held-out images.
             reserved: bytes reserved for the document and headers.
 
         Raises:
-            ValueError: naming the smallest ceiling that would do.
+            GraceError: if it does not fit; the message names the smallest ceiling that is enough.
         """
         needed = weights + num_exemplars * self._image_bytes + held_out_bytes + reserved
         if needed > self.num_bytes:
@@ -64,7 +63,7 @@ class Ceiling:
 
 
 def in_mb(num_bytes: int) -> str:
-    """Write bytes as megabytes, rounded up to three places, so that it can be used as a ceiling."""
+    """Return bytes as megabytes, rounded up to three places: a ceiling that is enough."""
     return f"{-(-num_bytes // 1000) / 1000:.3f}"
 
 
@@ -74,21 +73,21 @@ def reserved_bytes(
     new_names: Sequence[str],
     revived_names: Sequence[str],
 ) -> int:
-    """Bound the bytes of the next version's document and of the headers of its image files.
+    """Return an upper bound on the bytes of the next version's document and image headers.
 
-    What the user wrote, settings and class names, is counted as JSON; all else is a fixed number of
-    bytes, so that no size depends on how many digits the clock gave.
+    The user's texts, settings and class names, are counted as JSON; everything else is a fixed
+    number of bytes, so that the bound does not depend on the clock's digits.
 
     Args:
-        settings: of the learner.
+        settings: the learner's settings.
         history: its updates so far.
-        new_names: classes that the next update brings.
-        revived_names: forgotten classes that it revives.
+        new_names: new classes of the next update.
+        revived_names: forgotten classes of the next update.
     """
-    told = [name for update in history for name in update.new_class_names]
+    earlier = [name for update in history for name in update.new_class_names]
     revived = [name for update in history for name in update.revived_class_names]
-    class_names = [*told, *new_names]
-    # A class's name stands among the classes and in the update that brought it.
+    class_names = [*earlier, *new_names]
+    # The document holds a class's name twice: in its classes, and in the update that brought it.
     names = [*class_names, *class_names, *revived, *revived_names]
     return (
         RESERVED_PER_LEARNER

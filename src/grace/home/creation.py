@@ -1,4 +1,4 @@
-"""What every version of a learner has in common: ``model.json``. Torch-free."""
+"""What all versions of a learner have in common: ``model.json``. Torch-free."""
 
 from collections.abc import Sequence
 from typing import Literal, Self, final
@@ -13,7 +13,7 @@ from grace.text.validation import first_problem
 
 @final
 class Creation(BaseModel):
-    """What a learner was created as."""
+    """The settings and image shape that a learner was created with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -37,10 +37,16 @@ class Creation(BaseModel):
         mean: Sequence[float],
         std: Sequence[float],
     ) -> Self:
-        """Check what a learner is made as.
+        """Check the settings and images of a new learner.
+
+        Args:
+            settings: the learner's settings.
+            shape: (C, H, W) of its images.
+            mean: normalisation constants per channel, of pixels in [0, 1].
+            std: likewise.
 
         Raises:
-            ValueError: for images larger than 1024 pixels, or unusable constants.
+            GraceError: for images larger than 1024 pixels, or unusable constants.
         """
         given = {"shape": tuple(shape), "mean": tuple(mean), "std": tuple(std)}
         try:

@@ -1,6 +1,6 @@
-"""The document of one version: everything about a learner but its tensors. Torch-free.
+"""The document of one version: everything about a learner except its tensors. Torch-free.
 
-Every field is checked when a document is read: it may be a stranger's.
+Every field is checked when a document is read: it may come from a stranger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
 StandardDeviation = Annotated[float, Field(gt=1e-6, le=1e6)]
 """A standard deviation that can be divided by."""
 Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
-"""Plain text that a terminal only shows."""
+"""Printable ASCII text."""
 
 
 class _Strict(BaseModel):
@@ -40,32 +40,33 @@ class _Strict(BaseModel):
 
 @final
 class Accuracies(_Strict):
-    """Accuracy on held-out images before and after an update, as shares; none without such images.
+    """Accuracy on held-out images before and after an update, as shares; ``None``: no such images.
 
-    ``old`` are the classes known before the update, ``new`` those it brought.
+    ``old`` are the classes known before the update, ``new`` those that it added.
     """
 
     old_before: Share | None = None
     old_after: Share | None = None
     new_after: Share | None = None
     num_old: int = 0
-    """Held-out images of old classes."""
+    """Number of held-out images of old classes."""
     num_new: int = 0
+    """Number of held-out images of new classes."""
     teacher: Share | None = None
-    """Of the expanded network on all held-out images, before it was compressed."""
+    """Accuracy of the expanded network on all held-out images, before compression."""
     student: Share | None = None
-    """Of the compressed one on the same images."""
+    """Accuracy of the compressed network on the same images."""
 
     @property
     def drop(self) -> float | None:
-        """What the update cost old classes, in points of percent."""
+        """Accuracy that old classes lost, in points of percent."""
         if self.old_before is None or self.old_after is None:
             return None
         return 100 * (self.old_before - self.old_after)
 
     @property
     def compression_cost(self) -> float | None:
-        """What compression cost on all classes, in points of percent."""
+        """Accuracy that compression cost on all classes, in points of percent."""
         if self.teacher is None or self.student is None:
             return None
         return 100 * (self.teacher - self.student)
@@ -73,24 +74,24 @@ class Accuracies(_Strict):
 
 @final
 class UpdateRecord(_Strict):
-    """What one update did: the method's outcome, the work it cost, sizes and accuracies."""
+    """The record of one update: the method's outcome, its work, sizes and accuracies."""
 
     task: int = Field(ge=1)
     new_class_names: tuple[str, ...]
     revived_class_names: tuple[str, ...] = ()
     outcome: Outcome
     work: tuple[WorkDone, ...] = ()
-    """Only the last update of a saved learner has it."""
+    """Saved for the last update of a learner only."""
     num_images: int = 0
-    """Images that were trained on, exemplars not counted."""
+    """Number of training images, exemplars not counted."""
     num_backbones: tuple[int, int] = (0, 0)
     """Before and after."""
     num_parameters: tuple[int, int] = (0, 0)
     """Before and after."""
     num_bytes: int = 0
-    """Of the version it made: weights, method state, all images; its document comes on top.
+    """Bytes of the version that it made: weights, method state, all images; not its document.
 
-    Earlier versions of grace counted the document in.
+    Earlier versions of grace included the document.
     """
     num_exemplars: int = 0
     accuracy: Accuracies = Accuracies()
@@ -101,27 +102,27 @@ class UpdateRecord(_Strict):
 
     @property
     def accepted(self) -> bool:
-        """Whether old classes kept what the gate demands."""
+        """``True`` if old classes lost no more than ``max_drop``."""
         drop = self.accuracy.drop
-        # A hair's breadth, so that 80 % to 70 % is a drop of 10 points.
+        # 1e-9 against rounding, so that 80 % to 70 % is a drop of 10 points.
         return self.max_drop is None or drop is None or drop <= self.max_drop + 1e-9
 
 
 @final
 class ObjectRef(_Strict):
-    """An object of the learner's store, by content."""
+    """A reference to an object of the learner's store, by content."""
 
     sha256: Sha256
     bytes: int = Field(ge=0)
 
     @classmethod
     def of(cls, ref: Ref) -> "ObjectRef":
-        """Note a stored object."""
+        """Convert a reference of the object store."""
         return cls(sha256=ref.sha256, bytes=ref.num_bytes)
 
     @property
     def ref(self) -> Ref:
-        """The store's own name for it."""
+        """The same as a reference of the object store."""
         return Ref(self.sha256, self.bytes)
 
 
@@ -134,7 +135,7 @@ class Document(_Strict):
     parent: int | None = Field(None, ge=1)
     status: Literal["accepted", "rejected"]
     digest: Sha256 | None = None
-    """Of the images of its last update; none where it was not learnt in its home."""
+    """Digest of the images of its last update; ``None``: it was not learnt in this home."""
     created: Line
     grace_version: Line
     settings: ExperimentSettings
@@ -145,18 +146,18 @@ class Document(_Strict):
     forgotten: tuple[int, ...] = ()
     """Indices of forgotten classes, ascending."""
     values: dict[str, Any]
-    """The method's own."""
+    """The method's values that are not tensors."""
     parts: dict[str, ObjectRef]
     """The method's tensors."""
     original_counts: dict[int, Count] = {}
     exemplars: dict[int, ObjectRef] = {}
     exemplar_counts: dict[int, Count] = {}
-    """Images of each class in ``exemplars``; empty in documents that an earlier grace wrote."""
+    """Number of images of each class in ``exemplars``; empty in documents of an earlier grace."""
     validation: dict[int, ObjectRef] = {}
     validation_counts: dict[int, Count] = {}
-    """Images of each class in ``validation``; likewise."""
+    """Number of images of each class in ``validation``; likewise."""
     calibration: ObjectRef | None = None
-    """Scores of held-out images, from which what is unknown is told apart."""
+    """Familiarities of held-out images, which set the limit for unknown images."""
     history: tuple[UpdateRecord, ...]
 
     @model_validator(mode="after")
@@ -185,7 +186,7 @@ class Document(_Strict):
         groups = (self.original_counts, self.exemplars, self.validation)
         indices = {index for group in groups for index in group} | set(self.forgotten)
         if not indices <= set(range(num_classes)):
-            raise GraceError("it names a class index that is none")
+            raise GraceError("it names a class index that does not exist")
         if not set(self.forgotten).isdisjoint({*self.exemplars, *self.validation}):
             raise GraceError("it keeps images of a forgotten class")
         counted = (
@@ -198,12 +199,12 @@ class Document(_Strict):
 
     @property
     def objects(self) -> Mapping[str, ObjectRef]:
-        """All objects of this version by what they are."""
+        """All objects of this version, by name."""
         return {**self.parts, **self._others}
 
     @property
     def _others(self) -> Mapping[str, ObjectRef]:
-        """Its objects that are not the method's."""
+        """The objects of this version that are not parts of the method."""
         return {
             **{f"exemplars of class {index}": ref for index, ref in self.exemplars.items()},
             **{f"held-out images of class {i}": ref for i, ref in self.validation.items()},
@@ -212,15 +213,15 @@ class Document(_Strict):
 
     @property
     def live_class_names(self) -> Sequence[str]:
-        """Names of the classes that were not forgotten, in the order of their indices."""
+        """Names of the classes that are not forgotten, in the order of their indices."""
         hidden = set(self.forgotten)
         return [name for index, name in enumerate(self.class_names) if index not in hidden]
 
     def without(self, name: str) -> "Document":
-        """Return this version with one class forgotten: masked, and none of its images kept.
+        """Return this version with one class forgotten: masked, and without its images.
 
-        The scores of held-out images are no longer what they were: they are left out, and taken
-        anew when the version is loaded.
+        The familiarities of held-out images change: they are left out here, and computed again
+        when the version is loaded.
         """
         index = self.class_names.index(name)
         groups = (
@@ -234,7 +235,7 @@ class Document(_Strict):
         return self.model_copy(update={**kept, "forgotten": forgotten, "calibration": None})
 
     def dump(self) -> bytes:
-        """Write it as JSON."""
+        """Return the document as JSON."""
         return strict_json.dump(self.model_dump(mode="json"))
 
     @property
@@ -245,17 +246,26 @@ class Document(_Strict):
 
 
 def refuse_other_channels(shape: Shape, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Refuse images that are neither grey nor colour, or other constants than theirs."""
+    """Refuse images that are neither grey nor colour, or constants for other channels.
+
+    Args:
+        shape: (C, H, W) of the images.
+        mean: normalisation constants, one per channel.
+        std: likewise.
+
+    Raises:
+        GraceError: if they do not fit together.
+    """
     if shape[0] == 2 or {len(mean), len(std)} != {shape[0]}:
         raise GraceError("mean and std need one number for each of 1 or 3 channels")
 
 
 def parse_document(data: bytes, what: str) -> Document:
-    """Read a document.
+    """Read a document from the bytes of its file.
 
     Args:
         data: the file's bytes.
-        what: names the file in errors.
+        what: name of the file in messages.
 
     Raises:
         NewerFormatError: if it was written by a newer grace.
@@ -273,6 +283,11 @@ def parse_document(data: bytes, what: str) -> Document:
 
 def check_format(found: object, known: int, what: str) -> None:
     """Refuse a format that this grace does not know.
+
+    Args:
+        found: the format that the file states.
+        known: the newest format that this grace reads.
+        what: name of the file in messages.
 
     Raises:
         NewerFormatError: if it was written by a newer grace.

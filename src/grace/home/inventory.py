@@ -1,4 +1,4 @@
-"""What a saved learner is and holds, from its documents alone. Torch-free."""
+"""The inventory of a saved learner, from its documents alone. Torch-free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from grace.home.store import ModelStore
 class ClassEntry:
     """One class of a learner.
 
-    Its numbers of images are ``None`` where an earlier grace saved it, which did not count them.
+    Its numbers of images are ``None`` if an earlier grace saved it, which did not count them.
     """
 
     index: int
@@ -28,7 +28,7 @@ class ClassEntry:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SavedBytes:
-    """Bytes of one version by kind; what two kinds share is counted with the first."""
+    """Bytes of one version by kind; an object that two kinds share counts for the first kind."""
 
     weights: int
     """Weights and method state."""
@@ -39,14 +39,14 @@ class SavedBytes:
 
     @property
     def total(self) -> int:
-        """Of all kinds: what the ceiling bounds."""
+        """Bytes of all kinds: the ceiling bounds this number."""
         return self.weights + self.exemplars + self.held_out + self.document
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class InUse:
-    """What the version in use knows and holds."""
+    """The contents of the version in use."""
 
     document: Document
     classes: Sequence[ClassEntry]
@@ -56,19 +56,19 @@ class InUse:
 
     @property
     def last(self) -> UpdateRecord:
-        """The update that made it."""
+        """The update that made this version."""
         return self.document.history[-1]
 
     @property
     def created(self) -> str:
-        """When the learner's first update was over."""
+        """The date when the learner's first update ended."""
         return self.document.history[0].date
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """A learner's home: its versions, and what the one in use holds."""
+    """A learner's home: its versions, and the contents of the one in use."""
 
     path: Path
     settings: ExperimentSettings
@@ -78,18 +78,18 @@ class Inventory:
     versions: Sequence[int]
     rejected: Sequence[int]
     in_use: InUse | None
-    """None before the first update is over."""
+    """``None``: the first update is not finished."""
     is_interrupted: bool
-    """Whether an update was interrupted."""
+    """``True`` if an update was interrupted."""
     num_bytes: int
-    """Of all versions together, what they share counted once."""
+    """Bytes of all versions together; shared objects are counted once."""
 
 
 def take_inventory(home: ModelStore) -> Inventory:
-    """Read the documents of a home and sum up what they say.
+    """Read the documents of a home and summarise them.
 
     Raises:
-        DamagedError: if a document cannot be trusted.
+        DamagedError: if a document is damaged.
     """
     documents = {document.number: document for document in home.documents()}
     number = home.current()
@@ -104,10 +104,10 @@ def take_inventory(home: ModelStore) -> Inventory:
         mean=source.mean,
         std=source.std,
         versions=list(documents),
-        rejected=[number for number, own in documents.items() if own.status == "rejected"],
+        rejected=[number for number, made in documents.items() if made.status == "rejected"],
         in_use=None if current is None else _in_use(current),
         is_interrupted=home.pending(),
-        num_bytes=_count(refs, set()) + sum(len(own.dump()) for own in documents.values()),
+        num_bytes=_count(refs, set()) + sum(len(made.dump()) for made in documents.values()),
     )
 
 
@@ -142,7 +142,7 @@ def _in_use(document: Document) -> InUse:
 
 
 def _count(refs: Iterable[ObjectRef], counted: set[str]) -> int:
-    """Sum the bytes of objects that were not counted yet."""
+    """Return the bytes of the objects that were not counted yet; mark them as counted."""
     total = 0
     for ref in refs:
         total += 0 if ref.sha256 in counted else ref.bytes

@@ -1,10 +1,10 @@
-"""The journal of an unfinished update: what a killed process finds done when it comes back.
+"""The journal of an unfinished update: the finished work that a restarted process reads.
 
-Entry *n* belongs to the n-th thing that ``learn`` yields. A sweep's entry holds its value, and for
-a gradient sweep the buffers that it moved; a phase's entry holds its last snapshot. ``learn`` is
-entered again and meets its own past: finished work is read, not repeated, and what was under way
-goes on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work
-counts as absent: doing the work again gives the same result.
+Entry *n* belongs to the n-th item that ``learn`` yields. A sweep's entry holds its value, and for a
+gradient sweep the buffers that it changed; a phase's entry holds its last snapshot. After a restart
+``learn`` runs from its beginning: finished work is read, not repeated, and an unfinished phase goes
+on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work is
+ignored: doing the work again gives the same result.
 """
 
 import hashlib
@@ -31,21 +31,22 @@ from grace.storage.reading import read_small
 from grace.storage.values import put_together, take_apart
 from grace.text.refusals import DamagedError, GraceError
 
-# What reading a forged entry may meet.
+# The errors that reading a forged entry may raise.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 _MOVED = "moved."
-"""Before the names of buffers in a gradient sweep's entry; those of its value are numbers."""
+"""Prefix of the buffers' names in a gradient sweep's entry; its value's names are numbers."""
 
 
 @final
 class Journal:
-    """Carries out an update's work and keeps what is done in a folder.
+    """Carries out an update's work and saves the finished part in a folder.
 
     Args:
         folder: existing folder of the entries.
-        seconds_between: least time between two snapshots within one phase. Where writing is slow
-            it grows to ``seconds_per_second`` times what the last one took.
-        seconds_per_second: see there; 60 keeps snapshots below two percent of the time.
+        seconds_between: smallest time between two snapshots within one phase; a longer one loses
+            more work when the process is killed.
+        seconds_per_second: the time between two snapshots is also at least this many times what
+            the last one took; 60 keeps snapshots below two percent of the time.
     """
 
     def __init__(
@@ -56,31 +57,39 @@ class Journal:
         self._share = seconds_per_second
         self._next = time.monotonic() + seconds_between
         self.was_read = False
-        """Whether some of its work was found and not done anew."""
+        """``True`` once an entry was read instead of doing its work."""
         self._common: Journal | None = None
-        """Where what other learners train alike is found and left, once it is finished."""
+        """The journal of finished phases that other learners share, if there is one."""
 
     def share(self, folder: Path, trainer: Trainer) -> None:
-        """Find and leave there what learners train alike, if all that decides rounding is equal.
+        """Share finished phases with other learners that compute with the same rounding.
 
-        Each phase lies there under the hash of its content.
+        Args:
+            folder: the shared folder; a phase's entry is named after the hash of its content.
+            trainer: its device and number of processes decide the rounding.
         """
         rounding = f"{trainer.device.rounding}, {trainer.ranks.num_processes} processes"
         place = folder / hashlib.sha256(rounding.encode()).hexdigest()[:16]
-        with suppress(OSError):  # Who cannot share trains alone.
+        with suppress(OSError):  # Without a shared folder it trains alone.
             place.mkdir(parents=True, exist_ok=True)
             self._common = Journal(place)
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
-        """Carry out the ``number``-th item of an update, or find its result."""
+        """Carry out an item of an update, or read its saved result.
+
+        Args:
+            number: the item's position in the update, from 0.
+            item: the phase or sweep.
+            trainer: carries it out.
+        """
         name = f"{number:04d}"
         if isinstance(item, Phase | Rounds):
-            own = _PhaseEntry(self, name, item)
+            mine = _PhaseEntry(self, name, item)
             address = content_address(item) if self._common else None
             if self._common is None or address is None:
-                return trainer.run(item, own)
+                return trainer.run(item, mine)
             common = _PhaseEntry(self._common, address, item)
-            return trainer.run(item, _CommonPhase(own, common, item.phases[0].recipe.epochs))
+            return trainer.run(item, _CommonPhase(mine, common, item.phases[0].recipe.epochs))
         wanted = _sweep_key(item)
         found = self._read(name, wanted)
         if found is not None:
@@ -101,7 +110,7 @@ class Journal:
         return result
 
     def saved_phase(self, name: str, phase: Phase | Rounds) -> Snapshot | None:
-        """Find the last snapshot of a phase, or of phases in turn."""
+        """Return the last snapshot of a phase or of ``Rounds``; ``None``: there is none."""
         found = self._read(name, _phase_key(phase))
         if found is None:
             return None
@@ -122,7 +131,14 @@ class Journal:
     def offer_phase(
         self, name: str, phase: Phase | Rounds, take: Callable[[], Snapshot], *, is_last: bool
     ) -> None:
-        """Keep a phase's snapshot if it is the last one, or time for one."""
+        """Save a phase's snapshot if it is the last one, or enough time has passed.
+
+        Args:
+            name: name of the entry.
+            phase: the phase or ``Rounds``.
+            take: returns the snapshot; called only if it will be saved.
+            is_last: the phase is finished.
+        """
         started = time.monotonic()
         if not is_last and started < self._next:
             return
@@ -135,7 +151,7 @@ class Journal:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Blame the journal when what it said was done leads to what an update never meets.
+        """Report a program error as a damaged journal if work was read from the journal.
 
         Raises:
             DamagedError: in place of an error of the program.
@@ -148,7 +164,7 @@ class Journal:
             if not (self.was_read or (self._common is not None and self._common.was_read)):
                 raise
             raise DamagedError(
-                f"the unfinished update in '{self._folder}' does not go on: {error!r}",
+                f"the unfinished update in '{self._folder}' cannot go on: {error!r}",
                 "drop it with --discard and learn again",
             ) from error
 
@@ -170,7 +186,7 @@ class Journal:
             entry = strict_json.parse(text.encode(), "journal")
             if not isinstance(entry, dict) or not wanted.items() <= entry.items():
                 return None
-            # A phase's own tensors may start at infinity, weights must not get there.
+            # Tensors of a phase's state may be infinite, weights may not.
             weights = (tensor for name, tensor in kept.items() if PHASE_STATE not in name)
             if all(bool(tensor.isfinite().all()) for tensor in weights):
                 self.was_read = True
@@ -185,7 +201,7 @@ class Journal:
 
 @final
 class _PhaseEntry:
-    """The keeper of one phase: its entry of the journal."""
+    """The snapshot store of one phase: its entry of the journal."""
 
     def __init__(self, journal: Journal, name: str, phase: Phase | Rounds) -> None:
         self._journal = journal
@@ -201,24 +217,24 @@ class _PhaseEntry:
 
 @final
 class _CommonPhase:
-    """The keeper of a phase that others train alike: whoever finishes it first leaves it to all."""
+    """The snapshot store of a shared phase: who finishes it first saves it for all learners."""
 
-    def __init__(self, own: _PhaseEntry, common: _PhaseEntry, epochs: int) -> None:
-        self._own = own
+    def __init__(self, mine: _PhaseEntry, common: _PhaseEntry, epochs: int) -> None:
+        self._mine = mine
         self._common = common
         self._epochs = epochs
 
     def saved(self) -> Snapshot | None:
-        own = self._own.saved()
-        if own is not None and own.epochs == self._epochs:
-            return own
+        mine = self._mine.saved()
+        if mine is not None and mine.epochs == self._epochs:
+            return mine
         common = self._common.saved()
-        return own if common is None else replace(common, is_shared=True)
+        return mine if common is None else replace(common, is_shared=True)
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
-        self._own.offer(take, is_last=is_last)
+        self._mine.offer(take, is_last=is_last)
         if is_last:
-            with suppress(OSError):  # A full disk ends no run that has its own.
+            with suppress(OSError):  # A full disk here must not end the run.
                 self._common.offer(take, is_last=True)
 
 
@@ -230,7 +246,7 @@ def _seconds(value: object) -> float:
 
 
 def _losses(values: Mapping[str, object]) -> dict[str, float]:
-    # Before the last slash stands the name of one of several phases.
+    # In ``Rounds`` the name of a phase and a slash come before the loss.
     if not all(name.rpartition("/")[2].isidentifier() for name in values):
         raise GraceError("no names of losses")
     return {name: _finite(value) for name, value in values.items()}
@@ -243,7 +259,7 @@ def _finite(value: object) -> float:
 
 
 def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
-    """Hash what an entry says and holds."""
+    """Hash an entry's text and its tensors of any shape."""
     digest = hashlib.sha256(text.encode())
     digest.update(tensors.encode(kept))
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The capacity ledger: what every update decided, cost and brought. Torch-free."""
+"""The capacity ledger: decision, cost and gain of every update. Torch-free."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """One update of a learner with the version that it made."""
+    """One update of a learner, with the version that it made."""
 
     update: UpdateRecord
     version: int | None
-    """None where the update made no version, or one that was removed."""
+    """``None``: the update made no version, or its version was removed."""
     parent: int | None
-    """The version it was learnt from; none for a first one."""
+    """Number of the version that it started from; ``None``: it is the first."""
     status: Literal["accepted", "rejected"]
     is_current: bool
-    """Whether this is the version in use."""
+    """``True`` for the version in use."""
     num_classes: int
-    """Classes known after it, forgotten ones too."""
+    """Number of classes known after it, forgotten classes included."""
     num_bytes: int | None
-    """Of the version; of one that was removed without its document, ``None`` if that is unknown."""
+    """Size of the version; ``None``: it was removed and its size is unknown."""
     would: Verdict | None = None
-    """What another threshold would have decided; see ``what_if``."""
+    """The verdict of another threshold; see ``what_if``."""
 
 
 def ledger(
     documents: Sequence[Document], current: int | None, initial: Threshold | None = None
 ) -> list[LedgerEntry]:
-    """List every update that the versions of a learner tell of, in the order of the versions.
+    """List every update in the documents of a learner, in the order of the versions.
 
     Args:
         documents: all versions, ascending.
         current: number of the version in use.
-        initial: another threshold to judge the recorded saturations by.
+        initial: another threshold to apply to the recorded saturations; ``None``: no other.
     """
     entries: list[LedgerEntry] = []
-    told: set[UpdateRecord] = set()
+    listed: set[UpdateRecord] = set()
     for document in documents:
         history = [update.model_copy(update={"work": ()}) for update in document.history]
         would = (
@@ -50,20 +50,20 @@ def ledger(
         num_classes = 0
         for i, update in enumerate(history):
             num_classes += len(update.new_class_names)
-            is_own = i == len(history) - 1
-            # Versions share the updates that they were both learnt from.
-            if not is_own and update in told:
+            is_newest = i == len(history) - 1
+            # Versions share the updates of their common parents.
+            if not is_newest and update in listed:
                 continue
-            told.add(update)
+            listed.add(update)
             entries.append(
                 LedgerEntry(
                     update=update,
-                    version=document.number if is_own else None,
-                    parent=document.parent if is_own else None,
-                    status=document.status if is_own else "accepted",
-                    is_current=is_own and document.number == current,
+                    version=document.number if is_newest else None,
+                    parent=document.parent if is_newest else None,
+                    status=document.status if is_newest else "accepted",
+                    is_current=is_newest and document.number == current,
                     num_classes=num_classes,
-                    num_bytes=document.num_bytes if is_own else update.num_bytes or None,
+                    num_bytes=document.num_bytes if is_newest else update.num_bytes or None,
                     would=would[i],
                 )
             )
@@ -73,11 +73,16 @@ def ledger(
 def other_threshold(
     documents: Sequence[Document], initial: float | None, decay: float | None
 ) -> Threshold | None:
-    """Complete another threshold by the learner's own; none where nothing is asked for.
+    """Return another threshold; a value that is not given is the learner's.
+
+    Args:
+        documents: all versions, ascending.
+        initial: τ₁ in [0, 1]; ``None``: the learner's.
+        decay: ρ in (0, 1]; ``None``: the learner's. If both are ``None``, so is the result.
 
     Raises:
-        ValueError: if no saturation was recorded that it could judge, or the learner's method has
-            no threshold of its own that could complete it.
+        GraceError: if no saturation was recorded, or a value is missing and the learner's method
+            has no threshold.
     """
     if initial is None and decay is None:
         return None
@@ -88,10 +93,10 @@ def other_threshold(
             "threshold could judge"
         )
     method = documents[-1].settings.method
-    own = method.threshold_rule
-    if own is not None:
-        initial = own.initial if initial is None else initial
-        decay = own.decay if decay is None else decay
+    rule = method.threshold_rule
+    if rule is not None:
+        initial = rule.initial if initial is None else initial
+        decay = rule.decay if decay is None else decay
     if initial is None or decay is None:
         raise GraceError(
             f"{method.name} has no threshold of its own", "give both the threshold and its decay"
@@ -100,22 +105,22 @@ def other_threshold(
 
 
 def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> list[Verdict | None]:
-    """Tell what another threshold would have decided, given the saturations that were recorded.
+    """Return the verdicts of another threshold on the recorded saturations.
 
-    It decays after each of its own compressions and starts again after each growth. What really
-    decided, a ceiling or a list of tasks as well, is not looked at: another network would have had
-    other saturations, so that only the verdicts up to the first other one are certain.
+    It decays after each of its own compressions and starts again after each growth. Other rules,
+    such as a ceiling or a list of tasks, are ignored. After the first verdict that differs the
+    network would have been another one: later verdicts are not certain.
 
     Args:
-        updates: of one learner, from its first.
-        initial: τ₁ in [0, 1].
-        decay: ρ in (0, 1].
+        updates: all updates of one learner, in order.
+        initial: τ₁ in [0, 1]; a higher one compresses more often.
+        decay: ρ in (0, 1]; a higher one lowers the threshold more slowly.
 
     Returns:
-        A verdict for each update, none where no saturation was recorded.
+        A verdict for each update; ``None``: no saturation was recorded.
 
     Raises:
-        ValueError: if a number is out of its range.
+        GraceError: if a number is out of its range.
     """
     if not 0 <= initial <= 1:
         raise GraceError(f"threshold {initial:g} must lie between 0 and 1")
@@ -134,7 +139,7 @@ def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> li
 
 
 def as_row(entry: LedgerEntry) -> dict[str, Any]:
-    """Return an entry as flat, plain values: accuracies as shares, costs in points of percent."""
+    """Return an entry as a flat mapping: accuracies as shares, costs in points of percent."""
     update, accuracy = entry.update, entry.update.accuracy
     outcome = update.outcome
     return {

@@ -1,4 +1,4 @@
-"""What decides the outcome of a phase, as one hash: phases of one hash train the same."""
+"""Hash everything that decides the outcome of a phase: phases of equal hash train the same."""
 
 import hashlib
 import inspect
@@ -12,14 +12,14 @@ from grace.storage import strict_json, tensors
 
 
 def content_address(phase: Phase | Rounds) -> str | None:
-    """Hash all that a phase holds: weights, modules, images, labels, recipe and objective.
+    """Hash everything in a phase: weights, modules, images, labels, recipe and objective.
 
-    Functions count by their source text; one that holds values of its own, such as a nested
-    function, cannot be hashed, and what runs between or after steps is not looked into. What the
-    engine adds, seeds and augmentation, is not part of it.
+    Functions are hashed by their source text. A phase cannot be hashed if a function holds values,
+    such as a nested function, or if the phase has a rule, a teacher, an augmentation or a function
+    that runs after steps. The engine's seeds and augmentation are not part of the hash.
 
     Returns:
-        64 hexadecimal digits; ``None`` for a phase that cannot be hashed, and for phases in turn.
+        64 hexadecimal digits; ``None`` for a phase that cannot be hashed, and for ``Rounds``.
     """
     if isinstance(phase, Rounds):
         return None
@@ -55,7 +55,7 @@ def _facts(part: Part) -> dict[str, Any]:
 
 
 def _source(of: Callable[..., Any] | type[nn.Module]) -> str | None:
-    """Return the text of a function or class; ``None`` if more than that decides what it does."""
+    """Return the text of a function or class; ``None`` if it also depends on other values."""
     if not (inspect.isfunction(of) or inspect.isclass(of)) or "<locals>" in of.__qualname__:
         return None
     if inspect.isfunction(of) and of.__closure__:

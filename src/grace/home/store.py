@@ -1,18 +1,18 @@
-"""A learner's directory: its versions, the objects they are made of, and an unfinished update.
+"""A learner's home: its versions, the objects they consist of, and an unfinished update.
 
 ::
 
     MODEL/
-      model.json           what it was created as
+      model.json           the settings and image shape it was created with
       current.json         the number of the version in use
       versions/0001.json   one document per version
       objects/<sha256>…    tensors and images, by content: versions share what did not change
       pending/             an unfinished update
       purge.json           a class whose images are being removed everywhere
-      lock                 held by whoever changes the model
+      lock                 held by the process that changes the learner
 
-Objects are written first, then the document, then the pointer; each file beside and renamed. A
-reader meets the old version or the new one, never half of either.
+Objects are written first, then the document, then the pointer; each file is written beside its
+place and renamed. A reader sees the old version or the new one, never half of either.
 """
 
 import os
@@ -41,7 +41,7 @@ from grace.storage.reading import read_small
 from grace.text.refusals import DamagedError, GraceError
 from grace.text.validation import first_problem
 
-# torch is imported where tensors are, so that what only reads documents is quick.
+# torch is imported only where tensors are read or written, so that reading documents is quick.
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -52,7 +52,7 @@ _REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
-"""Stores tensors by content and says where."""
+"""Stores tensors (of any shape) by content and returns a reference."""
 
 
 @final
@@ -64,7 +64,7 @@ class _Pointer(BaseModel):
 
 @final
 class _Pending(BaseModel):
-    """Which update is unfinished: of which version, with which images, to become which version."""
+    """The unfinished update: the version it starts from, its images, and its version's number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -75,7 +75,7 @@ class _Pending(BaseModel):
 
 @final
 class ModelStore:
-    """The directory of one learner; ``open`` one, or ``create`` it."""
+    """The home of one learner: a directory that ``open`` finds or ``create`` makes."""
 
     def __init__(self, path: Path, creation: Creation) -> None:
         self.path = path
@@ -84,12 +84,12 @@ class ModelStore:
 
     @classmethod
     def create(cls, path: Path, creation: Creation) -> Self:
-        """Make a directory for a learner that has learnt nothing yet.
+        """Create the home of a learner that has learnt nothing yet.
 
         Raises:
-            ValueError: if something is there already.
+            GraceError: if the directory exists already.
         """
-        # What an interrupted creation leaves behind may be taken over, anything else not.
+        # Only what an interrupted creation left behind may be overwritten.
         if path.exists() and (
             not path.is_dir()
             or any(p.name != "versions" and not atomic.is_leftover(p) for p in path.iterdir())
@@ -104,12 +104,12 @@ class ModelStore:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Find a learner.
+        """Open the home of a learner.
 
         Raises:
-            ValueError: if there is none.
+            GraceError: if there is no learner.
             NewerFormatError: if a newer grace made it.
-            DamagedError: if its first file is damaged.
+            DamagedError: if ``model.json`` is damaged.
         """
         if not (path / "model.json").exists():
             raise GraceError(
@@ -127,10 +127,10 @@ class ModelStore:
         return cls(path, _checked(Creation, raw, what))
 
     def current(self) -> int | None:
-        """Return the number of the version in use; none before the first update is over.
+        """Return the number of the version in use; ``None``: the first update is not finished.
 
         Raises:
-            DamagedError: if the pointer cannot be trusted.
+            DamagedError: if the pointer is damaged.
         """
         path = self.path / "current.json"
         if not path.exists() and not path.is_symlink():
@@ -144,7 +144,7 @@ class ModelStore:
         folder = self.path / "versions"
         if not folder.is_dir():
             return []
-        # As they are written, digits of other scripts and further zeros are no numbers.
+        # Digits of other scripts and additional zeros are refused: grace never writes them.
         found = (re.fullmatch(r"([0-9]{4,20})\.json", entry.name) for entry in folder.iterdir())
         numbers = {match[1]: int(match[1]) for match in found if match}
         return sorted(number for text, number in numbers.items() if text == f"{number:04d}")
@@ -153,8 +153,8 @@ class ModelStore:
         """Read the document of one version.
 
         Raises:
-            ValueError: if there is no such version.
-            DamagedError: if it cannot be trusted.
+            GraceError: if there is no such version.
+            DamagedError: if it is damaged.
         """
         path = self._document_path(number)
         if not os.path.lexists(path):
@@ -172,14 +172,14 @@ class ModelStore:
         return [self.document(number) for number in self.numbers()]
 
     def live_class_names(self) -> set[str]:
-        """Return the classes that some version knows and has not forgotten."""
+        """Return the names of all classes that a version knows and has not forgotten."""
         return {name for document in self.documents() for name in document.live_class_names}
 
     def read(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
-        """Read one object's tensors.
+        """Read one object's tensors, of any shape, by name.
 
         Raises:
-            DamagedError: if it cannot be trusted.
+            DamagedError: if it is damaged.
         """
         from grace.storage import tensors
 
@@ -187,22 +187,22 @@ class ModelStore:
         return tensors.decode(data, f"{what} of '{self.path}'")[0]
 
     def put(self, kept: "Mapping[str, Tensor]") -> ObjectRef:
-        """Store tensors, unless an equal object is there."""
+        """Store tensors of any shape, unless an equal object exists."""
         from grace.storage import tensors
 
         return ObjectRef.of(self._objects.put(tensors.encode(kept)))
 
     def write(self, document: Document) -> None:
-        """Add a version whose objects are stored, or write one anew.
+        """Write the document of a version whose objects are stored; replace an earlier one.
 
         Raises:
-            ValueError: if it is larger than what is read.
+            GraceError: if it is too large to be read again.
         """
         data = document.dump()
         if len(data) > MAX_BYTES:
             raise GraceError(
-                f"version {document.number} of '{self.path}' would describe itself in {len(data)} "
-                f"bytes, more than the {MAX_BYTES} that are read",
+                f"version {document.number} of '{self.path}' has a document of {len(data)} bytes, "
+                f"more than the {MAX_BYTES} that can be read",
                 "learn fewer classes",
             )
         atomic.write_bytes(self._document_path(document.number), data)
@@ -213,9 +213,9 @@ class ModelStore:
         atomic.write_bytes(self.path / "current.json", strict_json.dump(text))
 
     def put_newest_in_use(self) -> None:
-        """Put the newest version in use if it follows the one that is, and was accepted.
+        """Put the newest version in use if it was accepted and follows the version in use.
 
-        Where nobody ever rolls back, its process was killed before it could.
+        In a home without rollbacks its process was killed just before doing so.
         """
         numbers = self.numbers()
         newest = self.document(numbers[-1]) if numbers else None
@@ -223,11 +223,11 @@ class ModelStore:
             self.make_current(newest.number)
 
     def next_number(self) -> int:
-        """Return the number of the version to come."""
+        """Return the number of the next version."""
         return max(self.numbers(), default=0) + 1
 
     def prune(self, keep: int) -> None:
-        """Remove all versions but the current one and the ``keep`` newest; then what is unused."""
+        """Remove all versions but the one in use and the ``keep`` newest, and unused objects."""
         newest = self.numbers()[-keep:] if keep else []
         for number in self.numbers():
             if number not in newest and number != self.current():
@@ -237,8 +237,8 @@ class ModelStore:
     def remove_unused(self) -> None:
         """Remove objects that no version refers to."""
         used: set[str] = set()
-        # Whatever looks like a reference counts: nothing is lost that way, and a hundred documents
-        # need not be understood at every update.
+        # Everything that looks like a reference counts: nothing is lost, and a hundred documents
+        # need not be parsed at every update.
         for number in self.numbers():
             path = self._document_path(number)
             data = read_small(path, f"'{path}'", MAX_BYTES)
@@ -248,11 +248,11 @@ class ModelStore:
     def purge(self, name: str) -> None:
         """Drop a class's images from every version and mask it there.
 
-        The names of the classes to purge are written down first: a purge that is interrupted is
-        finished by whoever changes the learner next.
+        The class's name is written to a file first: the next process that changes the learner
+        finishes an interrupted purge.
 
         Raises:
-            ValueError: if an update was interrupted, which may still use the images.
+            GraceError: if an update was interrupted, which may still use the images.
         """
         if self.pending():
             raise GraceError(
@@ -278,7 +278,7 @@ class ModelStore:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock.
+        """Hold the lock while the context lasts; first finish an interrupted purge.
 
         Raises:
             BusyError: if another process holds it.
@@ -290,7 +290,7 @@ class ModelStore:
             yield
 
     def pending(self) -> bool:
-        """Whether an update was interrupted that is not over: its version is not in use yet."""
+        """Return ``True`` if an update was interrupted and its version is not in use yet."""
         if not (self.path / "pending" / "update.json").exists():
             return False
         try:
@@ -303,7 +303,7 @@ class ModelStore:
             return True
 
     def has_saved(self, digest: str) -> bool:
-        """Whether the update of these images that was interrupted had become a version before."""
+        """Return ``True`` if the interrupted update has this digest and its version was saved."""
         if not (self.path / "pending" / "update.json").exists():
             return False
         update = self._pending_update()
@@ -313,7 +313,7 @@ class ModelStore:
         """Begin an update, or go on with the interrupted one of the same images.
 
         Raises:
-            ValueError: if the interrupted update is of other images.
+            GraceError: if an update with other images was interrupted.
         """
         from grace.home.journal import Journal
 
@@ -339,7 +339,7 @@ class ModelStore:
         if folder.is_symlink():
             raise DamagedError(f"'{folder}' is a link", "remove it")
         if folder.is_dir():
-            # Without this file what is left is no update, whenever the removal stops.
+            # This file is removed first: without it the rest does not count as an update.
             atomic.remove(folder / "update.json")
             try:
                 shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What an update would take: time, memory, bytes on disk, from a short trial on this machine."""
+"""Estimate the time and memory of an update from a short trial on this machine."""
 
 import sys
 import time
@@ -18,26 +18,26 @@ from grace.methods.planning import Coming
 @final
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What an update is expected to take here."""
+    """The expected cost of an update on this machine."""
 
     images_per_second: float
-    """Of training one backbone, measured."""
+    """Measured: images per second while one backbone trains."""
     seconds: float
     memory_bytes: int
-    """Of the process at its largest."""
+    """Peak memory of the process."""
 
 
 def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     """Estimate an update from the method's plan and a trial of a few batches.
 
     A phase of the plan costs its epochs × images × (training passes + a third of one for each pass
-    through a frozen backbone). Branches of a shared trunk count as backbones, which is more than
-    they cost. The learner stays as it was.
+    through a frozen backbone). Branches of a shared trunk count as whole backbones, which is more
+    than they cost. The learner does not change.
 
     Args:
-        learner: the learner to be updated.
-        num_new: classes that it does not know.
-        num_train: images of the update.
+        learner: the learner to update.
+        num_new: number of classes that it does not know yet.
+        num_train: number of training images of the update.
     """
     method = learner.method
     coming = Coming(
@@ -56,7 +56,7 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     num_classes = len(learner.class_names) + num_new
     num_more = int(learner.settings.method.traits.grows_every_task and not coming.is_first)
     weights = method.state.bytes_after(max(2, num_classes), num_more)
-    # The backup, the network under way and its momenta stand beside the network.
+    # Four times: the network, its backup, the network in training and its momenta.
     return Estimate(
         images_per_second=images_per_second,
         seconds=sum(phase.passes for phase in plan) / images_per_second,
@@ -65,8 +65,8 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
 
 
 def _trial(learner: Learner) -> float:
-    """Train a throw-away backbone on blank images; return images per second after the first."""
-    recipes = [own for own in vars(learner.settings.method).values() if isinstance(own, Recipe)]
+    """Train a throw-away backbone on blank images twice; return images per second of run two."""
+    recipes = [item for item in vars(learner.settings.method).values() if isinstance(item, Recipe)]
     batch_size = recipes[0].batch_size if recipes else 128
     factory = learner.method.factory
     backbone = factory.backbone("trial")

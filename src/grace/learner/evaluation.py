@@ -1,4 +1,4 @@
-"""What a learner's predictors say about labelled images."""
+"""Scores and accuracies of a learner's predictors on labelled images."""
 
 from typing import final
 
@@ -14,7 +14,7 @@ from grace.methods.classifier import Classifier
 
 @final
 class _Scores:
-    """Applies every predictor that shares the same backbones; keeps scores (N, K) on the CPU."""
+    """Collects the scores (N, K) of predictors that share the same backbones, on the CPU."""
 
     def __init__(self, classifiers: dict[str, Classifier]) -> None:
         self._classifiers = classifiers
@@ -26,7 +26,7 @@ class _Scores:
             self._scores[name].append(classifier.score(outputs).float().cpu())
 
     def result(self) -> dict[str, Tensor]:
-        """Return the scores of every predictor."""
+        """Return the scores (N, K) of every predictor, by name."""
         return {name: torch.cat(scores) for name, scores in self._scores.items()}
 
 
@@ -57,7 +57,13 @@ def scores(
 
 
 def accuracy(trainer: Trainer, classifier: Classifier, data: LabelledImages | None) -> float | None:
-    """Share of images that a predictor names rightly, in [0, 1]; none without images."""
+    """Return the share of images that a predictor classifies correctly, in [0, 1].
+
+    Args:
+        trainer: carries out the passes.
+        classifier: the predictor.
+        data: images with their labels; ``None``: the result is ``None`` too.
+    """
     if data is None:
         return None
     found = scores(trainer, {"": classifier}, data)[""]

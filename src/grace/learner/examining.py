@@ -1,4 +1,4 @@
-"""Examine a folder of images for the learner that would learn them, without learning anything."""
+"""Examine a folder of images for a learner, without learning anything."""
 
 from pathlib import Path
 from typing import Literal
@@ -16,14 +16,14 @@ from grace.learner.learner import Learner
 def examine_for(
     learner: Path | ExperimentSettings, images: Path
 ) -> tuple[Examination, Estimate | None]:
-    """Find what is wrong with a folder of images, and estimate what learning them takes.
+    """Find the problems of a folder of images, and estimate the cost of learning them.
 
     Args:
-        learner: directory of the learner that would learn them, or the settings of a new one.
+        learner: home of the learner that shall learn them, or the settings of a new learner.
         images: folder of images, as for ``learn``.
 
     Returns:
-        What was found, and the estimate; ``None`` if there is nothing to train on.
+        What was found, and the estimate; no estimate (``None``) without training images.
 
     Raises:
         GraceError: if there is no such learner or folder.
@@ -50,7 +50,7 @@ def examine_for(
 
 
 def _own_images(learner: Learner) -> dict[bytes, str]:
-    """Return the class names of all images that a learner keeps, by their pixels."""
+    """Return the class name of every image that a learner keeps, by the hash of its pixels."""
     parts = [learner.method.memory.data(), learner.held_out.data()]
     data = concatenate([part for part in parts if part is not None])
     if not len(data):

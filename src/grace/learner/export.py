@@ -1,8 +1,9 @@
-"""A predictor as one ONNX file, which other programs run without torch and without grace.
+"""Export a predictor to one ONNX file, which other programs run without torch and grace.
 
-The graph takes pixels in [0, 1] and normalises them itself, so that nobody who uses the file can
-get the constants wrong; how pictures become such pixels, and what the outputs mean, stands in the
-file's metadata. Shapes: N images, C channels, H×W pixels, K classes.
+The graph takes pixels in [0, 1] and normalises them itself, so that no user of the file can get the
+constants wrong. The file's metadata describes how to make such pixels and what the outputs mean.
+
+Shapes: N images, C channels, H×W pixels, K classes.
 """
 
 import json
@@ -29,7 +30,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True)
 class Preprocessing:
-    """What turns a picture into the network's input.
+    """How a picture is converted into the network's input.
 
     Args:
         shape: (C, H, W) of the input.
@@ -45,7 +46,7 @@ class Preprocessing:
         assert len(self.mean) == len(self.std) == self.shape[0]
 
     def resizing(self) -> str:
-        """Say in words how a picture of another size is brought to H×W (``centre_square``)."""
+        """Describe in words how a picture is resized to H×W (``centre_square``)."""
         _, height, width = self.shape
         if height != width:
             return f"none: every picture is {width} pixels wide and {height} high"
@@ -55,13 +56,13 @@ class Preprocessing:
 @final
 @dataclass(frozen=True)
 class OnnxCheck:
-    """What a comparison of an exported file with its learner found."""
+    """The result of comparing an exported file with its learner."""
 
     num_images: int
     max_difference: float
     """Largest |difference| of a logit."""
     same_argmax: int
-    """Images whose predicted class is the same: all of them."""
+    """Number of images with the same predicted class: all of them."""
 
 
 @final
@@ -111,17 +112,17 @@ def export_onnx(
     ``grace_version``, ``model_version`` and ``method``.
 
     Args:
-        score: from concatenated features (N, D) to logits (N, K); it masks the masked classes.
-        backbones: in the order of the features; left as they are.
-        preprocessing: input shape and constants.
+        score: maps concatenated features (N, D) to logits (N, K); it masks the masked classes.
+        backbones: in the order of the features; not changed.
+        preprocessing: input shape and normalisation constants.
         class_names: K names.
-        masked: indices of classes that were forgotten.
-        path: file to write; its folder exists, the file does not.
+        masked: indices of forgotten classes.
+        path: file to write; its folder must exist, the file must not.
         method: name of the method.
         version: version of the model.
 
     Raises:
-        ValueError: if a library is missing, the file exists, its folder does not, the weights
+        GraceError: if a library is missing, the file exists, its folder does not, the weights
             exceed what one ONNX file holds (2 GiB), or a part cannot be exported.
     """
     _check_libraries()
@@ -156,13 +157,13 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     """Open an exported file with onnxruntime, on the CPU with torch's number of threads.
 
     Args:
-        path: what ``export_onnx`` wrote.
+        path: a file of ``export_onnx``.
 
     Returns:
         A function from images (N, C, H, W) uint8 to logits (N, K) float32.
 
     Raises:
-        ValueError: if a library is missing.
+        GraceError: if a library is missing.
     """
     _check_libraries()
     import onnxruntime
@@ -182,13 +183,13 @@ def check_onnx(path: Path, images: Tensor, logits: Tensor) -> OnnxCheck:
     """Compare an exported file, run by onnxruntime in batches of 1, 2, 4, … 64, with its learner.
 
     Args:
-        path: what ``export_onnx`` wrote; left as it is.
+        path: a file of ``export_onnx``; not changed.
         images: (N, C, H, W) uint8, N at least 1.
-        logits: (N, K) float32, the learner's for these images, in full float32 precision (a GPU's
-            may be shortened to TF32).
+        logits: (N, K) float32, the learner's logits of these images, in full float32 precision
+            (not the TF32 of a GPU).
 
     Raises:
-        ValueError: if a logit differs by more than 1e-4 and than 1e-5 of the image's largest logit
+        GraceError: if a logit differs by more than 1e-4 and than 1e-5 of the image's largest logit
             (float32 rounds relative to it), or a predicted class differs.
     """
     assert len(images) == len(logits) > 0
@@ -219,9 +220,9 @@ def latency(run: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> f
     """Measure how long one call takes.
 
     Args:
-        run: predicts one image.
+        run: the function to measure.
         repeats: number of timed calls, at least 1.
-        warm_up: number of calls before them.
+        warm_up: number of calls before the timed ones.
 
     Returns:
         Median in milliseconds.
@@ -256,7 +257,7 @@ def _check_place(path: Path) -> None:
 
 
 def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx.ModelProto
-    """Trace the graph with a free number of images; return a checked ONNX model."""
+    """Trace the graph with images (2, C, H, W); return a checked ONNX model for any number."""
     import onnx
 
     num_bytes = sum(tensor.nbytes for tensor in graph.state_dict().values())
@@ -291,7 +292,7 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
 
 
 def _remove_traces(proto: Any) -> None:  # noqa: ANN401 - an onnx.ModelProto
-    """Take out the exporter's notes: among them source paths of the machine that exported."""
+    """Remove the exporter's notes, which contain source paths of this machine."""
     graph = proto.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
         del part.metadata_props[:]
@@ -300,7 +301,7 @@ def _remove_traces(proto: Any) -> None:  # noqa: ANN401 - an onnx.ModelProto
 
 
 def _growing_batches(images: Tensor) -> Iterator[Tensor]:
-    """Cut images into batches of 1, 2, 4, … 64 and then 64 images."""
+    """Split images (N, C, H, W) into batches of 1, 2, 4, … 64 and then 64 images."""
     start, size = 0, 1
     while start < len(images):
         yield images[start : start + size]

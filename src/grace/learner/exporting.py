@@ -1,4 +1,4 @@
-"""A learner's primary predictor as an ONNX file that was checked against it."""
+"""Export a learner's primary predictor to an ONNX file, and check the file against it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from grace.randomness import generator
 @final
 @dataclass(frozen=True)
 class Exported:
-    """An exported file's check."""
+    """The result of an export: how well the file agrees with the learner."""
 
     check: OnnxCheck
     checked_on: Literal["held-out images", "exemplars", "images of noise"]
@@ -36,25 +36,25 @@ def export_checked(
     *,
     version: int,
 ) -> Exported:
-    """Write the primary predictor; the file appears under its name once it has passed its check.
+    """Write the primary predictor to a file, which gets its name only after it passed its check.
 
     Args:
-        method: has learnt something.
-        trainer: computes what the file must give, in full float32.
-        held_out: images to check on; without any it is exemplars, without those noise.
-        preprocessing: input shape and constants.
-        class_names: of all classes.
+        method: a method that has learnt something.
+        trainer: computes the logits that the file must give, in full float32.
+        held_out: images to check on; if there are none, exemplars; if none of those, noise.
+        preprocessing: input shape and normalisation constants.
+        class_names: names of all classes, by index.
         masked: indices of classes that were forgotten.
-        path: file to write; one that is there is replaced.
-        version: of the learner.
+        path: file to write; an existing file is replaced.
+        version: number of the learner's version.
 
     Raises:
-        ValueError: if it cannot be exported, or the file predicts something else.
+        GraceError: if it cannot be exported, or the file's predictions differ from the learner's.
     """
     classifier = next(iter(method.classifiers().values()))
     images, kind = _images(method, held_out, preprocessing.shape)
     data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))
-    # A GPU's convolutions round to TF32 unless they are told not to.
+    # By default a GPU's convolutions round to TF32.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         logits = scores(trainer, {"": classifier}, data)[""]
     beside = path.with_name(f".{path.name}.unchecked")
@@ -80,7 +80,7 @@ def export_checked(
 def _images(
     method: Method[Any], held_out: HeldOut, shape: tuple[int, int, int], most: int = 256
 ) -> tuple[Tensor, Literal["held-out images", "exemplars", "images of noise"]]:
-    """Choose images (N, C, H, W) evenly among those that a learner holds."""
+    """Choose at most ``most`` images (N, C, H, W) of a learner, at even distances."""
     kind: Literal["held-out images", "exemplars"] = "held-out images"
     data = held_out.data()
     if data is None:

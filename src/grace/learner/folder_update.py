@@ -1,4 +1,4 @@
-"""One update of a learner with the images of a folder: read them, then learn them once."""
+"""One update of a learner with the images of a folder: read them, then learn them."""
 
 import warnings
 from collections import Counter
@@ -26,7 +26,7 @@ from grace.text.refusals import GraceError, GraceWarning
 @final
 @dataclass(frozen=True)
 class FolderUpdate:
-    """The images of one update, ready to be learnt; ``read`` makes one."""
+    """The images of one update, checked and ready to learn; ``read`` makes one."""
 
     model: Path
     images: Path
@@ -44,14 +44,14 @@ class FolderUpdate:
         options: LearnOptions,
         progress: Progress,
     ) -> Self:
-        """Read the images of a folder as a learner needs them.
+        """Read the images of a folder in the shape and channels that a learner needs.
 
         Args:
             model: directory of the learner; it must not lie among the images.
             images: folder of the new images.
-            settings: of the learner.
-            shape: (C, H, W) that the learner takes; ``None``: it is not made yet.
-            options: what is left out.
+            settings: the learner's settings.
+            shape: (C, H, W) of the learner's images; ``None``: the learner does not exist yet.
+            options: which unusable images are left out.
             progress: receives the events of the work.
 
         Raises:
@@ -73,10 +73,10 @@ class FolderUpdate:
         return cls(model, images, folder, options, progress)
 
     def create(self, settings: ExperimentSettings) -> LearnResult:
-        """Make a learner and teach it; what can be refused without making it is refused before.
+        """Create a learner and teach it the images; check them before it is created.
 
         Raises:
-            GraceError: for images or settings of which no learner can be made.
+            GraceError: for images or settings that no learner can be created with.
         """
         shape, labels = self.folder.images.shape, self.folder.labels
         check_input(**self._given, shape=shape, max_drop=self.options.max_drop)
@@ -94,12 +94,12 @@ class FolderUpdate:
     def resume(
         self, store: ModelStore, requested: RequestedSettings, wanted: ExperimentSettings
     ) -> LearnResult:
-        """Teach the learner that is there, unless it has learnt these images already.
+        """Teach an existing learner the images, unless it has learnt them already.
 
         Args:
-            store: the learner's directory.
-            requested: what the call asks for.
-            wanted: the same, resolved and found to fit the learner.
+            store: the learner's home.
+            requested: the settings that the call asks for.
+            wanted: the same, resolved and checked against the learner.
 
         Raises:
             GraceError: for images that this learner cannot learn.
@@ -125,11 +125,11 @@ class FolderUpdate:
         return {"images": folder.images, "labels": folder.labels, "validation": validation}
 
     def _known_already(self, store: ModelStore) -> Document | None:
-        """Find the version in use, or one it came from, that learnt these very images."""
+        """Return the version that learnt these images: the one in use, or one of its parents."""
         number = store.current()
         if number is None or self.options.again:
             return None
-        # What was learnt and forgotten since may be learnt anew.
+        # A class that was forgotten since then may be learnt again.
         if not set(self.folder.labels) <= set(store.document(number).live_class_names):
             return None
         numbers, digests = store.numbers(), dict[float | None, str]()
@@ -141,7 +141,7 @@ class FolderUpdate:
                 digests[drop] = given.digest
             if document.digest == digests[drop]:
                 return document
-            # A forged document could name itself.
+            # A forged document could name itself as its parent: the loop must end.
             if document.parent is None or document.parent >= number:
                 return None
             number = document.parent
@@ -200,7 +200,7 @@ def _load(
 def _unused(
     folder: UpdateFolder, settings: ExperimentSettings, options: LearnOptions
 ) -> Iterator[str]:
-    """Name what is given and has no effect."""
+    """Yield a note about each thing that was given but has no effect."""
     wanted = settings.memory.validation
     most = max(Counter(folder.test_labels).values(), default=0)
     if most > wanted:

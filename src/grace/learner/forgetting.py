@@ -1,4 +1,4 @@
-"""Which versions of a saved learner have a class that is to be forgotten. Torch-free."""
+"""Find the versions of a saved learner that know a class. Torch-free."""
 
 from grace.home.store import ModelStore
 from grace.text.nearest import did_you_mean
@@ -6,11 +6,11 @@ from grace.text.refusals import GraceError, Setting
 
 
 def versions_to_purge(store: ModelStore, name: str) -> list[int]:
-    """Return the numbers of the versions that know a class; empty if all have forgotten it.
+    """Return the numbers of the versions that still know a class.
 
     Args:
-        store: the learner's directory.
-        name: of the class.
+        store: the learner's home.
+        name: the class's name.
 
     Raises:
         GraceError: if no version ever had the class, or it may not be forgotten now.

@@ -1,4 +1,4 @@
-"""Images that are held out for good: never trained on, they judge every update.
+"""Held-out images: never trained on, they measure the accuracy of every update.
 
 Shapes: N images, K classes.
 """
@@ -15,33 +15,33 @@ from grace.randomness import generator
 
 
 def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number: int) -> list[int]:
-    """Choose the images of an update that are held out.
+    """Choose at random which images of an update are held out.
 
-    Of a class with n images, at most a fifth, but one of three: ``min(wanted, max(1, n // 5))``
-    for n ≥ 3. Each class is drawn by its own generator.
+    Of a class with n ≥ 3 images ``min(wanted, max(1, n // 5))`` are held out, of a smaller class
+    none. Each class has its own generator.
 
     Args:
         labels: class name of each image.
-        wanted: images wanted by class name; other classes give none.
+        wanted: number of images to hold out by class name; other classes give none.
         seed: seed of the draws.
-        number: the update's number, so that later images of a class are drawn anew.
+        number: the update's number, so that every update draws differently.
 
     Returns:
-        Their positions, ascending.
+        The positions of the held-out images, ascending.
     """
     places: dict[str, list[int]] = {}
     for position, name in enumerate(labels):
         places.setdefault(name, []).append(position)
     chosen: list[int] = []
-    for name, own in places.items():
-        count = min(wanted.get(name, 0), max(1, len(own) // 5)) if len(own) >= 3 else 0
-        order = torch.randperm(len(own), generator=generator(seed, "hold out", name, number))
-        chosen.extend(own[int(i)] for i in order[:count])
+    for name, found in places.items():
+        count = min(wanted.get(name, 0), max(1, len(found) // 5)) if len(found) >= 3 else 0
+        order = torch.randperm(len(found), generator=generator(seed, "hold out", name, number))
+        chosen.extend(found[int(i)] for i in order[:count])
     return sorted(chosen)
 
 
 def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:
-    """Return the positions of the first images of each class, as many as are wanted of it."""
+    """Return the positions of the first ``wanted[name]`` images of each class."""
     left = dict(wanted)
     chosen: list[int] = []
     for position, name in enumerate(labels):
@@ -52,7 +52,7 @@ def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:
 
 
 def image_keys(images: Images) -> list[bytes]:
-    """Hash each image (N): equal images have equal keys."""
+    """Return N hashes, one of each image: equal images have equal keys."""
     parts = torch.arange(len(images)).split(1000)
     return [key for part in parts for key in pixel_keys(images.gather(part))]
 
@@ -70,7 +70,7 @@ class HeldOut:
 
     @property
     def classes(self) -> list[int]:
-        """Class indices that have images, ascending."""
+        """Indices of the classes that have images, ascending."""
         return sorted(self._images)
 
     @property
@@ -79,7 +79,7 @@ class HeldOut:
         return sum(images.num_bytes for images in self._images.values())
 
     def copy(self) -> "HeldOut":
-        """Return the same images; which ones they are can change on its own."""
+        """Return a copy: adding to it or forgetting in it does not change this one."""
         twin = HeldOut()
         twin._images = dict(self._images)
         return twin
@@ -89,11 +89,11 @@ class HeldOut:
         return len(self._images[index]) if index in self._images else 0
 
     def of_class(self, index: int) -> TensorImages:
-        """Return a class's images."""
+        """Return a class's images (n, C, H, W)."""
         return self._images[index]
 
     def add(self, index: int, images: Images) -> None:
-        """Keep more images of a class, those it had first."""
+        """Add images to a class, after those that it has."""
         if len(images) == 0:
             return
         fresh = images.gather(torch.arange(len(images))).cpu()
@@ -102,11 +102,11 @@ class HeldOut:
         self._images[index] = TensorImages(fresh)
 
     def forget(self, index: int) -> None:
-        """Let a class's images go."""
+        """Drop a class's images."""
         self._images.pop(index, None)
 
     def data(self, classes: Collection[int] | None = None) -> LabelledImages | None:
-        """Return the images of some classes, or of all; none if there are none."""
+        """Return the images of some classes; ``None``: of all. Without images, return ``None``."""
         parts = [
             LabelledImages(images, torch.full((len(images),), index))
             for index, images in sorted(self._images.items())

@@ -1,4 +1,4 @@
-"""What a call of ``learn`` is given, and what it returns. Torch-free."""
+"""The options and the result of a call of ``learn``. Torch-free."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from grace.home.document import Document
 @final
 @dataclass(frozen=True, kw_only=True)
 class LearnOptions:
-    """How one update is carried out; none of this is part of the learner's settings.
+    """Options of one update; they are not part of the learner's settings.
 
     Args:
         max_drop: points of percent of accuracy that the old classes may lose on their held-out
             images; an update that costs more is rejected. ``None``: every update is accepted.
         skip_unreadable: leave unreadable images out instead of refusing them.
         skip_duplicates: leave out images that are in two places instead of refusing them.
-        discard: drop an interrupted update first.
+        discard: drop an interrupted update before this one.
         again: learn images that have been learnt already.
     """
 
@@ -35,12 +35,12 @@ class LearnResult:
     """The version that holds the images of a call, and what the call changed.
 
     Args:
-        model: directory of the learner.
+        model: the learner's home.
         document: the version that holds the update.
         is_new: this call made that version; otherwise it was there before.
         in_use: number of the version in use now.
         was_in_use: number of the version in use before; ``None``: the learner is new.
-        class_names: all classes that images were given of, sorted.
+        class_names: classes of the given images, sorted.
     """
 
     model: Path
@@ -52,5 +52,5 @@ class LearnResult:
 
     @property
     def is_rejected(self) -> bool:
-        """The update was rejected, and nobody has put its version in use since."""
+        """``True`` if the update was rejected and its version has not been put in use since."""
         return self.document.status == "rejected" and self.document.number > self.in_use

@@ -1,4 +1,4 @@
-"""The learner: a model that is updated task by task, and the home that keeps its versions."""
+"""The learner: a model that learns task by task, and the home that keeps its versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +31,8 @@ from grace.text.refusals import GraceError
 class Learner:
     """A classifier that learns new classes from their images alone.
 
-    With a home, a directory, every update becomes a version there, and one that is interrupted
-    goes on where it stopped when it is asked for again. Without one it lives in memory.
+    A learner with a home (a directory) saves every update there as a version; an interrupted
+    update goes on where it stopped when it is called again. Without a home it lives in memory.
 
     Args:
         settings: method, backbone, memory, augmentation, seeds, engine; the scenario is not used.
@@ -40,9 +40,9 @@ class Learner:
         mean: normalisation constants per channel, of pixels in [0, 1].
         std: likewise.
         progress: receives the events of the work.
-        is_saved: it is about to be loaded: its backbone is not tried before.
-        ranks: the processes that teach it together, each a learner of its own with the same
-            images; ``None``: this one alone. Only the first one's may have a home.
+        is_saved: a saved version will be loaded: the backbone is not tried out before.
+        ranks: the processes that train together, each with its own learner and the same images;
+            ``None``: this process alone. Only the learner of the first process may have a home.
 
     Examples:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
@@ -64,13 +64,13 @@ class Learner:
         ranks: Ranks | None = None,
     ) -> None:
         self.model = Model(settings, shape, mean, std, progress, is_saved=is_saved, ranks=ranks)
-        """What is in memory."""
+        """The model in memory, without its home."""
         self._versions: Versions | None = None
         self._first_task: Path | None = None
 
     @property
     def home(self) -> ModelStore | None:
-        """The directory of its versions; ``None``: it lives in memory."""
+        """The directory of its versions; ``None``: the learner lives in memory."""
         return self._versions.store if self._versions else None
 
     @property
@@ -95,7 +95,7 @@ class Learner:
 
     @property
     def trainer(self) -> Trainer:
-        """What carries out the work."""
+        """The trainer, which runs all training and prediction."""
         return self.model.trainer
 
     @property
@@ -105,22 +105,22 @@ class Learner:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of all classes by index, forgotten ones too."""
+        """Names of all classes by index, forgotten classes included."""
         return self.model.state.class_names
 
     @property
     def forgotten(self) -> set[int]:
-        """Indices of the classes that were forgotten."""
+        """Indices of the forgotten classes."""
         return self.model.state.forgotten
 
     @property
     def history(self) -> list[UpdateRecord]:
-        """What every update decided and cost."""
+        """The record of every update: its decision and its cost."""
         return self.model.state.history
 
     @property
     def held_out(self) -> HeldOut:
-        """Images that judge updates and are never learnt from."""
+        """Held-out images: they measure updates and are never trained on."""
         return self.model.state.held_out
 
     @property
@@ -130,7 +130,7 @@ class Learner:
 
     @property
     def version(self) -> int | None:
-        """Number of the saved version that this is; ``None``: it is not saved."""
+        """Number of the version that is loaded; ``None``: the learner is not saved."""
         return self.model.state.version
 
     @classmethod
@@ -145,19 +145,19 @@ class Learner:
         directory: str | Path | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Make a learner that knows nothing yet.
+        """Create a learner that has not learnt anything yet.
 
         Args:
-            experiment: settings, or the name or path of an experiment that has them.
+            experiment: settings, or the name or path of an experiment.
             overrides: ``key.path=value`` texts over a named experiment.
             shape: (C, H, W) of every image; C is 1 or 3.
-            mean: normalisation constants per channel; none takes ImageNet's.
+            mean: normalisation constants per channel; ``None``: ImageNet's.
             std: likewise.
-            directory: home to make; none keeps the learner in memory.
-            progress: told what happens.
+            directory: home to create; ``None``: the learner lives in memory.
+            progress: receives the events of the work.
 
         Raises:
-            ValueError: for settings that cannot be carried out, or a directory that is taken.
+            GraceError: for settings that cannot be used, or a directory that is not empty.
         """
         settings = as_settings(experiment, overrides)
         means, deviations = imagenet_constants(1 if shape[0] == 1 else 3)
@@ -176,19 +176,19 @@ class Learner:
         method: AnyMethodSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Bring a saved learner back; it goes on as if it had never stopped.
+        """Load a saved learner; it continues as if it had never stopped.
 
         Args:
             directory: its home.
-            version: number of a version; none takes the one in use.
-            engine: how the work is carried out here; none takes the saved way as far as this
-                machine can.
-            method: the saved method's settings with other recipes, for updates to come; none
-                leaves them.
-            progress: told what happens.
+            version: number of a version; ``None``: the version in use.
+            engine: how work is carried out on this machine; ``None``: the saved settings, adapted
+                to what this machine has.
+            method: the saved method's settings with other recipes, for later updates; ``None``:
+                the saved ones.
+            progress: receives the events of the work.
 
         Raises:
-            ValueError: if there is no such learner or version, it was made by a newer grace, or
+            GraceError: if there is no such learner or version, it was made by a newer grace, or
                 ``method`` is another method.
             DamagedError: if its files cannot be trusted.
         """
@@ -198,7 +198,7 @@ class Learner:
         settings = saving.carried_out_here(saved.settings, engine)
         if method is not None:
             settings = saving.with_recipes(settings, method)
-        with saving.told_of(saved, store):
+        with saving.naming_source(saved, store):
             learner = cls(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
         learner._versions = Versions(learner.model, store)
         if isinstance(saved, Document):
@@ -206,14 +206,14 @@ class Learner:
         return learner
 
     def save(self, directory: str | Path) -> int:
-        """Save this learner as the next version of a home, made if need be, and put it in use.
+        """Save this learner as the first version of a new home, and put that version in use.
 
         Returns:
             The version's number.
 
         Raises:
-            ValueError: if nothing has been learnt, the directory is something else, or the
-                learner has a home already, which is where its updates go.
+            GraceError: if nothing has been learnt, the directory exists already, or the learner
+                has another home, which is where its updates are saved.
         """
         path = Path(directory)
         self._refuse_ignorance()
@@ -231,7 +231,7 @@ class Learner:
         return self.version
 
     def live_in(self, directory: str | Path) -> None:
-        """Give a learner that knows nothing a home of its own, or go on with the one that is there.
+        """Create a home for a learner that knows nothing, or load the home that exists already.
 
         Raises:
             DamagedError: if the home's files cannot be trusted.
@@ -251,13 +251,13 @@ class Learner:
         """Share the network of the first task with all learners that are given this folder.
 
         Args:
-            folder: made if need be. Whoever gives it sees to it that data, settings, seeds and
-                versions of these learners agree in all that decides that network.
+            folder: created if it does not exist. The caller must make sure that these learners
+                agree in all data, settings, seeds and versions that decide that network.
         """
         self._first_task = folder
 
     def load_state(self, directory: str | Path) -> None:
-        """Load what a home has in use, without living there: another process does.
+        """Load the version in use of a home that belongs to another process.
 
         Raises:
             DamagedError: if the home's files cannot be trusted.
@@ -267,7 +267,7 @@ class Learner:
         Versions(self.model, ModelStore.open(Path(directory))).load_current()
 
     def keep_versions(self, count: int) -> None:
-        """Remove all but the newest versions from the home; the one in use stays."""
+        """Remove all but the ``count`` newest versions from the home; the one in use stays."""
         store = self._at_home().store
         with store.changing():
             store.prune(count)
@@ -291,29 +291,29 @@ class Learner:
         again: bool = False,
         identity: str | None = None,
     ) -> UpdateRecord:
-        """Learn images of new classes, and fresh images of known ones.
+        """Learn images of new classes, and more images of known classes.
 
-        New classes get the next indices in order of first appearance. When anything fails, the
-        learner stays as it was. With a home, an update that was interrupted goes on where it
-        stopped, and one that is already the learner's last is not repeated.
+        New classes get the next indices in order of first appearance. If anything fails, the
+        learner stays as it was. With a home, an interrupted update goes on where it stopped, and
+        the learner's last update is not repeated.
 
         Args:
             images: uint8, (N, C, H, W).
             labels: N class names.
-            validation: images to hold out, and their class names; none holds some of ``images``
-                out. ``memory.validation`` says how many of each class.
+            validation: images to hold out, and their class names; ``None``: some of ``images``
+                are held out. ``memory.validation`` says how many of each class.
             max_drop: points of percent of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
                 learner stays as it was.
-            is_last: whether the stream is known to end here (joint training waits for it).
-            again: repeat an update that is the learner's last.
-            identity: tells this update from others where hashing its images would take long.
+            is_last: the stream ends with this update (joint training waits for it).
+            again: learn the images again even if this was the learner's last update.
+            identity: a name for this update, used instead of hashing its images.
 
         Returns:
-            What was decided and what it cost; ``accepted`` tells whether it is in use.
+            The decision and the cost; ``accepted`` is ``True`` if the update is in use.
 
         Raises:
-            ValueError: for images of another shape, too few classes, a memory too small, a ceiling
+            GraceError: for images of another shape, too few classes, a memory too small, a ceiling
                 too low, or a loss that is not finite.
         """
         given = check_input(
@@ -330,15 +330,15 @@ class Learner:
         return self._versions.learn(given, again=again, first_task=self._first_task)
 
     def forget(self, name: str) -> None:
-        """Forget a class: drop its images from every version of the home, mask it in all of them.
+        """Forget a class: drop its images from every version of the home, and never predict it.
 
-        Its index stays, and the weights are not unlearnt: what they know of it is hidden, not
-        gone. Later images of that name revive it. A version that has no class left can no longer
-        be loaded.
+        Its index stays, and the weights are not unlearnt: what they know of the class is hidden,
+        not gone. Later images of that name revive it. A version that has no class left can no
+        longer be loaded.
 
         Raises:
-            ValueError: if no version has such a class, it is this learner's last one, or an update
-                of the home was interrupted.
+            GraceError: if no version has this class, it is the last class of this learner, or an
+                update of the home was interrupted.
         """
         live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
         elsewhere = self.home.live_class_names() if self.home else set()
@@ -369,40 +369,40 @@ class Learner:
         """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
 
         Raises:
-            ValueError: before the first update.
+            GraceError: before the first update.
         """
         self._refuse_ignorance()
         return next(iter(self.scores(images).values()))
 
     def predict_proba(self, images: AnyImages) -> Tensor:
-        """Give class probabilities (N, K) by the primary predictor's softmax.
+        """Return class probabilities (N, K): the softmax of the primary predictor's scores.
 
         Raises:
-            ValueError: before the first update.
+            GraceError: before the first update.
         """
         return self.decision_function(images).softmax(dim=1)
 
     def predict(self, images: AnyImages) -> list[str]:
-        """Name the class of each image."""
+        """Return the class name of each of N images."""
         return [self.class_names[int(i)] for i in self.predict_proba(images).argmax(dim=1)]
 
     def unknown(self, images: AnyImages, false_alarms: float = 0.05) -> list[bool]:
-        """Tell which images are unlike anything learnt; see ``cutoff_of_unknown``."""
+        """Return ``True`` for each of N images that is unlike anything learnt; see ``cutoff``."""
         return self.is_unknown(self.decision_function(images), false_alarms)
 
     def is_unknown(self, image_scores: Tensor, false_alarms: float = 0.05) -> list[bool]:
-        """Tell it from the scores (N, K) that ``decision_function`` gave.
+        """Return the same as ``unknown``, from the scores (N, K) of ``decision_function``.
 
-        At most a share ``false_alarms`` of images of learnt classes is called unknown.
+        At most a share ``false_alarms`` of the images of learnt classes is called unknown.
 
         Raises:
-            ValueError: if too few images are held out to promise that.
+            GraceError: if too few images are held out to promise that.
         """
         lowest = cutoff(self.familiarities, false_alarms)
-        return [bool(own < lowest) for own in familiarity(image_scores)]
+        return [bool(value < lowest) for value in familiarity(image_scores)]
 
     def score(self, images: AnyImages, labels: Sequence[str]) -> float:
-        """Share of the images that are given their label, in [0, 1]."""
+        """Return the share of images that are predicted as their label, in [0, 1]."""
         predictions = self.predict(images)
         if len(predictions) != len(labels):
             raise GraceError(f"{len(predictions)} images but {len(labels)} labels", "give one each")
@@ -410,14 +410,14 @@ class Learner:
         return right / len(labels)
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
-        """Write the primary predictor as an ONNX file, and check it on images that are held.
+        """Write the primary predictor as an ONNX file, and check it on images that are kept.
 
         Args:
-            path: file to write; its folder exists.
-            replace: replace a file that is there.
+            path: file to write; its folder must exist.
+            replace: replace an existing file.
 
         Raises:
-            ValueError: before the first update, if the file is there, or if it cannot be exported.
+            GraceError: before the first update, if the file exists, or if it cannot be exported.
         """
         self._refuse_ignorance()
         if Path(path).exists() and not replace:
@@ -439,9 +439,9 @@ class Learner:
             self.method.memory.quota(num_classes)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
-        """Give a loaded learner that keeps every image those it learnt from: they are not saved.
+        """Give back its images to a loaded learner that keeps all of them: they are not saved.
 
-        Held-out images and those of forgotten classes are left out.
+        Held-out images and images of forgotten classes are left out.
         """
         self.model.recall(images, labels)
 

@@ -49,7 +49,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True)
 class Size:
-    """What a learner's network holds; images are not counted."""
+    """The size of a learner's network; images are not counted."""
 
     num_backbones: int = 0
     backbone_parameters: int = 0
@@ -59,23 +59,23 @@ class Size:
 
     @property
     def num_parameters(self) -> int:
-        """Of backbones and heads together."""
+        """Number of parameters of backbones and heads together."""
         return self.backbone_parameters + self.head_parameters
 
 
 @final
 @dataclass
 class ModelState:
-    """What an update changes of a model.
+    """The part of a model that an update changes.
 
     Args:
-        method: the method with its network, exemplars and whatever else it keeps.
+        method: the method with its network, exemplars and other state.
         class_names: names of all classes; a class's index is its place here.
         forgotten: indices of the classes that are hidden.
-        history: what every update decided and cost.
-        held_out: images that judge updates and are never learnt from.
-        familiarities: of the held-out images (n,), ascending: what is unknown is told by them.
-        version: number of the saved version that this is; ``None``: it is not saved.
+        history: the record of every update.
+        held_out: images that measure updates and are never trained on.
+        familiarities: familiarity of the held-out images (n,), ascending.
+        version: number of the version that is loaded; ``None``: the model is not saved.
     """
 
     method: Method[Any]
@@ -104,9 +104,9 @@ class ModelState:
 
 @final
 class Model:
-    """A model in memory: a method with its network, images and class names. It knows no disk.
+    """A model in memory: a method with its network, images and class names; nothing on disk.
 
-    It is made with the arguments of :class:`grace.learner.learner.Learner`.
+    It is created with the arguments of :class:`grace.learner.learner.Learner`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Model:
         is_saved: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
-        # What could not be brought back is refused at once.
+        # Settings that could be saved but not loaded again are refused at once.
         self.creation = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
         self.shape = shape
@@ -168,7 +168,7 @@ class Model:
         unknown = torch.zeros(len(data), dtype=torch.int64)
         classifiers = dict(self.state.method.classifiers())
         found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
-        if not all(bool(own.isfinite().all()) for own in found.values()):
+        if not all(bool(values.isfinite().all()) for values in found.values()):
             raise GraceError("the scores are not finite: the weights are damaged")
         return found
 
@@ -178,12 +178,12 @@ class Model:
         journal: Journal | None = None,
         save: Callable[[UpdateRecord], None] | None = None,
     ) -> UpdateRecord:
-        """Learn one update. If it fails or is rejected, the model is as it was.
+        """Learn one update; if it fails or is rejected, the model stays as it was.
 
         Args:
             given: the images, checked.
-            journal: keeps what is done, so that a killed process can go on.
-            save: called with the update when it is over, before it is undone if it is rejected.
+            journal: saves finished work, so that a killed process can go on.
+            save: called with the record at the end, before a rejected update is undone.
         """
         before = self.state.copy()
         try:
@@ -192,7 +192,7 @@ class Model:
             if self.ceiling or save is not None:
                 size = saving.count_object_bytes(self.contents())
                 update = update.model_copy(update={"num_bytes": size})
-            # A gate that judged otherwise elsewhere would part the processes.
+            # All processes must agree on whether the update is accepted.
             update = self._as_in_first_process(update)
             self.state.history[-1] = update
             if save is not None:
@@ -205,9 +205,9 @@ class Model:
         return update
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
-        """Give a loaded model that keeps every image those it learnt from: they are not saved.
+        """Give back its images to a loaded model that keeps all of them: they are not saved.
 
-        Held-out images and those of forgotten classes are left out.
+        Held-out images and images of forgotten classes are left out.
         """
         state, memory = self.state, self.state.method.memory
         given = check_input(images, labels, None, self.shape)
@@ -220,7 +220,7 @@ class Model:
         memory.keep(data)
 
     def hide(self, classes: set[int]) -> None:
-        """Drop the images of some classes, by index, and never predict them again."""
+        """Forget some classes, by index: drop their images and never predict them."""
         self.state.forgotten |= classes
         for index in classes:
             self.state.held_out.forget(index)
@@ -228,16 +228,16 @@ class Model:
         self.calibrate()
 
     def mask_forgotten(self) -> None:
-        """Hide the forgotten classes and no others, and drop their exemplars.
+        """Mask exactly the forgotten classes, and drop their exemplars.
 
-        Their rows of the head and what the weights know of them stay.
+        Their rows of the head and all other weights stay.
         """
         for index in self.state.forgotten:
             self.state.method.memory.forget(index)
         self.state.method.state.forget(self.state.forgotten)
 
     def calibrate(self) -> None:
-        """Measure again how familiar the held-out images look."""
+        """Compute the familiarity of the held-out images again."""
         data, familiarities = self.state.held_out.data(), torch.empty(0)
         if data is not None and self.state.method.classifiers():
             primary = next(iter(self.scores(data.images).values()))
@@ -245,7 +245,7 @@ class Model:
         self.state.familiarities = familiarities
 
     def contents(self) -> saving.Contents:
-        """Return what a saved version of this model holds."""
+        """Return the contents of a saved version of this model."""
         state = self.state
         return saving.Contents(
             settings=self.settings,
@@ -261,15 +261,15 @@ class Model:
             parent=state.version,
         )
 
-    def _as_in_first_process(self, own: UpdateRecord) -> UpdateRecord:
+    def _as_in_first_process(self, update: UpdateRecord) -> UpdateRecord:
         """Return the first process's record of an update in all processes."""
         ranks = self.trainer.ranks
         if not ranks.are_several:
-            return own
-        return UpdateRecord.model_validate_json(ranks.broadcast_value(own.model_dump_json()))
+            return update
+        return UpdateRecord.model_validate_json(ranks.broadcast_value(update.model_dump_json()))
 
     def _carry_out(self, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
-        """Learn one update and measure what it cost; where it fails, the model is half changed."""
+        """Learn one update and measure its cost; a failure leaves the model half changed."""
         started = time.perf_counter()
         state = self.state
         task, held_out = self._prepare(given)
@@ -319,7 +319,7 @@ class Model:
         )
 
     def _prepare(self, given: UpdateInput) -> tuple[Task, HeldOut]:
-        """Return an update's images as a task, and all images that are held out from now on."""
+        """Return an update's images as a task, and all held-out images from now on."""
         state = self.state
         number, num_old = len(state.history) + 1, len(state.class_names)
         index = class_indices(state.class_names, given.labels)
@@ -340,7 +340,7 @@ class Model:
         return task, held_out
 
     def _perform(self, task: Task, journal: Journal | None) -> tuple[Outcome, float | None]:
-        """Run the method; also measure what a phase distils from, on the held-out images."""
+        """Run the method; return its outcome and its teacher's accuracy on the held-out images."""
         self.trainer.start_task(task.number)
         steps = self.state.method.learn(task)
         result: Any = None
@@ -366,13 +366,13 @@ class Model:
         revived_names: Sequence[str],
         held_out: HeldOut,
     ) -> None:
-        """Refuse a task that memory or ceiling cannot hold; set the room that exemplars may take.
+        """Refuse a task that does not fit memory or ceiling; set the room for exemplars.
 
         Args:
             task: the task to come.
-            new_names: of the classes that it brings.
-            revived_names: of those that were forgotten and come back.
-            held_out: all images that are held out from now on.
+            new_names: names of its new classes.
+            revived_names: names of its classes that were forgotten before.
+            held_out: all held-out images from now on.
         """
         state, traits = self.state, self.settings.method.traits
         memory = state.method.memory
@@ -388,7 +388,7 @@ class Model:
             reserved = reserved_bytes(portable, state.history, new_names, revived_names)
             # One number per held-out image, by which unknown images are recognised.
             reserved += 4 * len(held_out)
-            # Processes may differ in settings that decide no result, such as their threads.
+            # Processes may differ in settings that change no result, such as their threads.
             reserved = self.trainer.ranks.broadcast_value(reserved)
             grows = traits.grows_every_task and task.number > 1
             kept = self.settings.memory

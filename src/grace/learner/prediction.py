@@ -1,4 +1,4 @@
-"""Naming what image files show, a few hundred files at a time.
+"""Predict the classes of image files, a few hundred files at a time.
 
 Shapes: N images, K classes.
 """
@@ -22,7 +22,7 @@ from grace.text.refusals import GraceError
 @final
 @dataclass(frozen=True)
 class Guess:
-    """A class that an image may show."""
+    """A class that an image may show, with its probability."""
 
     class_name: str
     index: int
@@ -32,33 +32,33 @@ class Guess:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What is said about one image file."""
+    """The prediction for one image file."""
 
     path: Path
     guesses: Sequence[Guess] = ()
-    """The likeliest first; none where the file could not be read."""
+    """The most probable class first; empty if the file could not be read."""
     is_unknown: bool | None = None
-    """Whether it is unlike anything learnt; none where that was not asked for."""
+    """``True`` if it is unlike anything learnt; ``None``: not asked for, or not readable."""
     problem: str | None = None
     """Why it could not be read."""
 
 
 @final
 class FilePredictor:
-    """Says what image files show, by a learner's primary predictor.
+    """Predicts the classes of image files with a learner's primary predictor.
 
     Args:
-        learner: has learnt something. Where its images are squares, files are brought to their
-            size as in training; other files must have the right size.
-        top: guesses wanted for each image; there are at most as many as classes not forgotten.
-        false_alarms: share of images of learnt classes that may be called unknown; none asks for
-            no such telling.
-        batch_size: files read and judged at once.
-        num_threads: files decoded at once.
+        learner: a learner that has learnt something. If its images are squares, files are resized
+            as in training; otherwise files must have the right size.
+        top: number of guesses for each image, at most the number of classes not forgotten.
+        false_alarms: share of images of learnt classes that may be called unknown; ``None``:
+            images are not checked for being unknown.
+        batch_size: number of files that are read and predicted at once.
+        num_threads: number of files that are decoded at once.
 
     Raises:
-        ValueError: if nothing was learnt, ``top`` is no number of guesses, or too few images are
-            held out to promise so few false alarms.
+        GraceError: if nothing was learnt, ``top`` is below 1, or too few images are held out to
+            promise so few false alarms.
     """
 
     def __init__(
@@ -77,25 +77,25 @@ class FilePredictor:
         self._learner = learner
         self._live = [i for i in range(len(learner.class_names)) if i not in learner.forgotten]
         self.top = min(top, len(self._live))
-        """Guesses that each image gets."""
+        """Number of guesses for each image."""
         self.num_held_out = len(learner.familiarities)
-        """Images that telling the unknown was calibrated on."""
+        """Number of held-out images that set the limit below which an image is unknown."""
         self._cutoff: float | None = None
         if false_alarms is not None:
             self._cutoff = cutoff(learner.familiarities, false_alarms)
         image_bytes = learner.shape[0] * learner.shape[1] * learner.shape[2]
-        # Two batches are in memory, one being read while the other is judged.
+        # Two batches are in memory: one is read while the other is predicted.
         self._batch_size = max(1, min(batch_size, 2**26 // image_bytes))
         self._num_threads = num_threads
 
     def predict(self, paths: Sequence[Path]) -> Iterator[list[Prediction]]:
-        """Judge files batch by batch, in their order; one that cannot be read says why."""
+        """Yield the predictions of files batch by batch, in order; unreadable files included."""
         batches = [
             paths[start : start + self._batch_size]
             for start in range(0, len(paths), self._batch_size)
         ]
         pool = ThreadPoolExecutor(self._num_threads)
-        # Decoders warn of what they can cope with.
+        # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\.")
             try:
@@ -115,25 +115,25 @@ class FilePredictor:
 
     def _judged(self, paths: Sequence[Path], images: Sequence[Pixels | str]) -> list[Prediction]:
         readable = [image for image in images if not isinstance(image, str)]
-        told = iter(self._agreed(readable) if readable else ())
+        answers = iter(self._answers(readable) if readable else ())
         predictions = []
         for path, image in zip(paths, images, strict=True):
             if isinstance(image, str):
                 predictions.append(Prediction(path=path, problem=image))
             else:
-                guesses, is_unknown = next(told)
+                guesses, is_unknown = next(answers)
                 predictions.append(Prediction(path=path, guesses=guesses, is_unknown=is_unknown))
         return predictions
 
-    def _agreed(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], bool | None]]:
-        """Give the guesses for each image, and whether it is unknown."""
+    def _answers(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], bool | None]]:
+        """Yield for each image its guesses, and ``True`` if it is unknown."""
         learner = self._learner
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         scores = learner.decision_function(pixels)
         # Of equal probabilities the first index comes first, as with argmax.
         best = scores.softmax(dim=1)[:, self._live].sort(dim=1, descending=True, stable=True)
         familiar = familiarity(scores).tolist()
-        for own, places, known in zip(
+        for probabilities, places, known in zip(
             best.values[:, : self.top].tolist(),
             best.indices[:, : self.top].tolist(),
             familiar,
@@ -142,19 +142,19 @@ class FilePredictor:
             indices = [self._live[place] for place in places]
             guesses = [
                 Guess(learner.class_names[index], index, probability)
-                for index, probability in zip(indices, own, strict=True)
+                for index, probability in zip(indices, probabilities, strict=True)
             ]
             yield guesses, None if self._cutoff is None else known < self._cutoff
 
 
 def _read(path: Path, shape: tuple[int, int, int]) -> Pixels | str:
-    """Read an image for a learner of such images (C, H, W); or say why that is not possible."""
+    """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
     depth, height, width = shape
     channels: Literal[1, 3] = 1 if depth == 1 else 3
     try:
         image = read_pixels(path, channels, height if height == width else None)
     except GraceError as error:
-        # That a setting could leave it out is of no use here.
+        # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})
     if image.shape[:2] != (height, width):
         return (

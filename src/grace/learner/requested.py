@@ -1,4 +1,4 @@
-"""The settings that a call asks a learner to have, beside those it was made with. Torch-free."""
+"""The settings that a call asks for, compared with those a learner was created with. Torch-free."""
 
 import json
 import warnings
@@ -27,9 +27,9 @@ class RequestedSettings:
 
     Args:
         experiment: experiment to start from, by name or file. ``None``: a new learner starts from
-            ``folder``, a saved one from the settings it was made with.
+            ``folder``, a saved one from the settings it was created with.
         overrides: ``key.path=value`` texts over it.
-        written: how a caller wrote some of the overrides, for messages: the command line's options,
+        written: how the user wrote some of the overrides, for messages: the command line's options,
             as in ``{"memory.size=5": "--memory 5"}``. No other override may set the same.
     """
 
@@ -92,11 +92,11 @@ class RequestedSettings:
         return settings.model_copy(update={"memory": MemorySettings(**memory), "data": data})
 
     def engine(self, wanted: ExperimentSettings, saved: EngineSettings) -> EngineSettings | None:
-        """Return saved engine settings with those that are asked for; ``None`` if none are.
+        """Return the saved engine settings with the requested changes; ``None``: no changes.
 
         Args:
-            wanted: what is asked for, resolved.
-            saved: the engine settings that the learner has.
+            wanted: the requested settings, resolved.
+            saved: the learner's engine settings.
         """
         names = [path.removeprefix("engine.") for path in self.given if path.startswith("engine.")]
         asked = {name: getattr(wanted.engine, name) for name in names}
@@ -105,11 +105,11 @@ class RequestedSettings:
     def method(
         self, wanted: ExperimentSettings, saved: AnyMethodSettings
     ) -> AnyMethodSettings | None:
-        """Return a saved method's settings with the recipes asked for; ``None`` if none are.
+        """Return a saved method's settings with the requested recipes; ``None``: no changes.
 
         Args:
-            wanted: what is asked for, resolved.
-            saved: the method's settings that the learner has.
+            wanted: the requested settings, resolved.
+            saved: the learner's method settings.
         """
         asked = [path.split(".")[1:] for path in self.given if _is_recipe(path)]
         if not asked:
@@ -125,14 +125,14 @@ class RequestedSettings:
     def checked(
         self, made: ExperimentSettings, model: Path, *, is_begun: bool
     ) -> ExperimentSettings:
-        """Resolve what is asked for, and refuse what contradicts how a learner was made.
+        """Resolve the requested settings; refuse those that contradict the learner's.
 
-        Without an experiment only the overrides count, with one all that it says. The engine's
+        Without an experiment only the overrides are compared, with one all its settings. Engine
         settings may change at any time, recipes once the first update is over.
 
         Args:
-            made: how the learner was made.
-            model: its directory.
+            made: the settings that the learner was created with.
+            model: its home.
             is_begun: its first update was interrupted.
 
         Raises:

@@ -1,4 +1,4 @@
-"""From a learner to its document and objects, and back."""
+"""Convert a learner to its document and objects, and back."""
 
 import math
 import os
@@ -31,7 +31,7 @@ from grace.text.refusals import DamagedError, GraceError
 @final
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a learner consists of."""
+    """Everything that a saved version holds."""
 
     settings: ExperimentSettings
     shape: tuple[int, int, int]
@@ -44,7 +44,7 @@ class Contents:
     held_out: HeldOut
     familiarities: Tensor
     parent: int | None
-    """The version that it was before its last update."""
+    """Number of the version that its last update started from."""
 
 
 @final
@@ -61,7 +61,7 @@ class _Objects:
 def _objects_of(contents: Contents) -> _Objects:
     method, held_out = contents.method, contents.held_out
     exemplars: dict[int, Mapping[str, Tensor]] = {}
-    # What keeps every image leaves them where they came from.
+    # A memory that keeps every image is not saved: its images stay where they came from.
     if not method.memory.keep_all:
         for index in method.memory.classes:
             images = method.memory.of_class(index)
@@ -84,14 +84,14 @@ def to_document(
     status: Literal["accepted", "rejected"] = "accepted",
     digest: str | None = None,
 ) -> Document:
-    """Describe a learner as one version of its home.
+    """Store a learner's objects and return the document of its version.
 
     Args:
-        contents: of a learner that has learnt something.
-        put: stores tensors and says where.
-        number: of the version.
-        status: whether it passed the acceptance gate.
-        digest: of the images of its last update.
+        contents: contents of a learner that has learnt something.
+        put: stores tensors and returns their reference.
+        number: number of the version.
+        status: result of the acceptance gate.
+        digest: digest of the images of its last update.
     """
     objects = _objects_of(contents)
     earlier = [update.model_copy(update={"work": ()}) for update in contents.history[:-1]]
@@ -121,9 +121,9 @@ def to_document(
 
 
 def count_object_bytes(contents: Contents) -> int:
-    """Count the bytes of the objects that a version of a learner has; its document comes on top.
+    """Return the number of bytes of a version's objects; its document is not counted.
 
-    Nothing is written. Two objects that are equal are counted twice.
+    Nothing is written. Equal objects are counted twice.
     """
     objects = _objects_of(contents)
     calibration = [objects.calibration] if objects.calibration else []
@@ -136,7 +136,7 @@ def count_object_bytes(contents: Contents) -> int:
 
 
 def portable(settings: ExperimentSettings) -> ExperimentSettings:
-    """Leave out where this machine has its data."""
+    """Return settings without this machine's data folder."""
     data = settings.data.model_copy(update={"root": None})
     return settings.model_copy(update={"data": data})
 
@@ -148,7 +148,7 @@ def read_state(document: Document, home: ModelStore) -> MethodState:
 
 
 def read_images(document: Document, home: ModelStore) -> tuple[dict[int, TensorImages], HeldOut]:
-    """Read the exemplars, in herding order, and the held-out images."""
+    """Read exemplars (n, C, H, W) by class index, in herding order, and the held-out images."""
     exemplars = {
         index: _pixels(
             document, home, ref, document.exemplar_counts.get(index), f"exemplars of class {index}"
@@ -163,7 +163,7 @@ def read_images(document: Document, home: ModelStore) -> tuple[dict[int, TensorI
 
 
 def read_familiarities(document: Document, home: ModelStore) -> Tensor:
-    """Read the scores of the held-out images, (n,)."""
+    """Read the familiarities of the held-out images, (n,)."""
     if document.calibration is None:
         return torch.empty(0)
     found = home.read(document.calibration, "calibration").get("familiarities")
@@ -173,15 +173,14 @@ def read_familiarities(document: Document, home: ModelStore) -> Tensor:
 
 
 def refuse_too_large(document: Document, home: ModelStore) -> None:
-    """Refuse a version that this machine cannot hold in memory.
+    """Refuse a version that is too large for this machine's memory.
 
     Raises:
-        DamagedError: naming its size.
+        DamagedError: if it is too large; the message names its size.
     """
     sizes = [ref.bytes for ref in document.objects.values()]
     weights = sum(ref.bytes for ref in document.parts.values())
-    # The weights are there twice, as they were read and in their modules, the file that is being
-    # decoded as well.
+    # The weights exist twice, as read and in their modules, beside the file being decoded.
     needed = sum(sizes) + weights + max(sizes, default=0)
     memory = memory_bytes()
     if memory is not None and needed > 3 * memory // 4:
@@ -200,12 +199,12 @@ def refuse_too_large(document: Document, home: ModelStore) -> None:
 
 
 @contextmanager
-def told_of(saved: Document | Creation, home: ModelStore) -> Iterator[None]:
-    """Begin errors raised while loading with the version and the path that they concern.
+def naming_source(saved: Document | Creation, home: ModelStore) -> Iterator[None]:
+    """Prefix errors raised while loading with the version and path that they concern.
 
     Raises:
-        DamagedError: for another one.
-        ValueError: for another one.
+        DamagedError: in place of a ``DamagedError``.
+        GraceError: in place of any other ``GraceError``.
     """
     try:
         yield
@@ -218,16 +217,16 @@ def told_of(saved: Document | Creation, home: ModelStore) -> Iterator[None]:
 
 
 def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> ExperimentSettings:
-    """Replace a method's recipes, and nothing else.
+    """Return settings with a method's new recipes and nothing else changed.
 
     Raises:
-        ValueError: if anything but a recipe would change.
+        GraceError: if anything but a recipe would change.
     """
     saved, given = dict(settings.method), dict(method)
     for name in sorted(saved.keys() | given.keys()):
         if saved.get(name) != given.get(name) and not isinstance(saved.get(name), Recipe):
             raise GraceError(
-                f"method.{name} of a saved learner is {saved.get(name)!r} and cannot become "
+                f"method.{name} of a saved learner is {saved.get(name)!r} and cannot change to "
                 f"{given.get(name)!r}: only recipes can change"
             )
     return settings.model_copy(update={"method": method})
@@ -236,11 +235,11 @@ def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> Exp
 def carried_out_here(
     settings: ExperimentSettings, engine: EngineSettings | None
 ) -> ExperimentSettings:
-    """Replace how the work is carried out by what is given, or by what this machine can do."""
+    """Return settings with the given engine, or with the saved one adapted to this machine."""
     if engine is None:
         saved, cores = settings.engine, os.cpu_count() or 1
         no_cuda = saved.device == "cuda" and not torch.cuda.is_available()
-        # The CPU has no float16; training in it is all that a saved precision asks for.
+        # The CPU has no float16, which a saved precision asks for in training only.
         halved = saved.precision == "float16" and not torch.cuda.is_available()
         precision = "float32" if halved else saved.precision
         engine = saved.model_copy(

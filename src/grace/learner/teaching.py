@@ -17,18 +17,18 @@ def learn(
     options: LearnOptions | None = None,
     progress: Progress | None = None,
 ) -> LearnResult:
-    """Make a learner from a folder of images, or update the learner that is there.
+    """Create a learner from a folder of images, or update the existing learner.
 
-    Called again after an interruption, it goes on where it stopped. Images that the version in use
+    After an interruption, the same call goes on where it stopped. Images that the version in use
     has learnt already are not learnt twice. A call that fails leaves the learner as it was.
 
     Args:
-        model: directory of the learner.
-        images: folder with a folder of images for each class, or with ``train/`` and ``test/`` of
+        model: the learner's home.
+        images: folder with one folder of images per class, or with ``train/`` and ``test/`` of
             such folders.
-        requested: settings of a new learner; a saved one must have been made with the same, but
-            ``engine`` and recipes may change. ``None``: those of the experiment ``folder``.
-        options: how this update is carried out; ``None``: the defaults.
+        requested: settings of a new learner; a saved learner must have been created with the same,
+            but ``engine`` and recipes may change. ``None``: those of the experiment ``folder``.
+        options: options of this update; ``None``: the defaults.
         progress: receives the events of the work.
 
     Raises:
@@ -45,7 +45,7 @@ def learn(
         wanted = requested.settings()
     else:
         wanted = requested.checked(store.creation.settings, model, is_begun=is_empty(store))
-    # torch takes seconds to import: wrong settings are refused before it is.
+    # Wrong settings are refused before the import of torch, which takes seconds.
     from grace.learner.folder_update import FolderUpdate
 
     shape = None if store is None else store.creation.shape
@@ -57,7 +57,7 @@ def learn(
 
 
 def _refuse_taken(model: Path) -> None:
-    """Refuse early what ``ModelStore.create`` would refuse once all images are read."""
+    """Refuse a used directory before all images are read; ``ModelStore.create`` does it after."""
     if model.exists() and (
         not model.is_dir()
         or any(path.name != "versions" and not atomic.is_leftover(path) for path in model.iterdir())

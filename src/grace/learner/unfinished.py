@@ -1,7 +1,7 @@
-"""A learner between two calls: find it, and remove what would only be in the way of the next call.
+"""Find the learner that an earlier call left, and clean up what an interrupted update left.
 
-A learner without a version has learnt nothing. It is kept only for the work done on its first
-update; without any such work it is removed, so that the next call can ask for another learner.
+A learner without a version has learnt nothing. It is kept only if work of its first update is
+saved; otherwise it is removed, so that the next call can create another learner.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,16 @@ from grace.text.refusals import BusyError, GraceError
 
 
 def find_learner(model: Path, *, discard: bool = False) -> ModelStore | None:
-    """Find a learner worth keeping; drop its interrupted update if that is unwanted or has no work.
+    """Return the learner in a directory; ``None`` if there is none or it was removed as empty.
+
+    An interrupted update is dropped if ``discard`` says so or none of its work is saved.
 
     Args:
-        model: directory.
+        model: the learner's home.
         discard: drop the interrupted update in any case.
 
     Raises:
-        GraceError: if the learner is damaged, or busy while something is to be dropped.
+        GraceError: if the learner is damaged, or busy when something must be dropped.
     """
     if not (model / "model.json").exists():
         return None
@@ -36,7 +38,7 @@ def find_learner(model: Path, *, discard: bool = False) -> ModelStore | None:
 
 
 def drop_update(model: Path) -> bool:
-    """Drop the interrupted update of a learner; return ``False`` where there was none.
+    """Drop the interrupted update of a learner; return ``False`` if there was none.
 
     Raises:
         GraceError: if there is no such learner, or it is damaged or busy.
@@ -52,9 +54,9 @@ def is_empty(store: ModelStore) -> bool:
 
 
 def remove_empty(store: ModelStore) -> None:
-    """Remove a learner that has no version; one that has stays as it is.
+    """Remove a learner that has no version; any other learner stays.
 
-    Files in its folder that are not the learner's stay, and then the folder too.
+    Other files in its directory stay, and then the directory too.
     """
     path = store.path
     with store.changing():
@@ -62,7 +64,7 @@ def remove_empty(store: ModelStore) -> None:
             return
         store.discard()
         store.remove_unused()
-        # Whenever this stops, the folder is still such a learner, or nothing that is in the way.
+        # Whenever this stops, what is left is still an empty learner, or no learner at all.
         with suppress(OSError):
             (path / "objects").rmdir()
         for name in ("lock", "model.json"):
@@ -74,9 +76,9 @@ def remove_empty(store: ModelStore) -> None:
 
 @contextmanager
 def cleaned_after_failure(store: ModelStore) -> Iterator[None]:
-    """When an update fails, leave nothing behind that would only be in the way of the next.
+    """If an update fails without saved work, remove what it left behind.
 
-    An interruption that can be gone on from says so in its notes.
+    With saved work nothing is removed, and an interruption gets a note that it can be continued.
     """
     try:
         yield
@@ -101,5 +103,5 @@ def _drop_update(store: ModelStore) -> None:
 
 
 def _has_work(store: ModelStore) -> bool:
-    """Return ``True`` if something of an interrupted update's work is on disk."""
+    """Return ``True`` if some work of an interrupted update is saved."""
     return store.pending() and any((store.path / "pending").glob("*.safetensors"))

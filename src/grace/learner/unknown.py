@@ -1,4 +1,4 @@
-"""Telling images that are unlike anything learnt, at a stated rate of false alarms.
+"""Recognise images that are unlike anything learnt, at a stated rate of false alarms.
 
 Shapes: N images, K classes.
 """
@@ -11,7 +11,7 @@ from grace.text.refusals import GraceError
 
 
 def familiarity(scores: Tensor) -> Tensor:
-    """Score how much images look like something learnt: ``log Σ_k exp s_k``, (N, K) → (N,).
+    """Compute how much images look like something learnt: ``log Σ_k exp s_k``, (N, K) → (N,).
 
     The negative energy of Liu et al., "Energy-based Out-of-distribution Detection" (NeurIPS 2020),
     at temperature 1; masked classes add nothing.
@@ -20,7 +20,7 @@ def familiarity(scores: Tensor) -> Tensor:
 
 
 def cutoff(held_out: Tensor, false_alarms: float) -> float:
-    """Choose the familiarity below which an image counts as unknown.
+    """Return the familiarity below which an image counts as unknown.
 
     The k-th smallest of n held-out scores with ``k = floor(a·(n + 1))``: a fresh image of a learnt
     class, drawn like the held-out ones, falls below it with probability at most ``k/(n + 1) ≤ a``
@@ -28,14 +28,15 @@ def cutoff(held_out: Tensor, false_alarms: float) -> float:
 
     Args:
         held_out: (n,) familiarities of held-out images of learnt classes.
-        false_alarms: share a of images of learnt classes that may be called unknown, in (0, 1).
+        false_alarms: share a of images of learnt classes that may be called unknown, in (0, 1);
+            a larger share recognises more unknown images.
 
     Raises:
-        ValueError: if there are too few held-out images to promise so small a share.
+        GraceError: if there are too few held-out images for so small a share.
     """
     if not 0 < false_alarms < 1:
         raise GraceError(f"false alarm rate {false_alarms} must lie between 0 and 1")
-    # A hair's breadth, so that 0.05 · 20 is 1 and a third of 3 too.
+    # 1e-9 against rounding, so that 0.05 · 20 is 1 and a third of 3 too.
     rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
     if rank == 0:
         enough = math.ceil((1 - 1e-9) / max(false_alarms, 1e-12)) - 1

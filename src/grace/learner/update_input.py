@@ -1,4 +1,4 @@
-"""What an update is given, checked and named.
+"""The input of an update: checked images, labels and class indices.
 
 Shapes: N images.
 """
@@ -26,9 +26,9 @@ AnyImages = Images | Tensor | np.ndarray[Any, Any]
 @final
 @dataclass(frozen=True)
 class UpdateInput:
-    """Images of one update, with those to hold out if they were given apart.
+    """Images of one update, and the images to hold out if they were given separately.
 
-    ``identity`` names the update where it is given; otherwise its digest is taken from the pixels.
+    The digest is computed from ``identity`` if that is given, otherwise from the pixels.
     """
 
     images: Images
@@ -40,7 +40,7 @@ class UpdateInput:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 that equal updates share."""
+        """SHA-256 of the input: equal for equal updates."""
         digest = hashlib.sha256(repr((self.max_drop, self.is_last, self.identity)).encode())
         if self.identity is None:
             given = [(self.images, self.labels), *([self.validation] if self.validation else [])]
@@ -50,10 +50,14 @@ class UpdateInput:
 
 
 def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
-    """Take images as arrays, tensors or collections, all of one shape (C, H, W).
+    """Return arrays, tensors or collections (N, C, H, W) as ``Images``; check their shape.
+
+    Args:
+        images: the images, uint8.
+        shape: the shape (C, H, W) that they must have.
 
     Raises:
-        ValueError: for none at all, or images of another shape or type.
+        GraceError: if there are no images, or they have another shape or type.
     """
     if isinstance(images, np.ndarray):
         images = torch.from_numpy(images)
@@ -78,10 +82,19 @@ def check_input(
     is_last: bool = False,
     identity: str | None = None,
 ) -> UpdateInput:
-    """Check what an update is given.
+    """Check the input of an update.
+
+    Args:
+        images: uint8, (N, C, H, W).
+        labels: N class names.
+        validation: images to hold out and their class names, if they are given separately.
+        shape: (C, H, W) of the learner's images.
+        max_drop: points of percent that old classes may lose, in [0, 100]; ``None``: any number.
+        is_last: the stream ends with this update.
+        identity: a name for the update, used instead of hashing its images.
 
     Raises:
-        ValueError: for images of another shape, labels that do not match, or unfit class names.
+        GraceError: for images of another shape, labels that do not match, or unfit class names.
     """
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise GraceError(f"max_drop {max_drop} must lie between 0 and 100 points of percent")
@@ -96,17 +109,17 @@ def check_input(
 
 
 def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
-    """Give every class its index: known ones keep theirs, new ones follow in order of appearance.
+    """Map each class name to its index: known names first, new ones in order of appearance.
 
     Raises:
-        ValueError: if a new name looks like another one: they differ only in case or spelling.
+        GraceError: if a new name differs from another one only in case or spelling.
     """
     index = {name: i for i, name in enumerate(known)}
-    spelled = {spelling(name): name for name in known}
+    by_spelling = {spelling(name): name for name in known}
     for name in labels:
         if name in index:
             continue
-        twin = spelled.setdefault(spelling(name), name)
+        twin = by_spelling.setdefault(spelling(name), name)
         if twin != name:
             raise GraceError(
                 f"class '{name}' differs from class '{twin}' only in case", "use one of the names"
@@ -124,33 +137,33 @@ def split_validation(
     seed: int,
     number: int,
 ) -> tuple[LabelledImages, HeldOut]:
-    """Divide an update's images into those to learn from and those to hold out.
+    """Split an update's images into training images and held-out images.
 
-    What is held out, now or before, is not learnt from, nor is any copy of it. What was learnt from
-    is not held out: a class that is known gives more only while the memory still has every image
-    it was learnt from, by which copies are told.
+    A held-out image, of now or before, is never trained on, nor is any copy of it; an image that
+    was trained on is never held out. Copies are found by comparing with the memory: a known class
+    gives more held-out images only while the memory has every image that it was learnt from.
 
     Args:
         given: the update.
         index: class index by name.
-        held_out: images held out so far; left as they are.
-        memory: exemplars, and how many images of each class were learnt from.
-        wanted: images to hold out of each class.
+        held_out: images held out so far; not changed.
+        memory: exemplars, and the number of images that each class was learnt from.
+        wanted: number of images to hold out of each class.
         seed: seed of the choice.
         number: the update's number.
 
     Returns:
-        What is learnt from, and all that is held out afterwards.
+        The training images, and all held-out images afterwards.
 
     Raises:
-        ValueError: if nothing is left to learn from a class.
+        GraceError: if a class has no training image left.
     """
     labels = torch.tensor([index[name] for name in given.labels], dtype=torch.int64)
     held = held_out.copy()
     if wanted == 0 and not held.classes:
         return LabelledImages(given.images, labels), held
     keys = image_keys(given.images)
-    missing = {name: max(0, wanted - held.count(own)) for name, own in index.items()}
+    missing = {name: max(0, wanted - held.count(i)) for name, i in index.items()}
     seen = held.keys() | _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
     if given.validation is not None:
         images, names = given.validation
@@ -159,12 +172,12 @@ def split_validation(
     else:
         images, names = given.images, given.labels
         counts = memory.original_counts
-        closed = {own for own in counts if len(memory.of_class(own)) < counts[own]}
+        closed = {i for i in counts if len(memory.of_class(i)) < counts[i]}
         fresh = [i for i in _first_copies(keys, seen) if index[names[i]] not in closed]
         chosen = [fresh[i] for i in hold_out([names[i] for i in fresh], missing, seed, number)]
     for name in sorted({names[i] for i in chosen}):
-        own = torch.tensor([i for i in chosen if names[i] == name])
-        held.add(index[name], images.subset(own))
+        places_of_class = torch.tensor([i for i in chosen if names[i] == name])
+        held.add(index[name], images.subset(places_of_class))
     hidden = held.keys()
     places = [i for i, key in enumerate(keys) if key not in hidden]
     for name in sorted(set(given.labels) - {given.labels[i] for i in places}):
@@ -176,11 +189,11 @@ def split_validation(
 
 
 def _exemplar_keys(memory: ExemplarMemory, classes: Sequence[int]) -> set[bytes]:
-    return {key for own in classes for key in image_keys(memory.of_class(own))}
+    return {key for index in classes for key in image_keys(memory.of_class(index))}
 
 
 def _first_copies(keys: Sequence[bytes], seen: Collection[bytes]) -> list[int]:
-    """Return the positions of keys that are not seen yet, the first of those that are equal."""
+    """Return the positions of unseen keys; of equal keys, only the first position."""
     places = {key: place for place, key in reversed(list(enumerate(keys))) if key not in seen}
     return sorted(places.values())
 

@@ -1,4 +1,4 @@
-"""The versions of a model in a home: what is saved of it, and how it comes back."""
+"""The versions of a model in its home: save, load, learn, roll back."""
 
 from pathlib import Path
 from typing import Literal, Self, final
@@ -16,8 +16,8 @@ class Versions:
     """A model and the home that keeps its versions.
 
     Args:
-        model: in memory.
-        store: the home.
+        model: the model in memory.
+        store: its home.
     """
 
     def __init__(self, model: Model, store: ModelStore) -> None:
@@ -26,10 +26,10 @@ class Versions:
 
     @classmethod
     def create(cls, model: Model, directory: Path) -> Self:
-        """Make a home for a model.
+        """Create a home for a model.
 
         Raises:
-            GraceError: if something is there already.
+            GraceError: if the directory exists already.
         """
         return cls(model, ModelStore.create(directory, model.creation))
 
@@ -38,7 +38,7 @@ class Versions:
 
         Args:
             accepted: put the version in use.
-            digest: of the images of its last update.
+            digest: digest of the images of its last update.
         """
         number = self.store.next_number()
         status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
@@ -55,12 +55,12 @@ class Versions:
     def learn(
         self, given: UpdateInput, *, again: bool = False, first_task: Path | None = None
     ) -> UpdateRecord:
-        """Learn one update and save it, or go on with it where it was interrupted.
+        """Learn one update and save it; an interrupted one goes on where it stopped.
 
         Args:
             given: the images, checked.
-            again: repeat an update that is the last one already.
-            first_task: folder in which learners share the network of their first task.
+            again: learn the images again even if this was the last update.
+            first_task: folder in which learners share the network of their first task, if any.
         """
         state = self._model.state
         with self.store.changing():
@@ -78,18 +78,18 @@ class Versions:
                 try:
                     done = self._model.learn(given, journal, save)
                 except GraceError:
-                    self.store.discard()  # The same would happen again.
+                    self.store.discard()  # Going on would fail in the same way.
                     raise
             self.store.discard()
             self.store.remove_unused()
         return done
 
     def load(self, document: Document) -> None:
-        """Replace everything in the model by what a version holds; if that fails, change nothing.
+        """Load a version into the model; if that fails, change nothing.
 
         Raises:
-            GraceError: if all its classes were forgotten, or it takes images of another shape.
-            DamagedError: if its files cannot be trusted.
+            GraceError: if all its classes were forgotten, or its images have another shape.
+            DamagedError: if a file is damaged.
         """
         model, store = self._model, self.store
         if not document.live_class_names:
@@ -109,7 +109,7 @@ class Versions:
         before = model.state.copy()
         try:
             state = model.state
-            with saving.told_of(document, store):
+            with saving.naming_source(document, store):
                 state.method.state.restore(saved, len(document.class_names))
                 state.method.state.refuse_unfit(document.shape)
             state.method.memory.restore(exemplars, document.original_counts)
@@ -143,7 +143,7 @@ class Versions:
             self.store.make_current(number)
 
     def _refuse_stale(self) -> None:
-        """Refuse to go on if the home no longer has in use what is in memory."""
+        """Refuse to go on if the version in use is no longer the one in memory."""
         number, state = self.store.current(), self._model.state
         forgotten = set() if number is None else set(self.store.document(number).forgotten)
         if (number, forgotten) != (state.version, state.forgotten):
@@ -152,13 +152,13 @@ class Versions:
             )
 
     def _done_already(self, given: UpdateInput) -> UpdateRecord | None:
-        """Find this very update among the versions: it was saved, then the process was killed."""
+        """Return this update if a version holds it: a process was killed after saving it."""
         numbers, version = self.store.numbers(), self._model.state.version
         newest = self.store.document(numbers[-1]) if numbers else None
         if newest is None or newest.digest != given.digest:
             return None
         if not set(given.labels) <= set(newest.live_class_names):
-            return None  # It was learnt, and forgotten since.
+            return None  # One of its classes was forgotten since then.
         update = newest.history[-1]
         if newest.number == version:
             return update

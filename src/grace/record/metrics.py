@@ -14,17 +14,17 @@ Matrix = list[list[float | None]]
 
 
 def accuracy_matrix(rows: Sequence[Sequence[float | None] | None]) -> Matrix:
-    """Lay the per-task accuracies after each task out as a square.
+    """Arrange the per-task accuracies after each task as a square matrix.
 
     Args:
-        rows: after task t, the accuracy (%) on the classes of each of the tasks 1..t, or none where
-            task t was not evaluated. A task without a new class has none in its column.
+        rows: the accuracies (%) after task t on the classes of each of tasks 1..t; ``None``: task
+            t was not evaluated. A task without a new class has ``None`` in its column.
 
     Returns:
-        The T×T matrix R; none above the diagonal and in missing rows.
+        The T×T matrix R; ``None`` above the diagonal and in missing rows.
 
     Raises:
-        ValueError: row t does not hold t values.
+        GraceError: row t does not hold t values.
     """
     size = len(rows)
     matrix: Matrix = []
@@ -52,7 +52,7 @@ def average(accuracies: Sequence[float | None]) -> float | None:
 def forgetting(matrix: Sequence[Sequence[float | None]]) -> float | None:
     """Return the mean over i < T of max_t R[t,i] − R[T,i], in 0..100 (docs/protocols.md#metrics).
 
-    A single task has nothing to forget: none.
+    ``None`` for a single task.
     """
     columns = _earlier_columns(matrix)
     return fmean(max(column) - column[-1] for column in columns) if columns else None
@@ -61,14 +61,14 @@ def forgetting(matrix: Sequence[Sequence[float | None]]) -> float | None:
 def backward_transfer(matrix: Sequence[Sequence[float | None]]) -> float | None:
     """Return the mean over i < T of R[T,i] − R[i,i], in −100..100; negative where it forgets.
 
-    Lopez-Paz & Ranzato 2017, Eq. 3. A single task has none.
+    Lopez-Paz & Ranzato 2017, Eq. 3. ``None`` for a single task.
     """
     columns = _earlier_columns(matrix)
     return fmean(column[-1] - column[0] for column in columns) if columns else None
 
 
 def _earlier_columns(matrix: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    """Return R[i:, i] of every i < T with new classes; nothing if any of it is missing."""
+    """Return R[i:, i] of every i < T with new classes; an empty list if a value is missing."""
     columns = []
     for task in range(len(matrix) - 1):
         column = [row[task] for row in matrix[task:]]
@@ -83,7 +83,13 @@ def _earlier_columns(matrix: Sequence[Sequence[float | None]]) -> list[list[floa
 def confusion_matrix(
     labels: Sequence[int], predictions: Sequence[int], num_classes: int
 ) -> list[list[int]]:
-    """Count test images by true class (rows) and predicted class (columns), K×K."""
+    """Count test images by true class (rows) and predicted class (columns), K×K.
+
+    Args:
+        labels: true class indices.
+        predictions: predicted class indices, as many.
+        num_classes: K.
+    """
     counts = [[0] * num_classes for _ in range(num_classes)]
     for label, prediction in zip(labels, predictions, strict=True):
         counts[label][prediction] += 1
@@ -95,14 +101,14 @@ def per_task_accuracy(
 ) -> list[float | None]:
     """Return the accuracy (%) on the classes of each seen task, on true task boundaries.
 
-    A task without a new class has none.
+    ``None`` for a task without a new class.
 
     Args:
         confusion: counts of test images, K×K, classes in class order.
         task_sizes: number of new classes of each seen task; they sum to K.
 
     Raises:
-        ValueError: the sizes do not sum to K.
+        GraceError: the sizes do not sum to K.
     """
     if sum(task_sizes) != len(confusion):
         raise GraceError(
@@ -120,8 +126,8 @@ def old_new_accuracy(
 ) -> tuple[float | None, float | None]:
     """Return the accuracies (%) on old classes (the first ``num_old``) and on new ones.
 
-    Both against all K classes, no masking (docs/protocols.md#classifiers); ``None`` without such a
-    class.
+    All K classes can be predicted, without masking (docs/protocols.md#classifiers); ``None``: there
+    is no such class.
     """
     old, new = range(num_old), range(num_old, len(confusion))
     return (
@@ -131,7 +137,7 @@ def old_new_accuracy(
 
 
 def overall_accuracy(confusion: Sequence[Sequence[int]]) -> float:
-    """Return A_t (%), the share of right answers (docs/protocols.md#metrics)."""
+    """Return A_t (%), the share of correct predictions (docs/protocols.md#metrics)."""
     return _accuracy(confusion, range(len(confusion)))
 
 
@@ -144,7 +150,7 @@ def _accuracy(confusion: Sequence[Sequence[int]], classes: range) -> float:
 def memory_aligned_size(
     reference_parameters: int, parameters: int, image_bytes: int, base_memory: int = 2000
 ) -> int:
-    """Return how many exemplars a smaller model may keep to cost what the reference costs.
+    """Return the number of exemplars with which a smaller model costs what the reference costs.
 
     ``base_memory + floor((reference_parameters − parameters) · 4 / image_bytes)``, see
     docs/protocols.md#memory-aligned-counts.
@@ -153,10 +159,10 @@ def memory_aligned_size(
         reference_parameters: backbone parameters of the largest method (DER), 4 bytes each.
         parameters: backbone parameters of this method.
         image_bytes: bytes of one raw image (3,072 for CIFAR, 150,528 at 224 pixels).
-        base_memory: exemplars every method has.
+        base_memory: number of exemplars that every method has.
 
     Raises:
-        ValueError: the model is larger than the reference, or an image has no bytes.
+        GraceError: the model is larger than the reference, or an image has no bytes.
     """
     if image_bytes < 1:
         raise GraceError(f"image_bytes is {image_bytes}: an image has at least one byte")

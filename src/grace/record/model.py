@@ -1,4 +1,4 @@
-"""What a record holds, typed. Percent for accuracies, bytes, seconds; tasks count from 1."""
+"""The data types of a record. Accuracies in percent, sizes in bytes, times in seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from grace.record import metrics
 
 
 class _Frozen(BaseModel):
-    """Frozen; keys it does not know are passed over, so that a format can gain some."""
+    """A frozen model; unknown keys are ignored, so that later formats can add some."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 @final
 class TaskAwareRecord(_Frozen):
-    """Accuracies (%) of one classifier that is told the task of each image.
+    """Accuracies (%) of one classifier that knows the task of each image.
 
-    It chooses among the classes of that task alone: 100 by construction where there is only one.
+    It chooses among the classes of that task only: 100 by construction if the task has one class.
     """
 
     all: float
@@ -37,7 +37,7 @@ class ClassifierRecord(_Frozen):
     new: float | None = None
     per_task: tuple[float | None, ...]
     task_aware: TaskAwareRecord | None = None
-    """None in records that were written before it was measured."""
+    """``None`` in records from before it was measured."""
 
 
 @final
@@ -49,9 +49,9 @@ class PhaseRecord(_Frozen):
     images: int
     seconds: float
     earlier: float = 0.0
-    """Of the seconds, what another process had spent."""
+    """The part of ``seconds`` that another process spent."""
     is_shared: bool = False
-    """Whether it was another run that spent them."""
+    """``True`` if that process belonged to another run."""
     losses: dict[str, float] = {}
 
 
@@ -66,7 +66,7 @@ class ParameterRecord(_Frozen):
 
 @final
 class BytesRecord(_Frozen):
-    """What a task leaves behind, in bytes."""
+    """Sizes after a task, in bytes."""
 
     weights: int
     exemplars: int
@@ -99,7 +99,7 @@ class TaskRecord(_Frozen):
     ) = None
     merge_weight: float | None = None
     reason: str = ""
-    """What decided, in words, where the method says more than its numbers do."""
+    """The reason of the decision in words, if the method states more than its numbers."""
     backbones: int
     parameters: ParameterRecord
     bytes: BytesRecord
@@ -109,13 +109,13 @@ class TaskRecord(_Frozen):
 
     @property
     def accuracy(self) -> ClassifierRecord | None:
-        """The primary classifier's accuracies; none where the task was not evaluated."""
+        """The primary classifier's accuracies; ``None``: the task was not evaluated."""
         return self.classifiers.get(self.primary) if self.primary else None
 
 
 @final
 class DatasetRecord(_Frozen):
-    """The images a run was made on; the shape is (C, H, W)."""
+    """The images of a run; the shape is (C, H, W)."""
 
     name: str
     num_train: int
@@ -133,7 +133,7 @@ class RunInfo(_Frozen):
     status: Literal["running", "finished", "failed"] = "running"
     error: str | None = None
     config: dict[str, Any]
-    """The settings as they were written, which another version may not know."""
+    """The settings as they were saved; another version of grace may not know all of them."""
     versions: dict[str, str] = {}
     commit: str | None = None
     hardware: dict[str, Any] = {}
@@ -170,7 +170,7 @@ class RunInfo(_Frozen):
 @final
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as read from its directory; ``torn`` when its last line was cut off and left out."""
+    """One run as read from its directory; ``torn``: its last line was cut off and is left out."""
 
     directory: Path
     info: RunInfo
@@ -189,12 +189,12 @@ class RunRecord:
 
     @property
     def complete(self) -> bool:
-        """Whether the run finished all its tasks."""
+        """``True`` if the run finished all its tasks."""
         return self.info.status == "finished" and len(self.tasks) == len(self.info.task_sizes)
 
     @property
     def primary(self) -> str | None:
-        """The classifier that is reported, by the last evaluated task."""
+        """Name of the classifier that is reported, from the last evaluated task."""
         return next((task.primary for task in reversed(self.tasks) if task.primary), None)
 
     def accuracies(self, classifier: str | None = None) -> list[float | None]:
@@ -235,7 +235,7 @@ class RunRecord:
 
     @cached_property
     def task_aware_matrix(self) -> metrics.Matrix:
-        """Task-aware accuracy (%) after task t on task i, of the primary classifier."""
+        """Task-aware accuracy (%) of the primary classifier after task t on task i."""
         found = self._task_aware(None)
         return metrics.accuracy_matrix([entry.per_task if entry else None for entry in found])
 
@@ -256,7 +256,7 @@ class RunRecord:
 
     @property
     def lone_class_tasks(self) -> tuple[int, ...]:
-        """Tasks of one new class: their task-aware accuracy is 100 by construction."""
+        """Numbers of the tasks with one new class: their task-aware accuracy is always 100."""
         return tuple(task.task for task in self.tasks if task.num_new == 1)
 
     def _task_aware(self, classifier: str | None) -> list[TaskAwareRecord | None]:

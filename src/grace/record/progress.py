@@ -1,4 +1,4 @@
-"""The events of a run, for whoever shows them while it works."""
+"""The events of a run, for programs that show its progress."""
 
 from collections.abc import Sequence
 from typing import Protocol, final
@@ -14,14 +14,14 @@ class RunProgress(Progress, Protocol):
         """Called when a task begins.
 
         Args:
-            number: of the task, from 1.
+            number: number of the task, from 1.
             total: number of tasks of the run.
             class_names: names of the task's new classes.
         """
         return
 
     def task_finished(self, task: TaskRecord) -> None:
-        """Called when a task is over, with its line of the record."""
+        """Called when a task is finished, with its line of the record."""
         return
 
 

@@ -1,4 +1,4 @@
-"""Where a record comes from: versions, hardware, commit, fingerprints; without importing torch."""
+"""The origin of a record: versions, hardware, commit, fingerprints. Torch-free."""
 
 import hashlib
 import json
@@ -32,10 +32,10 @@ def collect_hardware(
     """Describe the machine.
 
     Args:
-        device: where tensors lived, "cpu" or "cuda".
-        threads: CPU threads torch used, in each process.
-        gpu: the GPU's name; none on the CPU.
-        processes: that worked together.
+        device: "cpu" or "cuda".
+        threads: number of torch's CPU threads in each process.
+        gpu: the GPU's name; ``None`` on the CPU.
+        processes: number of processes that worked together.
     """
     return {
         "platform": platform.platform(),
@@ -49,9 +49,9 @@ def collect_hardware(
 
 
 def commit() -> str | None:
-    """Return the git commit of this source, "-dirty" with local changes; none if not from git."""
+    """Return the git commit of this source, "-dirty" with local changes; ``None``: not from git."""
     package = Path(grace.__file__).parent
-    # Asking for a tracked file keeps an installation inside somebody's checkout from lying.
+    # Only a tracked file is of this commit: grace may be installed inside another checkout.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     head = _git(package, "rev-parse", "HEAD")
@@ -79,16 +79,21 @@ def fingerprints(
     """Return the three SHA-256 fingerprints of a run, over canonical JSON.
 
     *protocol* covers the data files, their selection and split, base and increment, augmentation,
-    memory rule and backbone, of pre-trained weights their SHA-256 in place of their path: runs that
-    share it may stand in one table. *run* covers that and the
-    method with its recipes, the precision, the class order, the seeds and the versions: runs that
-    share it repeat each other. *first_task* covers what of that decides the first task of a method
-    that trains one fresh network there: data, held-out images, base, backbone, precision, class
-    order, seeds, versions and the recipe ``method.base``; runs that share it can share that
-    network. How else the work is carried out (``engine``, where the files lie) is in none.
+    memory rule and backbone (pre-trained weights by their SHA-256, not their path): runs with the
+    same one can stand in one table. *run* also covers the method with its recipes, the precision,
+    the class order, the seeds and the versions: runs with the same one repeat each other.
+    *first_task* covers what decides the first task of a method that trains one new network there:
+    data, held-out images, base, backbone, precision, class order, seeds, versions and the recipe
+    ``method.base``; runs with the same one can share that network. Other settings of ``engine`` and
+    the place of files are in none of them.
+
+    Args:
+        settings: the resolved settings.
+        data_digest: hex digest of the data files.
+        versions: versions of grace and its libraries, by name.
 
     Raises:
-        ValueError: if pre-trained weights cannot be read.
+        GraceError: if pre-trained weights cannot be read.
     """
     config = settings.model_dump(mode="json")
     carried_out = ("root", "streaming", "skip_unreadable", "skip_duplicates")
@@ -122,10 +127,10 @@ def fingerprints(
 
 
 def _backbone(settings: ExperimentSettings, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Put the SHA-256 of pre-trained weights where the settings say where they lie."""
+    """Replace the path of pre-trained weights by their SHA-256."""
     if settings.backbone.weights == "none":
         return config
-    # Late, because it imports torch.
+    # Imported here because it imports torch.
     from grace.networks.build import digest_of_weights
 
     return {**config, "weights": digest_of_weights(settings.backbone)}

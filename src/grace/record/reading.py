@@ -1,4 +1,4 @@
-"""Reading records: tolerant of a cut-off end, clear about everything else."""
+"""Read records; a last line that was cut off is tolerated, anything else damaged is refused."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def read_record(path: str | Path) -> RunRecord:
     A last line of ``tasks.jsonl`` that was cut off is left out and ``torn`` says so.
 
     Raises:
-        ValueError: the directory is no run, comes from a newer grace, or is damaged.
+        GraceError: if the directory is no run, comes from a newer grace, or is damaged.
     """
     directory = Path(path)
     info = _read_info(directory)
@@ -31,7 +31,7 @@ def find_runs(path: str | Path) -> list[Path]:
     """List the run directories at or below a path, sorted.
 
     Raises:
-        ValueError: there is none.
+        GraceError: if there is none.
     """
     root = Path(path)
     if (root / "run.json").is_file():
@@ -44,9 +44,9 @@ def find_runs(path: str | Path) -> list[Path]:
 
 
 def find_same_run(root: Path, info: RunInfo) -> RunRecord | None:
-    """Find the newest record below ``root`` that has the same fingerprint; none if there is none.
+    """Return the newest record below ``root`` with the same fingerprint; ``None``: there is none.
 
-    Runs that cannot be read are passed over.
+    Runs that cannot be read are ignored.
     """
     found: list[RunRecord] = []
     for directory in find_runs(root) if any(root.rglob("run.json")) else []:
@@ -64,7 +64,7 @@ def read_records(paths: Sequence[str | Path]) -> tuple[list[RunRecord], list[str
         The records, and one line for each run below a path that could not be read.
 
     Raises:
-        ValueError: a path holds no run, a run named directly is damaged, or nothing is readable.
+        GraceError: if a path holds no run, a run given directly is damaged, or no run is readable.
     """
     records: dict[Path, RunRecord] = {}
     left_out: list[str] = []

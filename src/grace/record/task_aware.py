@@ -1,4 +1,4 @@
-"""What a predictor says when it is told the task that each image is from."""
+"""Predictions of a classifier that knows the task of each image."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from grace.text.refusals import GraceError
 
 
 def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[int]) -> Tensor:
-    """Name each image's best class among the classes of its own task.
+    """Predict each image's class among the classes of its task only.
 
     ``argmax over c in C_i of z[n, c]``, where C_i are the classes that task i introduced and i is
     the task of the image's true class: all other columns count as −∞. The lowest index wins a tie.
-    A forgotten class keeps the score that hides it. Where all columns compete the prediction is
-    class-incremental; an image that is right so is right here too.
+    A forgotten class keeps its masked score. The class-incremental prediction uses all columns; an
+    image that it classifies correctly is classified correctly here too.
 
     Args:
-        scores: of any predictor, (N, K), finite.
+        scores: finite scores of a predictor, (N, K).
         labels: true class indices, int64 (N,).
         task_sizes: number of new classes of each seen task; they sum to K.
 
@@ -25,7 +25,7 @@ def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[
         Class indices, int64 (N,).
 
     Raises:
-        ValueError: the sizes do not sum to K.
+        GraceError: the sizes do not sum to K.
 
     Source:
         van de Ven & Tolias 2019, arXiv:1904.07734, "task-incremental"; docs/glossary.md.

@@ -1,4 +1,4 @@
-"""What one task leaves in a record: its accuracies, decisions, sizes and costs."""
+"""Make a task's line of the record: its accuracies, decisions, sizes and costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Tested:
-    """What a test on all seen classes found."""
+    """The result of a test on all seen classes."""
 
     classifiers: dict[str, ClassifierRecord]
     """Accuracies of each predictor, the primary one first."""
     confusion: tuple[tuple[int, ...], ...] | None
-    """Of the primary predictor: test images of each class (row) by predicted class (column)."""
+    """Test images of each class (row) by predicted class (column), of the primary predictor."""
 
 
 def compare_predictions(
@@ -39,7 +39,7 @@ def compare_predictions(
 ) -> Tested:
     """Measure every predictor on test images of all seen classes.
 
-    The task-aware accuracy, where the task of each image is given, comes from the same scores.
+    The task-aware accuracy, for which the task of each image is given, uses the same scores.
 
     Args:
         scores: (N, K) by predictor, the primary one first.
@@ -55,9 +55,9 @@ def compare_predictions(
 
     classifiers: dict[str, ClassifierRecord] = {}
     primary: tuple[tuple[int, ...], ...] | None = None
-    for name, own in scores.items():
-        found = confusion(own.argmax(dim=1))
-        task_aware = confusion(task_aware_predictions(own, labels, task_sizes))
+    for name, values in scores.items():
+        found = confusion(values.argmax(dim=1))
+        task_aware = confusion(task_aware_predictions(values, labels, task_sizes))
         old, new = metrics.old_new_accuracy(found, num_old)
         classifiers[name] = ClassifierRecord(
             all=metrics.overall_accuracy(found),
@@ -80,17 +80,17 @@ def task_record(
     tested: Tested,
     evaluate_seconds: float,
 ) -> TaskRecord:
-    """Describe one task after its update and test.
+    """Return the line of one task after its update and test.
 
     Args:
-        learner: after the update.
-        update: what it did.
+        learner: the learner after the update.
+        update: the record of the update.
         task_sizes: number of new classes of each seen task.
-        tested: what the test found.
-        evaluate_seconds: that the test took.
+        tested: the result of the test.
+        evaluate_seconds: duration of the test.
     """
     size, memory, outcome = learner.size(), learner.method.memory, update.outcome
-    # All that it costs, whichever process spent it.
+    # The whole cost, including the part that earlier processes spent.
     learn_seconds = update.seconds + sum(work.seconds.earlier for work in update.work)
     return TaskRecord(
         task=update.task,

@@ -1,4 +1,4 @@
-"""Writing records: whole files only, one line per task."""
+"""Write records: whole files only, one line per task."""
 
 import json
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ def describe_run(
     processes: int = 1,
     notes: Sequence[str] = (),
 ) -> RunInfo:
-    """Gather what is known about a run as it starts.
+    """Collect the facts about a run at its start.
 
     Args:
         settings: the resolved settings.
         class_names: names by class index (position in the class order).
-        task_sizes: new classes per task.
+        task_sizes: number of new classes of each task.
         dataset: the images.
         data_digest: hex digest of the data files.
         device: "cpu" or "cuda".
-        threads: CPU threads torch uses.
+        threads: number of torch's CPU threads.
         gpu: the GPU's name, if any.
-        processes: that work together.
+        processes: number of processes that work together.
         notes: lines for people, such as counted duplicates.
     """
     versions = collect_versions()
@@ -58,10 +58,10 @@ def describe_run(
 
 
 def refuse_occupied(directory: Path) -> None:
-    """Refuse a directory for a new run that holds more than a run leaves that was just begun.
+    """Refuse a directory for a new run if it holds more than a lock and unfinished files.
 
     Raises:
-        ValueError: it does.
+        GraceError: if it holds more.
     """
     if directory.exists() and (
         not directory.is_dir()
@@ -83,18 +83,19 @@ def run_directory(root: Path, info: RunInfo) -> Path:
 
 @final
 class RecordWriter:
-    """Writes one run's record into a directory of its own, which it creates.
+    """Writes the record of one run into the run's directory.
 
-    Every change is written beside and renamed into place: whoever reads sees whole files.
+    Every file is written beside its place and renamed into it: readers see whole files only.
 
     Args:
-        directory: of the run; made if need be, and unoccupied unless the run goes on.
-        info: what is known about the run.
-        interrupted: the record of the same run as an earlier process left it in that directory.
+        directory: the run's directory; created if it does not exist. It must be empty unless
+            ``interrupted`` is given.
+        info: the facts about the run.
+        interrupted: the record that an earlier process of the same run left in the directory.
 
     Raises:
-        ValueError: the directory is occupied; nothing in it is touched.
-        OSError: it cannot be written.
+        GraceError: if the directory is not empty; nothing in it is changed.
+        OSError: if it cannot be written.
     """
 
     def __init__(
@@ -118,12 +119,12 @@ class RecordWriter:
         self._tasks.append(task)
 
     def keep_tasks(self, number: int) -> None:
-        """Let the next line be that of task ``number`` + 1 if there are more lines already."""
+        """Drop the lines after task ``number``: the next task writes them again."""
         self._tasks = self._tasks[:number]
 
     @property
     def record(self) -> RunRecord:
-        """The record as it stands."""
+        """The record so far."""
         return RunRecord(self.directory, self._info, tuple(self._tasks))
 
     def finish(self) -> RunRecord:
@@ -131,7 +132,7 @@ class RecordWriter:
         return self._end("finished", None)
 
     def fail(self, error: BaseException | str) -> RunRecord:
-        """Mark the run as failed, in one line, and return its record."""
+        """Mark the run as failed, with the error in one line, and return its record."""
         text = " ".join(str(error).split()) or type(error).__name__
         return self._end("failed", text)
 

@@ -1,1 +1,1 @@
-"""Storage: files written whole and read with suspicion."""
+"""Storage: files are written whole, and checked when they are read."""

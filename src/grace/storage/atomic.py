@@ -14,10 +14,10 @@ def write_bytes(path: Path, data: bytes) -> None:
     A link at ``path`` is replaced, not followed.
 
     Raises:
-        OSError: it cannot be written; ``path`` is as it was and nothing lies beside it.
+        OSError: if it cannot be written; ``path`` is unchanged and no file is left beside it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # The name can be guessed, so a link may have been planted there: never written through.
+    # The name can be guessed: a link that someone put there must not be followed.
     beside.unlink(missing_ok=True)
     try:
         with beside.open("xb") as file:
@@ -35,7 +35,7 @@ def write_text(path: Path, text: str) -> None:
     r"""Write text as UTF-8 with ``write_bytes``; ``\n`` is not changed.
 
     Raises:
-        OSError: it cannot be written; ``path`` is as it was and nothing lies beside it.
+        OSError: if it cannot be written; ``path`` is unchanged and no file is left beside it.
     """
     write_bytes(path, text.encode("utf-8"))
 
@@ -44,7 +44,7 @@ def remove(path: Path) -> None:
     """Delete a file if it exists, and flush its folder.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: if it cannot be removed.
     """
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -56,7 +56,7 @@ def remove_leftovers(folder: Path) -> None:
     No other process may write into the folder at the same time: its files would be deleted too.
 
     Raises:
-        OSError: the folder cannot be read, or a file in it cannot be removed.
+        OSError: if the folder cannot be read, or a file in it cannot be removed.
     """
     with os.scandir(folder) as entries:
         found = [entry.path for entry in entries if is_leftover(Path(entry))]
@@ -67,13 +67,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Return True if a path has the name of an unfinished file."""
+    """Return ``True`` if a path has the name of an unfinished file."""
     return bool(_LEFTOVER.fullmatch(path.name)) and (path.is_symlink() or not path.is_dir())
 
 
 def sync_folder(path: Path) -> None:
     """Flush a folder's entries to the disk, so that renames and deletions survive a power cut."""
-    # Some file systems refuse; that is no error.
+    # Some file systems do not support this; that is not an error.
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:

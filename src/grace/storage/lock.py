@@ -1,4 +1,4 @@
-"""A lock file: one process at a time."""
+"""A lock file, which one process at a time can hold."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT
 if sys.platform == "win32":
     import msvcrt
 
-    # Windows keeps others from reading what is locked, so a byte far behind the pid is.
+    # On Windows others cannot read locked bytes: lock one far behind the pid.
     _PLACE = 2**30
 
     def _take(handle: int) -> None:
@@ -42,10 +42,10 @@ else:
 
 @contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock while the context lasts, against other processes and this one; do not wait.
+    """Hold a lock while the context lasts; raise an error at once if it is held already.
 
     The file is not deleted with the lock: otherwise two processes could hold locks on files of one
-    name. The lock ends with the process, however that ends.
+    name. The lock ends with the process, even with a killed one.
 
     Args:
         path: the lock file, created if it is missing.
@@ -88,8 +88,8 @@ def _open(path: Path, what: str) -> int:
 
 
 def _note_pid(handle: int) -> None:
-    # Only for people's information: on a full disk, making room must still be possible. A file with
-    # two names may belong elsewhere and is not written.
+    # The pid is only information: on a full disk a lock must still be possible, to free space. A
+    # file with two names may belong elsewhere and is not written.
     if os.fstat(handle).st_nlink > 1:
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The machine's memory, checked before large allocations."""
+"""Find out the machine's memory, and refuse allocations that are too large for it."""
 
 import os
 from contextlib import suppress
@@ -25,11 +25,11 @@ def refuse_too_large(num_bytes: int, what: str) -> None:
     """Refuse anything that needs more than half of the machine's memory.
 
     Args:
-        num_bytes: that it needs.
+        num_bytes: number of bytes that it needs.
         what: its name in the message.
 
     Raises:
-        GraceError: if it needs more than that.
+        GraceError: if it needs more.
     """
     memory = memory_bytes()
     if memory is not None and num_bytes > memory // 2:

@@ -34,7 +34,7 @@ class Ref:
             what: name of the object in messages.
 
         Raises:
-            DamagedError: if one of them is anything else.
+            DamagedError: if one of them is not.
         """
         if not isinstance(sha256, str) or not _HASH.fullmatch(sha256):
             raise DamagedError(f"{what} is damaged: its SHA-256 is not 64 lowercase hex digits")
@@ -58,8 +58,8 @@ class ObjectStore:
         """Store bytes as an object; bytes that are stored already are not written again.
 
         Raises:
-            DamagedError: the folder is a link.
-            OSError: they cannot be written; nothing half-written is left.
+            DamagedError: if the folder is a link.
+            OSError: if they cannot be written; no half-written file is left.
         """
         self._refuse_linked_folder()
         ref = Ref(hashlib.sha256(data).hexdigest(), len(data))
@@ -67,7 +67,7 @@ class ObjectStore:
             self._folder.mkdir(parents=True)
             sync_folder(self._folder.parent)
         if self._has(ref, data):
-            # Whoever renamed it into place may have been killed before the folder was flushed.
+            # The process that renamed it may have been killed before it flushed the folder.
             sync_folder(self._folder)
         else:
             write_bytes(self._path(ref.sha256), data)
@@ -77,12 +77,12 @@ class ObjectStore:
         """Read an object and check its hash.
 
         Args:
-            ref: of the object.
+            ref: reference to the object.
             what: name of the object in messages.
 
         Raises:
-            DamagedError: it is missing, a link, no regular file, of another size or other content.
-            OSError: the system refuses to read it.
+            DamagedError: if it is missing, a link, no regular file, or has other content.
+            OSError: if the system refuses to read it.
         """
         self._refuse_linked_folder()
         ref = Ref.checked(ref.sha256, ref.num_bytes, what)
@@ -107,13 +107,13 @@ class ObjectStore:
         return {stem for stem in stems if _HASH.fullmatch(stem)}
 
     def keep_only(self, hashes: Iterable[str]) -> None:
-        """Delete all other objects, and files that killed writers left.
+        """Delete all other objects, and the unfinished files of killed processes.
 
         Files of other names are not touched. No other process may write at the same time.
 
         Raises:
-            DamagedError: the folder is a link.
-            OSError: a file cannot be removed.
+            DamagedError: if the folder is a link.
+            OSError: if a file cannot be removed.
         """
         kept = set(hashes)
         others = self.names() - kept
@@ -125,7 +125,7 @@ class ObjectStore:
         sync_folder(self._folder)
 
     def _has(self, ref: Ref, data: bytes) -> bool:
-        # Read, because one that was damaged meanwhile is written anew.
+        # Compare the content: a damaged file is written again.
         try:
             return read_exactly(self._path(ref.sha256), "an object", ref.num_bytes) == data
         except (DamagedError, OSError):

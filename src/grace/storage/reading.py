@@ -1,4 +1,4 @@
-"""Read files that may come from a stranger."""
+"""Read files that may come from a stranger: regular files of expected size, no links."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ else:
 
 
 def read_small(path: Path, what: str, max_bytes: int) -> bytes:
-    """Read a regular file of limited size; its folders may be links, it may not.
+    """Read a regular file of limited size; the file may not be a link, its folders may.
 
     Args:
         path: the file.
@@ -39,12 +39,12 @@ def read_small(path: Path, what: str, max_bytes: int) -> bytes:
 
 
 def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
-    """Read a regular file of known size; its folders may be links, it may not.
+    """Read a regular file of known size; the file may not be a link, its folders may.
 
     Args:
         path: the file.
         what: name of the file in messages.
-        num_bytes: its size, which is compared before anything is read.
+        num_bytes: its expected size, compared before the file is read.
 
     Raises:
         DamagedError: if it is missing, a link, no regular file, of another size, or changing.
@@ -60,8 +60,8 @@ def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
 def _opened(path: Path, what: str) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file, and yield it with its size in bytes."""
     try:
-        # Checked before it is opened, because opening a device or a pipe may have effects; checked
-        # again after, because it may have been exchanged.
+        # Checked before opening, because opening a device or a pipe may have effects; checked again
+        # after, because the file may have been replaced.
         _refuse_other_kinds(path.lstat().st_mode, what)
         handle = os.open(path, _FLAGS)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""JSON that all readers read alike; anything ambiguous is refused."""
+"""Read and write JSON that every reader understands in the same way; refuse anything else."""
 
 import json
 import math
@@ -15,7 +15,7 @@ MAX_DIGITS = 20
 MAX_VALUES = 1_000_000
 
 # A bracket, or a whole string (or the start of one that never ends), so that brackets in it do not
-# count. Possessive: no way back is remembered.
+# count. Possessive quantifiers: no backtracking.
 _TOKEN = re.compile(rb'[\[\]{}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -23,7 +23,7 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 def parse(data: bytes, what: str, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - JSON is anything
     """Read one JSON document.
 
-    Besides invalid JSON it refuses what readers treat differently: encodings other than UTF-8,
+    Besides invalid JSON, it refuses what readers treat differently: encodings other than UTF-8,
     repeated keys, NaN and infinities (also as numbers too large for a float), integers of more than
     20 digits, half surrogates, and nesting deeper than 64. It also refuses more than a million
     values, which take seconds and much memory to read.
@@ -49,11 +49,11 @@ def dump(value: object) -> bytes:
         value: dicts with text keys, lists, text, numbers, booleans and ``None``.
 
     Raises:
-        GraceError: if ``parse`` would refuse the document.
+        GraceError: if ``parse`` refuses the document.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     data = f"{text}\n".encode()
-    # Better no new document than an unreadable one.
+    # Refuse to write a document that could not be read.
     _parse(data, MAX_BYTES)
     return data
 
@@ -65,7 +65,7 @@ def _parse(data: bytes, max_bytes: int) -> object:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise GraceError(f"byte {error.start} is no UTF-8") from None
-    # Commas in texts count too: this bounds the time, and real documents are far smaller.
+    # Commas in texts count too: this is only a limit on time, and real documents are far smaller.
     if sum(data.count(token) for token in (b",", b"[", b"{")) > MAX_VALUES:
         raise GraceError(f"it has more than {MAX_VALUES} values")
     _refuse_deep_nesting(data)

@@ -1,7 +1,7 @@
-"""Tensors as the bytes of safetensors files; equal tensors give equal bytes.
+"""Convert tensors to the bytes of safetensors files and back; equal tensors give equal bytes.
 
-Files are named after their bytes, so they are written here: the safetensors package (0.8) changes
-the order of metadata from call to call. That package reads them, after our own checks.
+Files are named after their bytes, so the bytes are made here: the safetensors package (0.8) changes
+the order of metadata from call to call. That package reads them, after the checks of this module.
 """
 
 import math
@@ -56,7 +56,7 @@ def encoded_size(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> i
         shapes: shape and type by name.
 
     Raises:
-        GraceError: a tensor has a type or name that such files cannot hold.
+        GraceError: if a tensor has a type or name that such files cannot hold.
     """
     return len(_header(shapes, {})) + sum(
         math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()
@@ -66,18 +66,18 @@ def encoded_size(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> i
 def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read tensors from the bytes of a safetensors file.
 
-    The header is checked before tensors are made: each tensor has a piece of ``data`` of its own,
-    so that forged sizes cannot ask for more memory than the file has.
+    The header is checked before tensors are made: each tensor has a separate piece of ``data``, so
+    that forged sizes cannot ask for more memory than the file has.
 
     Args:
         data: the whole file.
         what: name of the file in messages.
 
     Returns:
-        The tensors, of any shape, on the CPU with memory of their own; and the metadata.
+        The tensors, of any shape, on the CPU in new memory; and the metadata.
 
     Raises:
-        DamagedError: if it is no such file.
+        DamagedError: if it is not such a file.
     """
     header, start = _read_header(data, what)
     metadata = _checked_metadata(header.pop(_METADATA, {}), what)
@@ -95,21 +95,21 @@ def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise _damaged(what, " ".join(str(error).split())) from error
     assert tensors.keys() == header.keys()
     for name, tensor in tensors.items():
-        # torch takes any other byte for true here and for false there.
+        # Some operations of torch treat another byte as true, others as false.
         if tensor.dtype == torch.bool and tensor.view(torch.uint8).gt(1).any():
             raise _damaged(what, f"tensor {_short(name)} has booleans other than 0 and 1")
     return tensors, metadata
 
 
 def _order(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
-    """Sort by width, widest first, so that every tensor starts at a multiple of its own."""
+    """Sort names by item size, largest first: every tensor is then aligned to its item size."""
     return sorted(shapes, key=lambda name: (-shapes[name][1].itemsize, name))
 
 
 def _header(
     shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
 ) -> bytes:
-    """Write the header with its length, padded to a multiple of eight bytes."""
+    """Return the header with its length, padded to a multiple of eight bytes."""
     entries: dict[str, Any] = {}
     if metadata:
         entries[_METADATA] = {key: metadata[key] for key in sorted(metadata)}

@@ -1,4 +1,4 @@
-"""Nested values of tensors, texts and numbers: as JSON beside named tensors, and as bytes."""
+"""Convert nested values of tensors, texts and numbers to JSON with named tensors, or to bytes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from grace.storage import strict_json, tensors
 
 
 def take_apart(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
-    """Describe a value in JSON; its tensors, of any shape, go into ``kept``.
+    """Convert a value to JSON; put its tensors, of any shape, into ``kept``.
 
     Args:
         value: a tensor, ``None``, a boolean, number or text, or a mapping with text keys, list or
             tuple of such values.
-        kept: gets the tensors by name.
+        kept: receives the tensors by name.
     """
     if isinstance(value, Tensor):
         name = str(len(kept))
@@ -30,7 +30,7 @@ def take_apart(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JS
 
 
 def put_together(described: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
-    """Undo ``take_apart`` with its tensors, of any shape; a tuple comes back as a list."""
+    """Undo ``take_apart``, with its tensors of any shape; a tuple becomes a list."""
     if "tensor" in described:
         return kept[described["tensor"]]
     if "mapping" in described:
@@ -41,7 +41,7 @@ def put_together(described: Mapping[str, Any], kept: Mapping[str, Tensor]) -> An
 
 
 def encode(value: Any) -> bytes:  # noqa: ANN401
-    """Write such a value as bytes.
+    """Return a value of ``take_apart`` as bytes.
 
     Raises:
         GraceError: if it holds a number that is not finite, or a tensor of an unusual type.
@@ -52,10 +52,10 @@ def encode(value: Any) -> bytes:  # noqa: ANN401
 
 
 def decode(data: bytes, what: str) -> Any:  # noqa: ANN401
-    """Read what ``encode`` wrote: tensors come back on the CPU, tuples as lists.
+    """Undo ``encode``: tensors are on the CPU, tuples become lists.
 
     Raises:
-        DamagedError: if it is something else; ``what`` is its name in the message.
+        DamagedError: if the bytes are something else; ``what`` is their name in the message.
     """
     kept, metadata = tensors.decode(data, what)
     return put_together(strict_json.parse(metadata["value"].encode(), what), kept)

@@ -1,1 +1,1 @@
-"""Words for people: units, escaping, near misses, refusals."""
+"""Texts for people: units, escaping, similar names, refusals."""

@@ -1,4 +1,4 @@
-"""HTML from values: text is escaped where it enters, attributes always."""
+"""Make HTML: ``escape`` escapes text, ``element`` escapes attribute values."""
 
 import html
 
@@ -9,15 +9,15 @@ def escape(text: object) -> str:
 
 
 def join(*parts: str) -> str:
-    """Put pieces of HTML below each other."""
+    """Join pieces of HTML, one per line; empty ones are left out."""
     return "\n".join(part for part in parts if part)
 
 
 def element(tag: str, *children: str, **attributes: str) -> str:
     """Wrap HTML in an element.
 
-    ``children`` are HTML already; attribute values are escaped here. A trailing underscore frees a
-    name from Python (``class_``), inner ones become hyphens (``data_run``).
+    ``children`` are HTML; attribute values are escaped here. In attribute names a trailing
+    underscore is removed (``class_``) and inner ones are replaced by hyphens (``data_run``).
     """
     shown = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"'

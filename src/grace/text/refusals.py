@@ -1,4 +1,4 @@
-"""Refusals: errors about what a user gave, told apart from our own mistakes."""
+"""Refusals: errors about the user's input, separate from errors of the program."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ class Setting:
     """A setting that would help, and the value to give it."""
 
     path: str
-    """Dotted, as in a configuration file: ``data.skip_unreadable``."""
+    """Dotted path, as in a configuration file: ``data.skip_unreadable``."""
     value: str = ""
-    """As it would be written; empty where the user has to choose it."""
+    """The value as it is written; empty if the user has to choose it."""
 
     def __str__(self) -> str:
-        """Write it as the user of a configuration file would."""
+        """Return the words for the user of a configuration file."""
         return f"set {self.path}={self.value}" if self.value else f"set {self.path}"
 
 
 class GraceError(ValueError):
-    """Something that a user gave cannot be used. Any other ``ValueError`` is a mistake of ours.
+    """The user's input cannot be used. Any other ``ValueError`` is an error of the program.
 
-    Its text is ``where: what: remedy``, or as much of that as there is.
+    Its text is ``where: what: remedy``; empty parts are left out.
 
     Args:
         what: what is wrong, with the value that is wrong.
         remedy: what to do about it; an imperative clause, such as "remove it".
-        setting: a setting that would help too. Whoever shows the error may know another way to
-            write it: see ``worded``.
-        where: what it concerns, such as a file, where ``what`` does not say it.
+        setting: a setting that would help too; a command line can word it in its own way, see
+            ``worded``.
+        where: what it concerns, such as a file, if ``what`` does not say it.
     """
 
     def __init__(
@@ -51,22 +51,22 @@ class GraceError(ValueError):
         return self.worded({})
 
     def found_in(self, where: str) -> Self:
-        """Add what it concerns, before anything that it names itself; return it for ``raise``."""
+        """Put ``where`` before the error's place; return the error for ``raise``."""
         self.where = f"{where}: {self.where}" if self.where else where
         return self
 
     def worded(self, settings: Mapping[str, str]) -> str:
-        """Return its text.
+        """Return the error's text.
 
         Args:
-            settings: what to do instead of setting a path, by path: the command line's options,
-                such as ``{"data.skip_unreadable": "use --skip-unreadable"}``.
+            settings: the words for a setting by its path: the command line's options, such as
+                ``{"data.skip_unreadable": "use --skip-unreadable"}``.
         """
         advice = self.advice(settings)
         return ": ".join(part for part in (self.where, self.what, advice) if part)
 
     def advice(self, settings: Mapping[str, str]) -> str:
-        """Return what to do about it; ``settings`` as in ``worded``."""
+        """Return the remedy and the setting in words; ``settings`` as in ``worded``."""
         setting = str(self.setting or "")
         if self.setting is not None and self.setting.path in settings:
             setting = settings[self.setting.path]
@@ -74,14 +74,14 @@ class GraceError(ValueError):
 
 
 class GraceWarning(UserWarning):
-    """Something that a user should know; the work goes on."""
+    """A warning for the user; the work goes on."""
 
 
 @final
 class DamagedError(GraceError):
-    """A file that cannot be trusted: missing, cut off, altered or forged.
+    """A file is damaged: missing, cut off, altered or forged.
 
-    Its text is one short line, whatever of the file's content it quotes.
+    Its text is one short line, even if it quotes the file's content.
     """
 
     @override
@@ -91,9 +91,9 @@ class DamagedError(GraceError):
 
 @final
 class BusyError(GraceError):
-    """A file or folder that another process is changing."""
+    """Another process is changing the file or folder."""
 
 
 @final
 class NewerFormatError(GraceError):
-    """A file that a later version wrote in a format unknown here."""
+    """A later version of grace wrote the file in a format that this one does not know."""

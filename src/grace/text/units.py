@@ -1,4 +1,4 @@
-"""Numbers as people read them; rounding happens here and nowhere earlier."""
+"""Format numbers for people; numbers are rounded only here."""
 
 
 def in_percent(value: float | None, digits: int = 2) -> str:

@@ -1,4 +1,4 @@
-"""Words for what pydantic finds wrong with a value."""
+"""Convert the errors of pydantic to words."""
 
 from typing import TYPE_CHECKING
 
@@ -11,19 +11,22 @@ if TYPE_CHECKING:
 
 
 def error_of(detail: "ErrorDetails") -> ValueError | None:
-    """Return the error that a validator of ours raised; ``None`` if pydantic itself complains."""
+    """Return the error that grace's own validator raised; ``None``: pydantic found the problem."""
     error = detail.get("ctx", {}).get("error")
     return error if isinstance(error, ValueError) else None
 
 
 def first_problem(error: "ValidationError") -> str:
-    """Say in one line what is wrong with a file that was read, and where in it.
+    """Return in one line what is wrong with a file that was read, and where in it.
 
-    Of what the file holds only characters that a terminal just shows are quoted. A remedy is left
-    out: it is meant for whoever sets the value, not for whoever reads the file.
+    Only printable characters of the file are quoted. A remedy is left out: it is for the person who
+    sets the value, not for the person who reads the file.
     """
     detail = error.errors(include_url=False)[0]
-    own = error_of(detail)
-    message = own.what if isinstance(own, GraceError) else str(own or detail["msg"])
-    where = ".".join(str(part) for part in detail["loc"])[:200]
-    return printable(f"{where}: {message}" if where else message)
+    cause = error_of(detail)
+    where = [".".join(str(part) for part in detail["loc"])[:200]]
+    if isinstance(cause, GraceError):
+        where += [cause.where, cause.what]
+    else:
+        where += [str(cause or detail["msg"])]
+    return printable(": ".join(part for part in where if part))
