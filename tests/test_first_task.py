@@ -316,7 +316,7 @@ class Headed(Method[ReplaySettings]):
     """A method whose heads start at zero."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
-        raise NotImplementedError
+        raise NotImplementedError  # Its first task is all that is looked at.
 
     @staticmethod
     def make_head(
@@ -331,7 +331,7 @@ class Fresh(Method[ReplaySettings]):
     """A method whose first network is another one."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
-        raise NotImplementedError
+        raise NotImplementedError  # Its first task is all that is looked at.
 
     def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
         network = super().fresh_network(task, backbone)
@@ -343,7 +343,7 @@ class Plain(Method[ReplaySettings]):
     """A method whose first task is everyone's."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
-        raise NotImplementedError
+        raise NotImplementedError  # Its first task is all that is looked at.
 
 
 @pytest.mark.parametrize(
@@ -378,10 +378,10 @@ class Objective:
     """An objective with a state of its own."""
 
     def __call__(self, batch: Batch) -> dict[str, Loss]:
-        raise NotImplementedError
+        raise NotImplementedError  # Its first task is all that is looked at.
 
     def bound(self, batch: Batch) -> dict[str, Loss]:
-        raise NotImplementedError
+        raise NotImplementedError  # Its first task is all that is looked at.
 
 
 def other_objective(batch: Batch) -> dict[str, Loss]:

@@ -65,3 +65,16 @@ def test_names() -> None:
             class_name(name)
     assert spelling("Cafe\u0301") == spelling("CAFÉ") == "café"
     assert spelling("STRASSE") == spelling("straße")
+
+
+@pytest.mark.timeout(10)
+def test_a_name_of_megabytes_is_refused_before_it_is_composed() -> None:
+    # Composing marks takes time that grows with the square of their number: hours for this name.
+    with pytest.raises(ValueError, match="2000000 bytes, more than 255") as caught:
+        class_name("\u0301\u0316" * 500_000)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_name_that_is_short_once_composed_is_allowed() -> None:
+    # 85 syllables of three letters each: 765 bytes apart, 255 bytes composed.
+    assert class_name("\u1112\u1161\u11ab" * 85) == "\ud55c" * 85
