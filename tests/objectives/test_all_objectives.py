@@ -47,7 +47,7 @@ def test_every_function_is_called_by_a_test_here() -> None:
 LOGITS, OTHERS = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]]), torch.ones(2, 3)
 LABELS = torch.tensor([1, 2])
 CALLS: list[tuple[Any, tuple[Any, ...]]] = [
-    (classification.cross_entropy, (LOGITS, LABELS)),
+    (classification.cross_entropy, (LOGITS, LABELS, OTHERS[0])),
     (classification.new_class_cross_entropy, (LOGITS, LABELS, 1)),
     (classification.auxiliary_labels, (LABELS, 1)),
     (distillation.logit_distillation, (LOGITS, OTHERS, 2.0)),
@@ -59,7 +59,6 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     (importance.quadratic_penalty, ({"w": LOGITS}, {"w": OTHERS[:1]}, {"w": OTHERS[1:] * 2})),
     (importance.merged_importance, ({"w": LOGITS[:1]}, {"w": OTHERS}, 0.5)),
     (imbalance.log_prior, (torch.tensor([1, 0, 5]),)),
-    (imbalance.prior_adjusted_cross_entropy, (LOGITS, LABELS, OTHERS[0])),
     (imbalance.lost_direction, (torch.tensor([1, 0, 5]),)),
     (imbalance.lost_evenness, (torch.tensor([1, 0, 5]),)),
     (
@@ -80,6 +79,7 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
         (torch.ones(2, 3, 1), LABELS, OTHERS[:, 0], 3, 0.1, 0.07),
     ),
     (energy.module_labels, ([2, 1], 2)),
+    (energy.output_log_prior, (LOGITS[0], torch.tensor([0, 0, 1]))),
     (energy.energy_share, (LOGITS, OTHERS)),
     (energy.batch_energy, (LOGITS[0], OTHERS[0])),
     (energy.energy_loss, (LOGITS, OTHERS, LABELS, LABELS[:1])),

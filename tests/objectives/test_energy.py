@@ -13,6 +13,7 @@ from grace.objectives.energy import (
     energy_share,
     fused_rows,
     module_labels,
+    output_log_prior,
 )
 
 
@@ -119,3 +120,10 @@ def test_fused_rows_by_hand() -> None:
     ]
     # 0.5 + 2·0.1 + 10, −1 + 0.2/2 + 20, 4 + 0.2/2 + 20, and the new class's own.
     assert bias.tolist() == pytest.approx([10.7, 19.1, 24.1, 7.0], abs=1e-5)
+
+
+def test_output_log_prior_by_hand() -> None:
+    # Classes 0 and 1 are one output: their mean share is (0.1 + 0.3)/2.
+    log_prior = torch.tensor([0.1, 0.3, 0.6]).log()
+    found = output_log_prior(log_prior, torch.tensor([0, 0, 1]))
+    assert found.exp().tolist() == pytest.approx([0.2, 0.6])

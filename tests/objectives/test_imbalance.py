@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from grace.networks.heads import MASKED
+from grace.objectives.classification import cross_entropy
 from grace.objectives.imbalance import (
     distribution_aware_distillation,
     log_prior,
     lost_direction,
     lost_evenness,
-    prior_adjusted_cross_entropy,
 )
 from support.typed import present
 
@@ -24,20 +24,20 @@ def test_log_prior_by_hand() -> None:
     assert log_prior(torch.tensor([0, 1, 2])).tolist() == pytest.approx(expected)
 
 
-def test_prior_adjusted_cross_entropy_by_hand() -> None:
+def test_cross_entropy_with_a_prior_by_hand() -> None:
     prior = torch.tensor([1 / 4, 3 / 4]).log()
     # Even logits leave the prior: −ln ¼. With z = (ln 3, 0) both classes have ¾: ln 2.
     logits = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]])
     for rows, expected in ((slice(0, 1), math.log(4)), (slice(1, 2), math.log(2))):
-        loss = prior_adjusted_cross_entropy(logits[rows], torch.tensor([0]), prior)
+        loss = cross_entropy(logits[rows], torch.tensor([0]), prior)
         assert float(loss) == pytest.approx(expected, abs=1e-6)
-    both = prior_adjusted_cross_entropy(logits, torch.tensor([0, 0]), prior)
+    both = cross_entropy(logits, torch.tensor([0, 0]), prior)
     assert float(both) == pytest.approx(math.log(8) / 2, abs=1e-6)
 
 
 def test_an_even_prior_is_plain_cross_entropy() -> None:
     # σ(ln 3, 0) = (¾, ¼).
-    loss = prior_adjusted_cross_entropy(
+    loss = cross_entropy(
         torch.tensor([[math.log(3), 0.0]]), torch.tensor([1]), log_prior(torch.tensor([7, 7]))
     )
     assert float(loss) == pytest.approx(math.log(4), abs=1e-6)
@@ -111,7 +111,7 @@ def test_a_class_that_lost_nothing_is_not_distilled_by_the_second_term() -> None
 def test_a_masked_class_is_finite_in_float16() -> None:
     logits = torch.tensor([[1.0, MASKED, 2.0]], dtype=torch.float16, requires_grad=True)
     prior = log_prior(torch.tensor([50, 0, 500]))
-    loss = prior_adjusted_cross_entropy(logits, torch.tensor([2]), prior)
+    loss = cross_entropy(logits, torch.tensor([2]), prior)
     loss = loss + distribution_aware_distillation(
         logits, logits.detach(), torch.tensor([1.0, 0.0, 0.0]), torch.tensor(0.3), 2.0
     )

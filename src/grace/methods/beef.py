@@ -33,7 +33,7 @@ from grace.configs.recipe import Recipe
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Part, Phase
-from grace.methods.classification import classification
+from grace.methods.classification import class_prior, classification
 from grace.methods.energies import module_objective
 from grace.methods.fusion import Fusion, affine
 from grace.methods.herding import balanced, balanced_size
@@ -45,7 +45,7 @@ from grace.methods.state import StateValues
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.networks.heads import Head
-from grace.objectives.energy import module_labels
+from grace.objectives.energy import module_labels, output_log_prior
 
 
 @final
@@ -111,12 +111,18 @@ class Beef(Method[BeefSettings]):
         if self.settings.energy_weight:
             energy = Part(self.class_head(task, width, "energy"), [backbone])
             parts = {**parts, "energy": energy}
+        data = self.with_exemplars(task)
+        prior = class_prior(self.settings, self.factory, task, data)
+        if prior is not None:
+            prior = output_log_prior(prior, labels_of)
         return Phase(
             name=name,
             parts=parts,
-            objective=module_objective(self.settings, labels_of, len(counts), backbone, heads),
+            objective=module_objective(
+                self.settings, labels_of, len(counts), backbone, heads, prior
+            ),
             recipe=recipe,
-            data=self.with_exemplars(task),
+            data=data,
         )
 
     def _fuse(self, task: Task, new: Backbone, prototypes: Head, classes: Head) -> Steps[Head]:

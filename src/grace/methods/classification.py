@@ -1,14 +1,68 @@
 """Classification losses that several methods share."""
 
+import torch
 from torch import Tensor
 
-from grace.engine.phase import Batch, Loss
+from grace.configs.methods import AnyMethodSettings, PriorSettings
+from grace.data.images import LabelledImages
+from grace.data.scenario import Task
+from grace.engine.phase import Batch, Loss, Objective
+from grace.methods.module_factory import ModuleFactory
 from grace.objectives.classification import cross_entropy, new_class_cross_entropy
+from grace.objectives.imbalance import log_prior
 
 
 def classification(batch: Batch) -> dict[str, Loss]:
     """Cross-entropy of the part "head" over all classes: the objective of a plain phase."""
     return {"classification": Loss(cross_entropy(batch["head"], batch.labels))}
+
+
+def plain_objective(
+    settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
+) -> Objective:
+    """Make the cross-entropy of the part "head" over all classes, with the settings' class prior.
+
+    Args:
+        settings: of the method.
+        factory: gives the device.
+        task: its K classes.
+        data: the phase's images.
+    """
+    return with_prior(class_prior(settings, factory, task, data))
+
+
+def with_prior(log_prior: Tensor | None) -> Objective:
+    """Make the cross-entropy of the part "head" over all classes, with log π (K,) if given."""
+    if log_prior is None:
+        return classification  # A plain function: phases with it can be shared by their content.
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        loss = cross_entropy(batch["head"], batch.labels, log_prior)
+        return {"classification": Loss(loss)}
+
+    return objective
+
+
+def class_prior(
+    settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
+) -> Tensor | None:
+    """Compute the prior log π (K,) that a phase's cross-entropy adds to the logits.
+
+    Args:
+        settings: of the method.
+        factory: gives the device.
+        task: its K classes.
+        data: the phase's images.
+
+    Returns:
+        ``None`` without a ``class_prior``, and where all classes have equally many images.
+    """
+    if not isinstance(settings, PriorSettings) or settings.class_prior == "none":
+        return None
+    counts = torch.bincount(data.labels, minlength=task.num_classes)
+    if len(counts[task.remembered_classes].unique()) == 1:
+        return None
+    return log_prior(counts).to(factory.device.torch_device)
 
 
 def new_class_loss(logits: Tensor, labels: Tensor, num_old: int) -> Loss:

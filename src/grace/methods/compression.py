@@ -5,6 +5,7 @@ import torch
 from grace.configs.methods import GraceSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods.classification import class_prior
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network
 from grace.networks.backbone import Backbone
@@ -22,7 +23,7 @@ from grace.objectives.distillation import (
 def compress(
     method: Method[GraceSettings], task: Task, expanded: ExpandableNetwork, weight: float | None
 ) -> Steps[ExpandableNetwork]:
-    """Distil the expanded network into one with a backbone less; return it, aligned.
+    """Distil the expanded network into one with a backbone less; return it.
 
     The student backbone starts as the weighted mean of the mergeable and the provisional backbone,
     or as a fresh one. Its head starts fresh.
@@ -50,7 +51,8 @@ def compress(
         num_replaced=2,
         share=distillation_share(task.num_old_remembered, task.num_remembered),
     )
-    align_weights(head, task.num_new_classes)
+    if method.settings.aligns_weights:
+        align_weights(head, task.num_new_classes)
     return ExpandableNetwork([*fixed, student], head)
 
 
@@ -80,7 +82,8 @@ def distillation_phase(
         num_replaced: how many of the teacher's last backbones the student replaces.
         share: λ in [0, 1]. Higher: the teacher counts more and the labels less.
     """
-    settings = method.settings
+    settings, data = method.settings, method.with_exemplars(task)
+    prior = class_prior(method.settings, method.factory, task, data)
     parts = frozen_network(teacher, has_head=settings.logit_distillation)
     features = [name for name in parts if name != "old.head"]
     fixed, replaced = features[:-num_replaced], features[-num_replaced:]
@@ -94,7 +97,7 @@ def distillation_phase(
 
     def objective(batch: Batch) -> dict[str, Loss]:
         logits = batch["head"]
-        losses = {"classification": Loss(cross_entropy(logits, batch.labels), scale)}
+        losses = {"classification": Loss(cross_entropy(logits, batch.labels, prior), scale)}
         if settings.logit_distillation:
             value = logit_distillation(logits, batch["old.head"], settings.temperature)
             losses["logits"] = Loss(value, share * settings.logit_weight)
@@ -109,6 +112,6 @@ def distillation_phase(
         parts=parts,
         objective=objective,
         recipe=settings.compress,
-        data=method.with_exemplars(task),
+        data=data,
         teacher=teacher if num_replaced > 1 else None,
     )

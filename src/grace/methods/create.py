@@ -28,8 +28,10 @@ from typing_extensions import override
 
 from grace.configs.methods import CreateSettings
 from grace.configs.recipe import Recipe
+from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective, Part
+from grace.methods.classification import class_prior
 from grace.methods.herding import balanced, balanced_size
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.network_parts import frozen_network
@@ -52,7 +54,7 @@ class Create(Method[CreateSettings]):
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
         self.network = self.fresh_network(task)
-        objective = self._objective(task)
+        objective = self._objective(task, task.data)
         yield self.classification_phase("base", self.settings.base, task.data, objective)
         return Outcome(verdict="base")
 
@@ -62,22 +64,25 @@ class Create(Method[CreateSettings]):
         teacher = copy_of(self.network) if task.num_old_remembered else None
         old = {} if teacher is None else frozen_network(teacher)
         self.grow_head(task)
-        objective = self._objective(task, distils=teacher is not None)
+        distils = teacher is not None
+        objective = self._objective(task, data, distils=distils)
         update = self.classification_phase("update", self._update_recipe(task), data, objective)
         yield replace(update, parts={**old, **update.parts})
         if len(self.memory) > 0:
             seed = self.factory.settings.seeds.exemplars
             data = yield from balanced(self.memory, task, self.network, seed)
+            objective = self._objective(task, data, distils=distils)
             balance = self.classification_phase("balance", settings.balance, data, objective)
             still = Part(self.network.backbone, trains=False, mode=settings.balance_batch_norm)
             yield replace(balance, parts={**old, **balance.parts, "backbone.0": still})
         return Outcome(verdict="update", reason="create keeps to one backbone")
 
-    def _objective(self, task: Task, *, distils: bool = False) -> Objective:
+    def _objective(self, task: Task, data: LabelledImages, *, distils: bool = False) -> Objective:
         """L = −mean log p_y + λ·T²·KDsoft(e[:, :K_old], e_teacher, T) + L_CR, p = σ(e) + 1e-10."""
         settings, head = self.settings, self.network.head
         assert isinstance(head, AutoEncoders)
         device = self.factory.device.torch_device
+        prior = class_prior(self.settings, self.factory, task, data)
         compared = torch.tensor(task.remembered_classes, device=device)
 
         def objective(batch: Batch) -> dict[str, Loss]:
@@ -93,7 +98,7 @@ class Create(Method[CreateSettings]):
                 settings.contrast_base_temperature,
             )
             losses = {
-                "classification": Loss(floored_cross_entropy(scores, labels)),
+                "classification": Loss(floored_cross_entropy(scores, labels, prior)),
                 "contrast": Loss(contrast, settings.contrast_weight, over="batch"),
             }
             if distils:

@@ -30,12 +30,12 @@ from grace.engine.phase import Batch, Loss, LossGradients, Objective, Phase
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.networks.expandable import copy_of
+from grace.objectives.classification import cross_entropy
 from grace.objectives.imbalance import (
     distribution_aware_distillation,
     log_prior,
     lost_direction,
     lost_evenness,
-    prior_adjusted_cross_entropy,
 )
 from grace.objectives.reweighting import (
     accumulated_norms,
@@ -144,7 +144,7 @@ class DGR(Method[DGRSettings]):
         prior = log_prior(counts.present).to(self.factory.device.torch_device)
 
         def objective(batch: Batch) -> dict[str, Loss]:
-            loss = prior_adjusted_cross_entropy(batch["head"], batch.labels, prior)
+            loss = cross_entropy(batch["head"], batch.labels, prior)
             return {"classification": Loss(loss)}
 
         return objective

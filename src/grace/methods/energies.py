@@ -19,11 +19,17 @@ Module = Callable[[Tensor, Mode | None], tuple[Tensor, Tensor]]
 
 
 def module_objective(
-    settings: BeefSettings, labels_of: Tensor, num_old: int, backbone: str, heads: Sequence[str]
+    settings: BeefSettings,
+    labels_of: Tensor,
+    num_old: int,
+    backbone: str,
+    heads: Sequence[str],
+    log_prior: Tensor | None,
 ) -> Objective:
     """Make the objective L = CE(z, y) + η·L_en of one module.
 
-    All classes of an old task are one output. The logits of old tasks are divided by the alignment.
+    All classes of an old task are one output. The logits of old tasks are divided by the alignment,
+    or, with a class prior, the prior is added instead.
 
     Args:
         settings: η, and how samples are made.
@@ -32,9 +38,11 @@ def module_objective(
         backbone: name of the part that reads the images.
         heads: names of the parts that give the outputs, in order; the part "energy" gives the
             energies.
+        log_prior: of the outputs, shape (R,); ``None``: no prior.
     """
     divisor = torch.ones(int(labels_of.max()) + 1, device=labels_of.device)
-    divisor[:num_old] = settings.alignment
+    if settings.class_prior == "none":
+        divisor[:num_old] = settings.alignment
 
     def run(batch: Batch, images: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
         features = batch.run(backbone, images, mode=mode)
@@ -44,7 +52,7 @@ def module_objective(
     def objective(batch: Batch) -> dict[str, Loss]:
         labels = labels_of[batch.labels]
         logits = torch.cat([batch[head] for head in heads], dim=1) / divisor
-        losses = {"classification": Loss(cross_entropy(logits, labels))}
+        losses = {"classification": Loss(cross_entropy(logits, labels, log_prior))}
         if settings.energy_weight:
             module = partial(run, batch)
             outputs, energies = module(energy_samples(settings, batch, module), None)

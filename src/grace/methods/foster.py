@@ -25,6 +25,7 @@ from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods.classification import class_prior
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network
@@ -64,7 +65,8 @@ class Foster(Method[FosterSettings]):
         """Train a new backbone, a copy of the old one, on what the frozen old network gets wrong.
 
         L = CE(z ⊘ w, y) + CE(z_fe, y) + λ_okd·KDsoft(z[:, :K_old], z_old, T): the whole grown head
-        learns, and a head over the new features alone; w weighs classes by β₁.
+        learns, and a head over the new features alone; w weighs classes by β₁. With a class prior,
+        w is 1 and both heads' logits get the prior.
         """
         old, settings, data = self.network, self.settings, self.with_exemplars(task)
         new = copy_of(old.backbone)
@@ -72,7 +74,8 @@ class Foster(Method[FosterSettings]):
         head = self.factory.grown_head(old.head, width, task.num_classes, "main", task.number)
         feature_head = self.class_head(task, new.feature_dim, "features")
         beta = settings.boosting_beta[: task.number - 1][-1]
-        weights = self._class_weights(task, data, beta)
+        prior = class_prior(self.settings, self.factory, task, data)
+        weights = self._class_weights(task, data, beta if settings.class_prior == "none" else 0)
 
         def objective(batch: Batch) -> dict[str, Loss]:
             logits, labels = batch["head"], batch.labels
@@ -80,8 +83,8 @@ class Foster(Method[FosterSettings]):
                 logits[:, : task.num_old_outputs], batch["old.head"], settings.temperature
             )
             return {
-                "classification": Loss(cross_entropy(logits / weights, labels)),
-                "features": Loss(cross_entropy(batch["features"], labels)),
+                "classification": Loss(cross_entropy(logits / weights, labels, prior)),
+                "features": Loss(cross_entropy(batch["features"], labels, prior)),
                 "distillation": Loss(distillation, settings.distillation_weight),
             }
 

@@ -5,6 +5,7 @@ from typing import Any
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.methods.classification import class_prior
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network
 from grace.networks.expandable import ExpandableNetwork, copy_of
@@ -20,12 +21,12 @@ def grow(
     *,
     trains_trunk: bool = False,
 ) -> Steps[ExpandableNetwork]:
-    """Train the expanded network on the task's images and the exemplars; return it, aligned.
+    """Train the expanded network on the task's images and the exemplars; return it.
 
     The provisional backbone starts as a full copy of the last one. Only it, the whole grown head
     and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (paper
     §3.3, Eq. 3); the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Weight
-    alignment follows. The method's own network does not change.
+    alignment follows, if the settings have it. The method's own network does not change.
 
     Args:
         method: gives the old network, exemplars and fresh modules.
@@ -34,7 +35,8 @@ def grow(
         auxiliary_weight: Higher: new features separate new from old classes more.
         trains_trunk: train the trunk too, if the backbones share one.
     """
-    expanded = _expanded(method, task, trains_trunk)
+    expanded, data = _expanded(method, task, trains_trunk), method.with_exemplars(task)
+    prior = class_prior(method.settings, method.factory, task, data)
     trunk, provisional = expanded.trunk, expanded.backbones[-1]
     auxiliary = method.factory.linear(
         provisional.feature_dim, task.num_new_classes + 1, "auxiliary", task.number
@@ -47,7 +49,7 @@ def grow(
     def objective(batch: Batch) -> dict[str, Loss]:
         targets = auxiliary_labels(batch.labels, task.num_old_outputs)
         return {
-            "classification": Loss(cross_entropy(batch["head"], batch.labels)),
+            "classification": Loss(cross_entropy(batch["head"], batch.labels, prior)),
             "auxiliary": Loss(cross_entropy(batch["auxiliary"], targets), auxiliary_weight),
         }
 
@@ -61,9 +63,10 @@ def grow(
         },
         objective=objective,
         recipe=recipe,
-        data=method.with_exemplars(task),
+        data=data,
     )
-    align_weights(expanded.head, task.num_new_classes)
+    if method.settings.aligns_weights:
+        align_weights(expanded.head, task.num_new_classes)
     return expanded
 
 

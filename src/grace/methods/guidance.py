@@ -3,11 +3,13 @@
 import torch
 
 from grace.configs.methods import TagFexSettings
+from grace.data.scenario import Task
 from grace.engine.phase import Part
 from grace.methods.module_factory import ModuleFactory
 from grace.networks.agnostic import TaskAgnostic
 from grace.networks.attention import MergeAttention, Pick
 from grace.networks.backbone import Backbone, WithMaps
+from grace.networks.heads import Head, LinearHead
 from grace.randomness import seeded_globally
 
 
@@ -56,3 +58,24 @@ def fresh_attention(
     with seeded_globally(factory.settings.seeds.initialisation, "attention", number):
         made = MergeAttention(backbone.map_channels[-1], settings.attention_heads)
     return factory.device.place(made)
+
+
+def grown_head(
+    factory: ModuleFactory, settings: TagFexSettings, old: Head, new: Backbone, task: Task
+) -> Head:
+    """Add a task's rows and the new backbone's columns to the head.
+
+    Args:
+        factory: makes the head.
+        settings: say how the old classes' weights for new features start.
+        old: head to grow.
+        new: the backbone.
+        task: its new classes.
+    """
+    width = old.in_features + new.feature_dim
+    head = factory.grown_head(old, width, task.num_classes, "main", task.number)
+    if settings.old_rows == "zero":
+        assert isinstance(head, LinearHead)
+        with torch.no_grad():
+            head.weight[: old.num_classes, old.in_features :] = 0
+    return head

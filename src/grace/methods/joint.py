@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from grace.configs.methods import JointSettings
 from grace.data.scenario import Task
+from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.planning import Coming, PlannedPhase
 
@@ -22,7 +23,9 @@ class Joint(Method[JointSettings]):
                 verdict="skip", reason="joint waits for the last update (final_task_only)"
             )
         self.network = self.fresh_network(task)
-        yield self.classification_phase("base", self.settings.base, self.with_exemplars(task))
+        data = self.with_exemplars(task)
+        objective = plain_objective(self.settings, self.factory, task, data)
+        yield self.classification_phase("base", self.settings.base, data, objective)
         return Outcome(verdict="base", reason="joint trains one network on all images")
 
     @override

@@ -21,7 +21,7 @@ from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Objective, Phase, Work
-from grace.methods.classification import classification
+from grace.methods.classification import classification, plain_objective
 from grace.methods.classifier import Classifier as Classifier
 from grace.methods.herding import ClassMeans, update_exemplars
 from grace.methods.module_factory import ModuleFactory
@@ -105,7 +105,8 @@ class Method(ABC, Generic[SettingsT]):
         # Uncut, so that it is one phase for all methods, whose outcome they can share.
         assert isinstance(self.settings, BaseMethodSettings), "without a base recipe: override"
         recipe = self.settings.base
-        yield self.classification_phase("base", recipe, task.data, backbone=backbone)
+        objective = plain_objective(self.settings, self.factory, task, task.data)
+        yield self.classification_phase("base", recipe, task.data, objective, backbone)
         return Outcome(verdict="base")
 
     @abstractmethod
@@ -218,7 +219,7 @@ class Method(ABC, Generic[SettingsT]):
             name: of the phase.
             recipe: epochs, batch size, optimiser, schedule.
             data: images to train on.
-            objective: ``None``: cross-entropy over all classes.
+            objective: ``None``: cross-entropy over all classes, without a class prior.
             backbone: replaces the network's own; see ``trained_network``.
         """
         return Phase(

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from grace.configs.methods import ReplaySettings
 from grace.data.scenario import Task
+from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
 
 
@@ -17,5 +18,6 @@ class Replay(Method[ReplaySettings]):
     def later_task(self, task: Task) -> Steps[Outcome]:
         self.grow_head(task)
         data = self.with_exemplars(task)
-        yield self.classification_phase("update", self.settings.update, data)
+        objective = plain_objective(self.settings, self.factory, task, data)
+        yield self.classification_phase("update", self.settings.update, data, objective)
         return Outcome(verdict="update", reason="replay keeps to one backbone")

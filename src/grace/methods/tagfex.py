@@ -23,16 +23,15 @@ from dataclasses import replace
 from functools import partial
 from typing import final
 
-import torch
 from torch import nn
 from typing_extensions import override
 
 from grace.configs.methods import TagFexSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Part, Parts, Phase
+from grace.engine.phase import Batch, Loss, Objective, Part, Parts, Phase
 from grace.methods import guidance
-from grace.methods.classification import classification
+from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network, trained_network
@@ -40,7 +39,7 @@ from grace.methods.planning import Coming, PlannedPhase
 from grace.networks.agnostic import TaskAgnostic
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.networks.heads import Head, LinearHead, align_weights
+from grace.networks.heads import Head, align_weights
 from grace.networks.merging import merge_backbones
 from grace.objectives.classification import (
     auxiliary_labels,
@@ -77,11 +76,13 @@ class TagFex(Method[TagFexSettings]):
         agnostic = guidance.fresh_agnostic(self.factory, settings, "agnostic")
         self.agnostic.value = agnostic
 
+        classify = plain_objective(self.settings, self.factory, task, task.data)
+
         def objective(batch: Batch) -> dict[str, Loss]:
             views = batch.everyone(batch["projector"].float())
             contrast = info_nce(views, views, settings.contrastive_temperature)
             losses = {"contrast": Loss(contrast, settings.contrastive_weight, over="batch")}
-            return classification(batch) | losses
+            return {**classify(batch), **losses}
 
         guide = {
             "agnostic": Part(agnostic.backbone),
@@ -108,29 +109,21 @@ class TagFex(Method[TagFexSettings]):
         assert agnostic is not None
         share = self.settings.agnostic_share
         new = merge_backbones(old.backbones[-1], agnostic.backbone, weight=1 - share)
-        head = self._grown_head(task, new)
+        head = guidance.grown_head(self.factory, self.settings, old.head, new, task)
+        data = self.with_exemplars(task)
+        classify = plain_objective(self.settings, self.factory, task, data)
         yield Phase(
             name="grow",
             parts=self._graph(task, agnostic, new, head),
-            objective=partial(_later_objective, self.settings, task),
+            objective=partial(_later_objective, self.settings, task, classify),
             recipe=self.settings.grow,
-            data=self.with_exemplars(task),
+            data=data,
             views=2,
         )
-        align_weights(head, task.num_new_classes)
+        if self.settings.aligns_weights:
+            align_weights(head, task.num_new_classes)
         self.network = ExpandableNetwork([*old.backbones, new], head)
         return Outcome(verdict="grow", reason="tagfex adds a backbone with every update")
-
-    def _grown_head(self, task: Task, new: Backbone) -> Head:
-        """Add the task's rows and the new backbone's columns to the head."""
-        old = self.network.head
-        width = old.in_features + new.feature_dim
-        head = self.factory.grown_head(old, width, task.num_classes, "main", task.number)
-        if self.settings.old_rows == "zero":
-            assert isinstance(head, LinearHead)
-            with torch.no_grad():
-                head.weight[: old.num_classes, old.in_features :] = 0
-        return head
 
     def _graph(self, task: Task, agnostic: TaskAgnostic, new: Backbone, head: Head) -> Parts:
         old, before = frozen_network(self.network, has_head=False), copy_of(agnostic)
@@ -163,7 +156,9 @@ class TagFex(Method[TagFexSettings]):
         return [replace(phase, trained=4, frozen=frozen) for phase in super().plan(coming)]
 
 
-def _later_objective(settings: TagFexSettings, task: Task, batch: Batch) -> dict[str, Loss]:
+def _later_objective(
+    settings: TagFexSettings, task: Task, classify: Objective, batch: Batch
+) -> dict[str, Loss]:
     num_old = task.num_old_outputs
     kappa = distillation_share(task.num_old_remembered, task.num_remembered)
     views, predicted, before, logits, merged = (
@@ -173,7 +168,8 @@ def _later_objective(settings: TagFexSettings, task: Task, batch: Batch) -> dict
     labels, tau = batch.everyone(batch.labels), settings.contrastive_temperature
     transfer = guided_transfer(logits, merged, labels, num_old, settings.transfer_temperature)
     auxiliary = cross_entropy(batch["auxiliary"], auxiliary_labels(batch.labels, num_old))
-    return classification(batch) | {
+    return {
+        **classify(batch),
         "auxiliary": Loss(auxiliary, settings.auxiliary_weight),
         "contrast": Loss(
             info_nce(views, views, tau), (1 - kappa) * settings.contrastive_weight, over="batch"

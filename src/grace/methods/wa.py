@@ -38,5 +38,6 @@ class WA(Method[WASettings]):
             classification_weight=1 - share,
             distillation_weight=share,
         )
-        align_weights(self.network.head, task.num_new_classes)
+        if self.settings.aligns_weights:
+            align_weights(self.network.head, task.num_new_classes)
         return Outcome(verdict="update", reason="wa keeps to one backbone")

@@ -5,16 +5,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy −log σ(z)_y over all K logits (paper ℓ_CE).
+def cross_entropy(logits: Tensor, labels: Tensor, log_prior: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy −log σ(z)_y over all K logits (paper ℓ_CE), or −log σ(z + log π)_y.
+
+    With the prior, log π gives frequent classes their advantage in training, so that z itself need
+    not learn it, and predictions by z favour no class.
 
     Args:
         logits: z, shape (B, K).
         labels: class indices, shape (B,).
+        log_prior: log π, shape (K,); ``None``: no prior.
 
     Returns:
         Scalar.
+
+    Source: Menon et al., "Long-Tail Learning via Logit Adjustment", ICLR 2021, Eq. 10; Ren et al.,
+    "Balanced Meta-Softmax for Long-Tailed Visual Recognition", NeurIPS 2020, Eq. 4.
     """
+    if log_prior is not None:
+        logits = logits.float() + log_prior
     return F.cross_entropy(logits, labels)
 
 

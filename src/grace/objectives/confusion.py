@@ -8,18 +8,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def floored_cross_entropy(scores: Tensor, labels: Tensor, floor: float = 1e-10) -> Tensor:
+def floored_cross_entropy(
+    scores: Tensor, labels: Tensor, log_prior: Tensor | None = None, floor: float = 1e-10
+) -> Tensor:
     """Cross-entropy with a floor, mean of −log(σ(e)_y + floor); at most −log(floor).
 
     Args:
         scores: e, shape (B, K).
         labels: y, class indices, shape (B,).
+        log_prior: log π, added to the scores, shape (K,); ``None``: no prior.
         floor: added to every probability, > 0. Higher: badly classified images count less.
 
     Returns:
         Scalar.
     """
-    probabilities = F.softmax(scores.float(), dim=1) + floor
+    scores = scores.float() if log_prior is None else scores.float() + log_prior
+    probabilities = F.softmax(scores, dim=1) + floor
     return F.nll_loss(probabilities.log(), labels)
 
 

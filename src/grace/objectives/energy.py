@@ -30,6 +30,24 @@ def module_labels(class_counts: Sequence[int], num_new: int) -> Tensor:
     return torch.cat([old, len(class_counts) + torch.arange(num_new)])
 
 
+def output_log_prior(log_prior: Tensor, labels_of: Tensor) -> Tensor:
+    """Average the classes' priors over each output, log π_r = log mean_{k of r} π_k.
+
+    An old task's output stands for all its classes. A mean, not a sum: in balanced predictions a
+    task of many classes is as likely as all its classes together.
+
+    Args:
+        log_prior: log π, shape (K,).
+        labels_of: the output of each class, shape (K,).
+
+    Returns:
+        Shape (R,), float32.
+    """
+    priors = torch.zeros(int(labels_of.max()) + 1, device=log_prior.device)
+    sizes = torch.bincount(labels_of)
+    return (priors.index_add_(0, labels_of, log_prior.exp()) / sizes).log()
+
+
 def energy_share(outputs: Tensor, energies: Tensor) -> Tensor:
     """Log probability of all energies together, log Σ_k σ([outputs, energies])_{R+k}.
 

@@ -4,7 +4,6 @@ Shapes: B images, K classes. Teachers carry no gradient.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from grace.objectives.distillation import soft_distillation
@@ -25,25 +24,6 @@ def log_prior(counts: Tensor) -> Tensor:
     """
     shares = counts.double().clamp_min(1)
     return (shares / shares.sum()).log().float()
-
-
-def prior_adjusted_cross_entropy(logits: Tensor, labels: Tensor, log_prior: Tensor) -> Tensor:
-    """Compute the mean cross-entropy of logits shifted by the prior, CE(z + log π, y).
-
-    The shift gives frequent classes their advantage, so that z itself need not learn it.
-
-    Args:
-        logits: z, shape (B, K).
-        labels: class indices, shape (B,).
-        log_prior: log π, shape (K,).
-
-    Returns:
-        Scalar.
-
-    Source: He, CVPR 2024; the shift is that of Menon et al., "Long-Tail Learning via Logit
-    Adjustment", ICLR 2021, Eq. 10.
-    """
-    return F.cross_entropy(logits.float() + log_prior, labels)
 
 
 def lost_direction(lost: Tensor) -> Tensor:

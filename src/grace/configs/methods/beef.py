@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import PriorSettings
 from grace.configs.recipe import Recipe
 from grace.configs.traits import Traits
 
 
-class BeefSettings(BaseMethodSettings):
+class BeefSettings(PriorSettings):
     """One new module per task, trained alone with an energy objective, then fused (BEEF)."""
 
     summary = "one new module per task, trained alone with an energy objective, then fused"
@@ -61,7 +61,7 @@ class BeefSettings(BaseMethodSettings):
         gt=0,
         description="divisor of the old tasks' logits while a module trains. Higher: old "
         "classes are favoured more in predictions, where the divisor is absent; 1: "
-        "no effect",
+        "no effect. Without effect with a class_prior, which corrects the same",
     )
     old_bias: Literal["sum", "newest"] = Field(
         "sum",
@@ -76,9 +76,12 @@ class BeefSettings(BaseMethodSettings):
 
     @override
     def idle_settings(self) -> Mapping[str, str]:
-        idle = ("energy_steps", "energy_lr", "energy_noise")
+        idle: dict[str, str] = {}
+        samples = ("energy_steps", "energy_lr", "energy_noise")
         if self.energy_weight == 0:
-            return dict.fromkeys(idle, "method.energy_weight is 0")
-        if self.energy_steps == 0:
-            return dict.fromkeys(idle[1:], "method.energy_steps is 0")
-        return {}
+            idle |= dict.fromkeys(samples, "method.energy_weight is 0")
+        elif self.energy_steps == 0:
+            idle |= dict.fromkeys(samples[1:], "method.energy_steps is 0")
+        if self.class_prior != "none":
+            idle["alignment"] = f"method.class_prior is {self.class_prior}"
+        return idle

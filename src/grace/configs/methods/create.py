@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import PriorSettings
 from grace.configs.recipe import Recipe
 from grace.configs.traits import Traits
 
 
-class CreateSettings(BaseMethodSettings):
+class CreateSettings(PriorSettings):
     """A small auto-encoder for every class on one backbone; the best reconstruction wins."""
 
     summary = "a small auto-encoder for every class, the best reconstruction wins"

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import AligningSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 
 
-class DERSettings(BaseMethodSettings):
+class DERSettings(AligningSettings):
     """One new backbone per task beside the frozen old ones (DER without pruning)."""
 
     summary = "one new backbone per task beside the frozen old ones"

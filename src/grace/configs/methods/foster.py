@@ -1,10 +1,12 @@
 """Settings of FOSTER, with the published values as defaults."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
+from typing_extensions import override
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import PriorSettings
 from grace.configs.recipe import Recipe
 from grace.configs.traits import Traits
 from grace.text.refusals import GraceError
@@ -13,7 +15,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 """β of class weights. 0: equal weights; near 1: inversely proportional to numbers of images."""
 
 
-class FosterSettings(BaseMethodSettings):
+class FosterSettings(PriorSettings):
     """Boost the old network with a second backbone, then distil both into one student (FOSTER)."""
 
     summary = "boost the old network with a second backbone, distil both into one student"
@@ -61,6 +63,11 @@ class FosterSettings(BaseMethodSettings):
     herd_with: Literal["student", "teacher"] = Field(
         "student", description="the network whose features choose the exemplars"
     )
+
+    @override
+    def idle_settings(self) -> Mapping[str, str]:
+        by_prior = f"method.class_prior is {self.class_prior}"
+        return {} if self.class_prior == "none" else {"boosting_beta": by_prior}
 
     @field_validator("boosting_beta", mode="before")
     @classmethod

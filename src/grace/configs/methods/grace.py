@@ -6,13 +6,13 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import AligningSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import ThresholdRule, Traits
 from grace.text.refusals import GraceError
 
 
-class GraceSettings(BaseMethodSettings):
+class GraceSettings(AligningSettings):
     """GRACE: grow a provisional backbone, assess the mergeable one, compress if there is room."""
 
     summary = "grow a provisional backbone, assess the mergeable one, compress where there is room"

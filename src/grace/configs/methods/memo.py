@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import AligningSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 
 
-class MemoSettings(BaseMethodSettings):
+class MemoSettings(AligningSettings):
     """One new last stage per task over a trunk that all tasks share (MEMO)."""
 
     summary = "one new last stage per task over a trunk that all tasks share"

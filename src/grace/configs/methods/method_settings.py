@@ -1,7 +1,7 @@
 """Base classes of all methods' settings models."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -72,3 +72,36 @@ class BaseMethodSettings(AnyMethodSettings):
     """Settings of a method whose first task trains one fresh network."""
 
     base: Recipe = Field(default_factory=first_task, description="recipe of the first task")
+
+
+class PriorSettings(BaseMethodSettings):
+    """Settings of a method whose cross-entropy may see unequal numbers of images of the classes."""
+
+    class_prior: Literal["none", "balanced"] = Field(
+        "none",
+        description="none: plain cross-entropy, by which classes of few images are predicted "
+        "rarely (all published methods but DGR); balanced: in training, the logits get + log of "
+        "the class's share of the phase's images, so that predictions favour no class",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"class_prior"})
+
+
+class AligningSettings(PriorSettings):
+    """Settings of a method that aligns the weights of new classes after training."""
+
+    weight_alignment: bool | None = Field(
+        None,
+        description="true: scale the new classes' weights to the old ones' mean length; false: "
+        "leave them as trained. none: true without a class_prior, false with one, as both "
+        "correct the same imbalance",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"weight_alignment"})
+
+    @property
+    def aligns_weights(self) -> bool:
+        """True if new classes' weights are aligned."""
+        if self.weight_alignment is None:
+            return self.class_prior == "none"
+        return self.weight_alignment

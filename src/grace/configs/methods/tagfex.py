@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import AligningSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 
 
-class TagFexSettings(BaseMethodSettings):
+class TagFexSettings(AligningSettings):
     """DER whose new backbones learn from a self-supervised network that every task trains."""
 
     summary = "DER, each new backbone guided by a self-supervised network that all tasks train"

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods.method_settings import BaseMethodSettings
+from grace.configs.methods.method_settings import AligningSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 
 
-class WASettings(BaseMethodSettings):
+class WASettings(AligningSettings):
     """Replay with distillation of the old logits, then weight alignment of the new classes."""
 
     summary = "replay with distillation, then new classes scaled to the old ones' mean length"

@@ -1,0 +1,166 @@
+"""The class prior against numbers worked by hand from docs/protocols.md#class-prior."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from grace.configs.methods import (
+    BeefSettings,
+    CreateSettings,
+    DERSettings,
+    FosterSettings,
+    GraceSettings,
+    ICaRLSettings,
+    JointSettings,
+    MemoSettings,
+    ReplaySettings,
+    TagFexSettings,
+    WASettings,
+)
+from grace.engine.phase import Phase, Sweep
+from grace.networks.heads import LinearHead
+from support.driven import batch, drive, forget, head_of
+from support.tiny_streams import learner, task
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+LINEAR = [
+    GraceSettings,
+    DERSettings,
+    FosterSettings,
+    MemoSettings,
+    WASettings,
+    ICaRLSettings,
+    ReplaySettings,
+]
+ALIGNING = [GraceSettings, DERSettings, MemoSettings, WASettings]
+
+
+def second_task(settings: Any, **changes: Any) -> tuple[Any, Phase]:
+    """Two classes of 4 images, then 4 and 8 of two more; 13 exemplars keep all of the first 8."""
+    method = learner(settings(**changes)).method
+    drive(method, task(1, {0: 4, 1: 4}, 0))
+    phase = next(method.learn(task(2, {2: 4, 3: 8}, 2)))
+    assert isinstance(phase, Phase)
+    return method, phase
+
+
+def even(phase: Phase, *heads: str) -> None:
+    """All logits become 0."""
+    with torch.no_grad():
+        for name in heads:
+            head_of(phase, name).weight.zero_()
+            head_of(phase, name).bias.zero_()
+
+
+@pytest.mark.parametrize("settings", LINEAR)
+def test_even_logits_cost_the_share_of_their_class(settings: Any) -> None:
+    _, phase = second_task(settings, class_prior="balanced")
+    heads = ("head", "features") if "features" in phase.parts else ("head",)
+    even(phase, *heads)
+    names = ("classification", "features") if "features" in phase.parts else ("classification",)
+    for label, share in ((0, 4 / 20), (2, 4 / 20), (3, 8 / 20)):
+        losses = phase.objective(batch(phase, [label]))
+        for name in names:
+            assert float(losses[name].value.detach()) == pytest.approx(-math.log(share), abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", LINEAR)
+def test_without_a_prior_classes_cost_the_same(settings: Any) -> None:
+    _, phase = second_task(settings)
+    even(phase, "head")
+    for label in (0, 3):
+        loss = phase.objective(batch(phase, [label]))["classification"]
+        assert float(loss.value.detach()) == pytest.approx(math.log(4), abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", ALIGNING)
+@pytest.mark.parametrize(
+    ("changes", "aligned"),
+    [
+        ({}, True),
+        ({"class_prior": "balanced"}, False),
+        ({"weight_alignment": False}, False),
+        ({"class_prior": "balanced", "weight_alignment": True}, True),
+    ],
+)
+def test_alignment_gives_way_to_the_prior(
+    settings: Any, changes: dict[str, Any], aligned: bool
+) -> None:
+    method = learner(settings(**changes)).method
+    drive(method, task(1, {0: 4, 1: 4}, 0))
+
+    def stretch(item: Any) -> float | None:
+        # As if training had made new rows ten times as long as old ones; GRACE then expands.
+        if isinstance(item, Sweep) and item.name == "assess":
+            return 1.0
+        if isinstance(item, Phase):
+            with torch.no_grad():
+                head_of(item).weight[2:] *= 10
+        return None
+
+    drive(method, task(2, {2: 4, 3: 8}, 2), stretch)
+    head = method.network.head
+    assert isinstance(head, LinearHead)
+    lengths = head.weight.norm(dim=1)
+    assert (float(lengths[2:].mean() / lengths[:2].mean()) < 1.5) == aligned
+
+
+def test_a_first_task_of_equal_classes_has_no_prior() -> None:
+    """So that methods with and without a prior share it."""
+    for settings in (GraceSettings(), GraceSettings(class_prior="balanced")):
+        method = learner(settings).method
+        phases = [next(method.learn(task(1, counts, 0))) for counts in ({0: 4, 1: 4}, {0: 2, 1: 6})]
+        plain, unequal = (phase.objective.__qualname__ for phase in phases)
+        assert plain == "classification"
+        assert (unequal == plain) == (settings.class_prior == "none")
+
+
+def test_joint_balances_unequal_classes() -> None:
+    method = learner(JointSettings(class_prior="balanced")).method
+    phase = next(method.learn(task(1, {0: 2, 1: 6}, 0)))
+    even(phase, "head")
+    loss = phase.objective(batch(phase, [0]))["classification"]
+    assert float(loss.value.detach()) == pytest.approx(math.log(4), abs=1e-6)
+
+
+def test_forgotten_classes_have_no_share() -> None:
+    """Classes 1 to 3 have equally many images; the forgotten class 0 must not spoil that."""
+    method = learner(ReplaySettings(class_prior="balanced")).method
+    drive(method, task(1, {0: 4, 1: 4}, 0))
+    forget(method, [0])
+    work = replace(task(2, {2: 4, 3: 4}, 2), forgotten=frozenset([0]))
+    phase = next(method.learn(work))
+    assert isinstance(phase, Phase)
+    assert phase.objective.__qualname__ == "classification"
+
+
+def test_tagfex_and_create_have_it_too() -> None:
+    """An image of class 3, which has 8 of the 20 images, with even scores of all four classes."""
+    for settings in (TagFexSettings, CreateSettings):
+        _, phase = second_task(settings, class_prior="balanced")
+        outputs = {"head": torch.zeros(2, 4)}
+        if "attention" in phase.parts:
+            outputs |= {"attention": torch.rand(2, 64), "merged": torch.zeros(2, 2)}
+        loss = phase.objective(batch(phase, [3, 3], outputs))["classification"]
+        value = float(loss.value.detach())
+        assert value == pytest.approx(-math.log(8 / 20), abs=1e-6)
+
+
+def test_an_old_task_is_as_likely_as_its_classes_in_beef() -> None:
+    """The old task's 8 images are of two classes: a mean share of 4/20, beside 4/20 and 8/20.
+
+    These do not sum to 1, so even outputs cost −ln(share / 0.8). The alignment is off.
+    """
+    _, phase = second_task(BeefSettings, class_prior="balanced", energy_weight=0)
+    even(phase, "prototypes", "classes")
+    for label, share in ((0, 0.2), (1, 0.2), (2, 0.2), (3, 0.4)):
+        loss = phase.objective(batch(phase, [label]))["classification"]
+        assert float(loss.value.detach()) == pytest.approx(-math.log(share / 0.8), abs=1e-6)
+    with torch.no_grad():
+        head_of(phase, "prototypes").bias.fill_(math.log(2))
+    loss = phase.objective(batch(phase, [0]))["classification"]
+    assert float(loss.value.detach()) == pytest.approx(math.log(2.5), abs=1e-6)
