@@ -144,7 +144,8 @@ def test_tagfex_and_create_have_it_too() -> None:
         _, phase = second_task(settings, class_prior="balanced")
         outputs = {"head": torch.zeros(2, 4)}
         if "attention" in phase.parts:
-            outputs |= {"attention": torch.rand(2, 64), "merged": torch.zeros(2, 2)}
+            outputs |= {name: torch.rand(2, 64) for name in ("agnostic", "new", "attention")}
+            outputs |= {name: torch.rand(2, 8) for name in ("predicted", "old.agnostic")}
         loss = phase.objective(batch(phase, [3, 3], outputs))["classification"]
         value = float(loss.value.detach())
         assert value == pytest.approx(-math.log(8 / 20), abs=1e-6)
