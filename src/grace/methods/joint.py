@@ -23,7 +23,7 @@ class Joint(Method[JointSettings]):
             )
         self.network = self.fresh_network(task)
         yield self.classification_phase("base", self.settings.base, self.with_exemplars(task))
-        return Outcome(verdict="base", reason="joint trains one network on all images")
+        return Outcome(verdict="start", reason="joint trains one network on all images")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

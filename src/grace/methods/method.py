@@ -106,7 +106,7 @@ class Method(ABC, Generic[SettingsT]):
         assert isinstance(self.settings, BaseMethodSettings), "without a base recipe: override"
         recipe = self.settings.base
         yield self.classification_phase("base", recipe, task.data, backbone=backbone)
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @abstractmethod
     def later_task(self, task: Task) -> Steps[Outcome]:

@@ -18,4 +18,4 @@ class Replay(Method[ReplaySettings]):
         self.grow_head(task)
         data = self.with_exemplars(task)
         yield self.classification_phase("update", self.settings.update, data)
-        return Outcome(verdict="update", reason="replay keeps to one backbone")
+        return Outcome(verdict="train", reason="replay keeps to one backbone")
