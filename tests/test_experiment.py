@@ -80,7 +80,7 @@ class TestRecord:
         assert [line["num_seen"] for line in written] == [3, 5, 6]
         named = [name for line in written for name in line["class_names_new"]]
         assert named == list(info.class_names)
-        assert [line["verdict"] for line in written] == ["base", "compress", "grow"]
+        assert [line["verdict"] for line in written] == ["start", "compress", "grow"]
         assert [line["backbones"] for line in written] == [1, 1, 2]
         assert written[0]["threshold"] is None
         assert [line["threshold"] for line in written[1:]] == pytest.approx([0.6, 0.6 * 0.96])

@@ -47,10 +47,10 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 def test_the_works_come_across_everything(harness: Harness) -> None:
     tasks = harness.straight("run").facts["tasks"]
-    assert [task["verdict"] for task in tasks] == ["base", "grow", "compress"]
+    assert [task["verdict"] for task in tasks] == ["start", "grow", "compress"]
     documents = harness.straight("learner").facts["documents"]
     verdicts = [document["history"][-1]["outcome"]["verdict"] for document in documents]
-    assert verdicts == ["base", "refresh", "grow", "refresh", "compress"]
+    assert verdicts == ["start", "refresh", "grow", "refresh", "compress"]
     statuses = [document["status"] for document in documents]
     assert statuses == ["accepted", "accepted", "accepted", "rejected", "accepted"]
     # Forgotten in every version, revived in the last.

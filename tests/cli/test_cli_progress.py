@@ -96,7 +96,7 @@ def test_summary_says_what_is_unknown(make_record: MakeRecord) -> None:
 
 
 def test_a_verdict_under_the_ceiling_keeps_its_column(make_record: MakeRecord) -> None:
-    record = make_record("grace", verdicts=["base", "grow", *["compress (budget)"] * 3])
+    record = make_record("grace", verdicts=["start", "grow", *["compress (budget)"] * 3])
     tasks = record.tasks
     table = io.StringIO()
     with RichProgress(Console(file=table), Console(file=io.StringIO())) as progress:

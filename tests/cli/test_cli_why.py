@@ -68,7 +68,7 @@ def test_a_saturation_that_decided(
 @pytest.mark.parametrize(
     ("verdict", "sentence"),
     [
-        ("base", "trained afresh: the method says so"),
+        ("start", "trained afresh: the method says so"),
         ("grow", "grew: the method says so"),
         ("compress", "compressed: the method says so"),
         (
@@ -77,7 +77,7 @@ def test_a_saturation_that_decided(
             "into 2.5 MB",
         ),
         ("refresh", "refreshed: the method says so"),
-        ("update", "trained further: the method says so"),
+        ("train", "trained further: the method says so"),
         ("skip", "nothing was trained: the method says so"),
     ],
 )
@@ -100,12 +100,12 @@ def test_a_reason_cannot_move_the_cursor() -> None:
             {"verdict": "compress (budget)"},
             "compressed for the budget: one more backbone would not fit into 2.5 MB",
         ),
-        ({"verdict": "update"}, "trained further: the number of backbones stays"),
+        ({"verdict": "train"}, "trained further: the number of backbones stays"),
         (
-            {"verdict": "base", "task": 1},
+            {"verdict": "start", "task": 1},
             "trained afresh: the first update makes the first backbone",
         ),
-        ({"verdict": "base"}, "trained afresh: a new network learns from all images"),
+        ({"verdict": "start"}, "trained afresh: a new network learns from all images"),
         ({"verdict": "skip"}, "nothing was trained: a later update trains"),
         (
             {"verdict": "refresh", "threshold": 0.6},

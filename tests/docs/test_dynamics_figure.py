@@ -49,7 +49,7 @@ def test_lines_have_a_point_for_each_task(
 def test_a_bar_compressed_for_want_of_room_is_hollow_and_explained(
     draw: Callable[[RunRecord], str], make_record: Callable[..., RunRecord]
 ) -> None:
-    verdicts = ["base", "grow", "compress", "compress (budget)"]
+    verdicts = ["start", "grow", "compress", "compress (budget)"]
     record = make_record("grace", task_sizes=(2,) * 4, verdicts=verdicts)
     svg = ET.fromstring(draw(record))  # noqa: S314
     bars = [(bar.attrib["fill"], bar.get("stroke")) for bar in svg.findall(f"{NAMESPACE}rect")[1:]]
@@ -58,7 +58,7 @@ def test_a_bar_compressed_for_want_of_room_is_hollow_and_explained(
     words = [text.text for text in svg.findall(f"{NAMESPACE}text")]
     assert "4 budget" in words
     assert "compress (budget)" in words
-    plain = draw(make_record("grace", 2, verdicts=["base"] + ["grow"] * 4))
+    plain = draw(make_record("grace", 2, verdicts=["start"] + ["grow"] * 4))
     assert "budget" not in plain
 
 

@@ -33,11 +33,11 @@ def updates(*verdicts: str) -> list[SimpleNamespace]:
 
 
 def test_an_update_compressed_for_want_of_room_is_hollow_and_explained(draw: Any) -> None:
-    svg = ET.fromstring(draw(updates("base", "grow", "compress", "compress (budget)"), 5.0))  # noqa: S314
+    svg = ET.fromstring(draw(updates("start", "grow", "compress", "compress (budget)"), 5.0))  # noqa: S314
     bars = [(bar.attrib["fill"], bar.get("stroke")) for bar in svg.findall(f"{NAMESPACE}rect")[1:]]
     hollow = ("#ffffff", "#0072B2")
     assert bars == [("#0072B2", None), ("#D55E00", None), ("#0072B2", None), hollow]
     words = [text.text for text in svg.findall(f"{NAMESPACE}text")]
     assert "budget: 4 backbones" in words
     assert "budget: compressed for want of room" in words
-    assert "budget" not in draw(updates("base", "grow", "compress"), 5.0)
+    assert "budget" not in draw(updates("start", "grow", "compress"), 5.0)

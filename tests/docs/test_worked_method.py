@@ -42,4 +42,4 @@ def test_the_new_rows_get_the_mean_length_of_the_old_ones(module: ModuleType) ->
     lengths = made.method.network.head.weight.norm(dim=1)
     # Weight alignment by its definition: mean ‖w_new‖ = mean ‖w_old‖.
     torch.testing.assert_close(lengths[2:].mean(), lengths[:2].mean())
-    assert [update.outcome.verdict for update in made.history] == ["base", "update"]
+    assert [update.outcome.verdict for update in made.history] == ["start", "train"]

@@ -182,7 +182,7 @@ class TestRuns:
         one, two = (process["runs"]["straight"] for process in found)
         assert one == two
         assert (one["status"], one["processes"], len(one["tasks"])) == ("finished", 2, 3)
-        assert [task["verdict"] for task in one["tasks"]] == ["base", "grow", "compress"]
+        assert [task["verdict"] for task in one["tasks"]] == ["start", "grow", "compress"]
 
     def test_the_first_one_is_heard(self, found: Found) -> None:
         first, second = (process["runs"]["heard"] for process in found)

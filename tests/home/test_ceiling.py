@@ -180,7 +180,7 @@ class TestGrowth:
         outcomes = [teach(made, {0: 12, 1: 12}).outcome]
         outcomes += [teach(made, {index: 12}).outcome for index in (2, 3)]
         verdicts = [outcome.verdict for outcome in outcomes]
-        assert verdicts == ["base", "compress (budget)", "compress (budget)"]
+        assert verdicts == ["start", "compress (budget)", "compress (budget)"]
         assert all(o.saturation is not None and o.saturation > 0.1 for o in outcomes[1:])
         assert [outcome.threshold for outcome in outcomes[1:]] == pytest.approx([0.1, 0.05])
         assert made.size().num_backbones == 1
@@ -192,7 +192,7 @@ class TestGrowth:
         made = create(grows(), tmp_path / "home", max_mb=0.7, validation=2)
         updates = [teach(made, {0: 12, 1: 12}), *(teach(made, {i: 12}) for i in (2, 3))]
         verdicts = [update.outcome.verdict for update in updates]
-        assert verdicts == ["base", "grow", "compress (budget)"]
+        assert verdicts == ["start", "grow", "compress (budget)"]
         assert [update.num_backbones for update in updates] == [(0, 1), (1, 2), (2, 2)]
         cost = updates[2].accuracy
         assert cost.teacher is not None

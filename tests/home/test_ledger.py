@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 def updates(saturations: Sequence[float | None]) -> list[UpdateRecord]:
     return [
         UpdateRecord(
-            task=i + 1, new_class_names=(), outcome=Outcome(verdict="base", saturation=own)
+            task=i + 1, new_class_names=(), outcome=Outcome(verdict="start", saturation=own)
         )
         for i, own in enumerate(saturations)
     ]
@@ -102,7 +102,7 @@ class TestLedger:
         assert [row["num_new_classes"] for row in rows] == [2, 1, 1, 1, 1]
         assert [row["num_classes"] for row in rows] == [2, 3, 4, 5, 5]
         assert [row["verdict"] for row in rows] == [
-            "base", "compress", "grow", "compress", "compress"
+            "start", "compress", "grow", "compress", "compress"
         ]  # fmt: skip
         backbones = [(row["backbones_before"], row["backbones_after"]) for row in rows]
         assert backbones == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 2)]

@@ -277,7 +277,7 @@ class TestAccuracies:
     def test_the_limit_itself_is_allowed(
         self, before: float | None, after: float | None, max_drop: float | None, accepted: bool
     ) -> None:
-        outcome = {"verdict": "update"}
+        outcome = {"verdict": "train"}
         accuracy = {"old_before": before, "old_after": after}
         raw = {"task": 2, "new_class_names": (), "outcome": outcome, "accuracy": accuracy}
         assert UpdateRecord.model_validate({**raw, "max_drop": max_drop}).accepted is accepted

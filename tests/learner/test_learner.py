@@ -171,7 +171,7 @@ class TestTeaching:
         with pytest.raises(ValueError, match="nothing has been learnt yet"):
             made.predict(animals({"cat": 1})[0])
         last = made.update(*animals({"emu": 12}), is_last=True)
-        assert last.outcome.verdict == "base"
+        assert last.outcome.verdict == "start"
         assert phases == ["base"]
         assert last.work[0].images == 36
         assert made.score(*animals({"cat": 8, "dog": 8, "emu": 8}, seed=9)) > 0.8
@@ -248,7 +248,7 @@ class TestRefusals:
     def test_a_method_without_memory_asks_for_none(self) -> None:
         made = learner(FinetuneSettings(base=recipe()), memory=MemorySettings(size=1))
         made.update(*animals({"cat": 3, "dog": 3}))
-        assert made.history[0].outcome.verdict == "base"
+        assert made.history[0].outcome.verdict == "start"
         assert list(made.scores(animals({"cat": 1})[0])) == ["linear"]
 
     def test_refusals_leave_the_learner_as_it_was(self, taught: Learner) -> None:

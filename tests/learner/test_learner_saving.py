@@ -147,8 +147,8 @@ class TestGoingOn:
         def verdicts(name: str) -> list[str]:
             return [update.outcome.verdict for update in straight[name][0].history]
 
-        assert verdicts("grace") == ["base", "compress", "grow", "compress"]
-        assert verdicts("der") == ["base", "grow", "grow", "grow"]
+        assert verdicts("grace") == ["start", "compress", "grow", "compress"]
+        assert verdicts("der") == ["start", "grow", "grow", "grow"]
         assert straight["grace"][0].size().num_backbones == 2
         assert straight["der"][0].size().num_backbones == 4
 

@@ -153,7 +153,7 @@ def soak(
 
 
 def test_it_grows_until_the_ceiling_and_lives_below_it(soak: Soak) -> None:
-    assert soak.verdicts == ["base", "grow"] + ["compress (budget)"] * (NUM_UPDATES - 2)
+    assert soak.verdicts == ["start", "grow"] + ["compress (budget)"] * (NUM_UPDATES - 2)
     assert soak.num_backbones == [1] + [2] * (NUM_UPDATES - 1)
     assert max(soak.on_disk) <= MAX_MB * 1e6
     # A version more costs its class's rows and images and the history's line, no more.

@@ -53,7 +53,7 @@ def test_every_parameter_is_estimated_after_every_task_on_its_own_images() -> No
         assert [item.name for item in items] == ["base" if work.number == 1 else "update", "fisher"]
         assert items[1].data is work.data
         assert items[1].batch_size == size
-        assert outcome.verdict == ("base" if work.number == 1 else "update")
+        assert outcome.verdict == ("start" if work.number == 1 else "train")
         named = {f"backbone.0.{n}" for n, _ in method.network.backbone.named_parameters()}
         assert importance(method).keys() == named | {"head.weight", "head.bias"}
     assert importance(method)["head.weight"].shape == (4, 64)

@@ -590,7 +590,7 @@ class TestDER:
             outcome, items = drive(made, work)
             assert len(made.network.backbones) == number
             assert made.network.head.weight.shape == (work.num_classes, 64 * number)
-            assert outcome.verdict == ("base" if number == 1 else "grow")
+            assert outcome.verdict == ("start" if number == 1 else "grow")
         phase = phase_named(items, "grow")
         assert len(backbones_of(phase, training=False)) == 2
         auxiliary = head_of(phase, "auxiliary")

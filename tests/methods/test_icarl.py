@@ -104,7 +104,7 @@ def test_known_classes_alone_are_distilled_whole() -> None:
     method = icarl()
     drive(method, task(1, {0: 4, 1: 4}, 0))
     outcome, items = drive(method, task(2, {0: 5, 1: 5}, 2))
-    assert outcome.verdict == "update"
+    assert outcome.verdict == "train"
     assert [item.name for item in items] == ["update", "herd", "class means"]
     # Equal networks: the distillation is the teacher's entropy, and its gradient is zero.
     head, features = head_of(items[0]).requires_grad_(True), torch.rand(3, 64)

@@ -193,7 +193,7 @@ def test_verdicts_and_threshold_are_drawn(make_record: MakeRecord) -> None:
     threshold, saturation = figure["data"]
     assert threshold["y"] == [task.threshold for task in record.tasks]
     assert saturation["y"] == [task.saturation for task in record.tasks]
-    symbols = {"base": "square", "grow": "triangle-up", "compress": "triangle-down"}
+    symbols = {"start": "square", "grow": "triangle-up", "compress": "triangle-down"}
     assert saturation["marker"]["symbol"] == [symbols[str(task.verdict)] for task in record.tasks]
     (steps,) = figures.expansion_figure(groups, looks)["data"]
     assert [round(value) for value in steps["y"]] == [task.backbones for task in record.tasks]
@@ -202,7 +202,7 @@ def test_verdicts_and_threshold_are_drawn(make_record: MakeRecord) -> None:
 
 
 def test_a_verdict_under_the_ceiling_is_drawn_as_what_it_is(make_record: MakeRecord) -> None:
-    verdicts = ["base", "grow", "compress", "compress (budget)", "refresh"]
+    verdicts = ["start", "grow", "compress", "compress (budget)", "refresh"]
     record = make_record("grace", verdicts=verdicts)
     groups = group_records([record])
     looks = figures.styles(groups)
@@ -218,7 +218,7 @@ def test_a_verdict_under_the_ceiling_is_drawn_as_what_it_is(make_record: MakeRec
     page = render_report([record])
     assert page.count(told) == 2  # backbones; saturation
     assert '<td class="text verdict">compress (budget)</td>' in page
-    assert told not in render_report([make_record("grace", 2, verdicts=["base"] + ["grow"] * 4)])
+    assert told not in render_report([make_record("grace", 2, verdicts=["start"] + ["grow"] * 4)])
 
 
 def test_task_aware_accuracies_are_drawn_beside_the_others(make_record: MakeRecord) -> None:

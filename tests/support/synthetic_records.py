@@ -153,7 +153,7 @@ def make_record(tmp_path: Path) -> MakeRecord:
         for task in range(1, (len(task_sizes) if done is None else done) + 1):
             verdict: str | None = None
             if method == "grace":
-                verdict = "base" if task == 1 else draw.choice(["grow", "compress"])
+                verdict = "start" if task == 1 else draw.choice(["grow", "compress"])
             verdict = verdicts[task - 1] if verdicts else verdict
             grows = verdict == "grow" or (method == "der" and task > 1)
             backbones += grows

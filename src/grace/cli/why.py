@@ -5,12 +5,12 @@ from grace.home.document import UpdateRecord
 from grace.text.escaping import printable
 
 _DONE = {
-    "base": "trained afresh",
+    "start": "trained afresh",
     "grow": "grew",
     "compress": "compressed",
     "compress (budget)": "compressed for the budget",
     "refresh": "refreshed",
-    "update": "trained further",
+    "train": "trained further",
     "skip": "nothing was trained",
 }
 
@@ -34,9 +34,9 @@ def _guessed(update: UpdateRecord) -> str:
     """Derive a reason from the verdict and the recorded saturation."""
     measured = _saturation(update)
     match update.outcome.verdict:
-        case "base" if update.task == 1:
+        case "start" if update.task == 1:
             return "the first update makes the first backbone"
-        case "base":
+        case "start":
             return "a new network learns from all images"
         case "grow":
             return measured or "every update adds a backbone"
@@ -46,7 +46,7 @@ def _guessed(update: UpdateRecord) -> str:
             return measured
         case "refresh":
             return "no class is new, so the newest backbone was trained further"
-        case "update":
+        case "train":
             return "the number of backbones stays"
         case "skip":
             return "a later update trains"

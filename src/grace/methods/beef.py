@@ -78,7 +78,7 @@ class Beef(Method[BeefSettings]):
         self.network = self.fresh_network(task)
         yield self._module_phase("base", self.settings.base, task, trained_network(self.network))
         self.values.class_counts = [task.num_classes]
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

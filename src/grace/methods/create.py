@@ -56,7 +56,7 @@ class Create(Method[CreateSettings]):
         self.network = self.fresh_network(task)
         objective = self._objective(task, task.data)
         yield self.classification_phase("base", self.settings.base, task.data, objective)
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
@@ -75,7 +75,7 @@ class Create(Method[CreateSettings]):
             balance = self.classification_phase("balance", settings.balance, data, objective)
             still = Part(self.network.backbone, trains=False, mode=settings.balance_batch_norm)
             yield replace(balance, parts={**old, **balance.parts, "backbone.0": still})
-        return Outcome(verdict="update", reason="create keeps to one backbone")
+        return Outcome(verdict="train", reason="create keeps to one backbone")
 
     def _objective(self, task: Task, data: LabelledImages, *, distils: bool = False) -> Objective:
         """L = −mean log p_y + λ·T²·KDsoft(e[:, :K_old], e_teacher, T) + L_CR, p = σ(e) + 1e-10."""

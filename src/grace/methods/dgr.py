@@ -110,7 +110,7 @@ class DGR(Method[DGRSettings]):
         objective = self._classification(counts)
         phase = self.classification_phase("base", self.settings.base, task.data, objective)
         yield self._reweighted(phase, task, counts)
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
@@ -128,7 +128,7 @@ class DGR(Method[DGRSettings]):
             data=data,
         )
         yield self._reweighted(phase, task, counts)
-        return Outcome(verdict="update", reason="dgr keeps to one backbone")
+        return Outcome(verdict="train", reason="dgr keeps to one backbone")
 
     def _count(self, task: Task, data: LabelledImages) -> Counts:
         num_old = task.num_old_outputs

@@ -75,7 +75,7 @@ class EWC(Method[EWCSettings]):
             data=task.data,
         )
         yield from self._estimate_importance(task, self.settings.update.batch_size)
-        return Outcome(verdict="update", reason="ewc keeps to one backbone")
+        return Outcome(verdict="train", reason="ewc keeps to one backbone")
 
     def _estimate_importance(self, task: Task, batch_size: int) -> Steps[None]:
         """F_new = min(mean over batches of (∂CE/∂θ)², limit), merged by numbers of classes."""

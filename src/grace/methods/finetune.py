@@ -27,4 +27,4 @@ class Finetune(Method[FinetuneSettings]):
             return {"classification": loss}
 
         yield self.classification_phase("update", self.settings.update, task.data, objective)
-        return Outcome(verdict="update", reason="finetune keeps to one backbone")
+        return Outcome(verdict="train", reason="finetune keeps to one backbone")

@@ -48,7 +48,7 @@ class ICaRL(Method[ICaRLSettings]):
             classification_weight=1.0,
             distillation_weight=self.settings.distillation_weight,
         )
-        return Outcome(verdict="update", reason="icarl keeps to one backbone")
+        return Outcome(verdict="train", reason="icarl keeps to one backbone")
 
     @override
     def classifiers(self) -> Mapping[str, Classifier]:

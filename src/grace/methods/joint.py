@@ -26,7 +26,7 @@ class Joint(Method[JointSettings]):
         data = self.with_exemplars(task)
         objective = plain_objective(self.settings, self.factory, task, data)
         yield self.classification_phase("base", self.settings.base, data, objective)
-        return Outcome(verdict="base", reason="joint trains one network on all images")
+        return Outcome(verdict="start", reason="joint trains one network on all images")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

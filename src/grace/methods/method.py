@@ -107,7 +107,7 @@ class Method(ABC, Generic[SettingsT]):
         recipe = self.settings.base
         objective = plain_objective(self.settings, self.factory, task, task.data)
         yield self.classification_phase("base", recipe, task.data, objective, backbone)
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @abstractmethod
     def later_task(self, task: Task) -> Steps[Outcome]:

@@ -3,7 +3,20 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+
+_RENAMED = {"base": "start", "update": "train"}
+
+
+def _current_word(word: object) -> object:
+    """Translate a verdict written by an earlier version of grace."""
+    return _RENAMED.get(word, word) if isinstance(word, str) else word
+
+
+MethodVerdict = Annotated[
+    Literal["start", "grow", "compress", "compress (budget)", "refresh", "train", "skip"],
+    BeforeValidator(_current_word),
+]
 
 
 @final
@@ -12,8 +25,9 @@ class Outcome:
     """The decision of a method in a task.
 
     Args:
-        verdict: "base", "grow", "compress", "compress (budget)" (there was no room to grow),
-            "refresh", "update" or "skip".
+        verdict: "start" (a new network), "grow" (one backbone more), "compress", "compress
+            (budget)" (there was no room to grow), "refresh" (no class is new), "train" (the
+            network as it is) or "skip" (nothing).
         saturation: normalised effective rank that was compared, in [0, 1].
         threshold: that it was compared with.
         merge_weight: weight w of the mergeable backbone in the student; ``None`` if the student
@@ -22,7 +36,7 @@ class Outcome:
             "trained afresh: …" or "trained further: …"; empty if the method gives none.
     """
 
-    verdict: Literal["base", "grow", "compress", "compress (budget)", "refresh", "update", "skip"]
+    verdict: MethodVerdict
     saturation: float | None = None
     threshold: float | None = None
     merge_weight: float | None = None

@@ -20,4 +20,4 @@ class Replay(Method[ReplaySettings]):
         data = self.with_exemplars(task)
         objective = plain_objective(self.settings, self.factory, task, data)
         yield self.classification_phase("update", self.settings.update, data, objective)
-        return Outcome(verdict="update", reason="replay keeps to one backbone")
+        return Outcome(verdict="train", reason="replay keeps to one backbone")

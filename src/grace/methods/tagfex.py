@@ -96,7 +96,7 @@ class TagFex(Method[TagFexSettings]):
             data=task.data,
             views=2,
         )
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

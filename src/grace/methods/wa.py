@@ -40,4 +40,4 @@ class WA(Method[WASettings]):
         )
         if self.settings.aligns_weights:
             align_weights(self.network.head, task.num_new_classes)
-        return Outcome(verdict="update", reason="wa keeps to one backbone")
+        return Outcome(verdict="train", reason="wa keeps to one backbone")

@@ -8,6 +8,7 @@ from typing import Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from grace.methods.outcome import MethodVerdict
 from grace.record import metrics
 
 
@@ -94,9 +95,7 @@ class TaskRecord(_Frozen):
     confusion: tuple[tuple[int, ...], ...] | None = None
     saturation: float | None = None
     threshold: float | None = None
-    verdict: (
-        Literal["base", "grow", "compress", "compress (budget)", "refresh", "update", "skip"] | None
-    ) = None
+    verdict: MethodVerdict | None = None
     merge_weight: float | None = None
     reason: str = ""
     """The reason of the decision in words, if the method states more than its numbers."""

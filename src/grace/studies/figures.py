@@ -332,7 +332,7 @@ def _verdicts(tasks: Sequence[TaskRecord], look: Style) -> Figure:
     Methods that decide nothing get small dots.
     """
     symbols = {
-        "base": "square",
+        "start": "square",
         "grow": "triangle-up",
         "compress": "triangle-down",
         "compress (budget)": "triangle-down-open",

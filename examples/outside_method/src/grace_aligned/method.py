@@ -25,4 +25,4 @@ class Aligned(Method[AlignedSettings]):
         data = self.with_exemplars(task)
         yield self.classification_phase("update", self.settings.update, data)
         align_weights(self.network.head, task.num_new_classes)
-        return Outcome(verdict="update", reason="one backbone learns on, and its head is aligned")
+        return Outcome(verdict="train", reason="one backbone learns on, and its head is aligned")
