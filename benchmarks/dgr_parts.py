@@ -2,10 +2,10 @@
 
 ::
 
-    python benchmarks/dgr_parts.py rule 1 OUT data.root=tiny-imagenet
-    python benchmarks/dgr_parts.py prior 1 OUT data.root=tiny-imagenet
+    python benchmarks/dgr_parts.py rule 1 runs/dgr-without-rule data.root=tiny-imagenet
+    python benchmarks/dgr_parts.py prior 1 runs/dgr-without-prior data.root=tiny-imagenet
 
-runs ``tiny-imagenet-16px`` with DGR, seed 1, without the named part, and writes the record to OUT.
+run ``tiny-imagenet-16px`` with DGR and seed 1, without the named part, and write the records there.
 """
 
 import sys
