@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs import _yaml
+from grace.configs import yaml_text
 
 
 @pytest.mark.parametrize(
@@ -28,19 +28,19 @@ from grace.configs import _yaml
     ],
 )
 def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
-    read = _yaml.parse(text, "here")
+    read = yaml_text.parse(text, "here")
     assert read == value
     assert type(read) is type(value)
 
 
 def test_duplicate_keys_are_refused_where_they_stand() -> None:
     with pytest.raises(ValueError, match=r"line 3, column 3: .*'b'"):
-        _yaml.parse("a:\n  b: 1\n  b: 2\n", "here")
+        yaml_text.parse("a:\n  b: 1\n  b: 2\n", "here")
 
 
 def test_no_code_is_run() -> None:
     with pytest.raises(ValueError, match="could not determine a constructor"):
-        _yaml.parse("!!python/object/apply:os.getcwd []", "here")
+        yaml_text.parse("!!python/object/apply:os.getcwd []", "here")
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
@@ -54,4 +54,4 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_what_is_dumped_is_read_back(value: Any) -> None:
-    assert _yaml.parse(_yaml.dump(value), "here") == value
+    assert yaml_text.parse(yaml_text.dump(value), "here") == value

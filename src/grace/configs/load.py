@@ -15,22 +15,22 @@ from typing import Any, final
 
 from pydantic import ValidationError
 
-from grace.configs import _yaml
-from grace.configs._merge import (
+from grace.configs import yaml_text
+from grace.configs.describe import describe_settings
+from grace.configs.effects import settings_without_effect
+from grace.configs.experiment import BackboneSettings, ExperimentSettings
+from grace.configs.flat import flatten
+from grace.configs.layers import (
     Layer,
     as_method,
     backbone_for,
     merge,
     merge_experiments,
+    parse_overrides,
     without_backbone,
 )
-from grace.configs._merge import parse_overrides as _parse_overrides
-from grace.configs._problems import booleans_as_numbers, problems_of
-from grace.configs.describe import describe_settings
-from grace.configs.effects import settings_without_effect
-from grace.configs.experiment import BackboneSettings, ExperimentSettings
-from grace.configs.flat import flatten
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
+from grace.configs.setting_problems import booleans_as_numbers, problems_of
 from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, GraceWarning
@@ -78,7 +78,7 @@ def load_experiment(
         ConfigWarning: if a setting in ``overrides`` or in a user's file has no effect.
     """
     chain = _chain(name_or_path)
-    layer, problems = _parse_overrides(overrides)
+    layer, problems = parse_overrides(overrides)
     settings, found = _resolve([*chain, layer])
     if problems or found or settings is None:
         raise ConfigError([*problems, *found])
@@ -117,7 +117,7 @@ def as_settings(
 
 def dump_settings(settings: ExperimentSettings) -> str:
     """Write resolved settings as YAML that :func:`load_experiment` reads back equal."""
-    return _yaml.dump(settings.model_dump(mode="json"))
+    return yaml_text.dump(settings.model_dump(mode="json"))
 
 
 def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[str]]:
@@ -210,7 +210,7 @@ def _chain(name_or_path: str) -> list[Layer]:
 
 def _read(source: Traversable, where: str) -> Layer:
     try:
-        layer = _yaml.parse(source.read_text(encoding="utf-8"), where)
+        layer = yaml_text.parse(source.read_text(encoding="utf-8"), where)
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise ConfigError([f"experiment file '{where}': {reason.lower()}"]) from error

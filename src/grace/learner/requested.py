@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from grace.configs._merge import parse_overrides
 from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.configs.flat import flatten
+from grace.configs.layers import parse_overrides
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe, completed

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grace.configs import _yaml
+from grace.configs import yaml_text
 from grace.configs.recipe import scaled
 from grace.text.refusals import GraceError
 
@@ -102,7 +102,7 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
     pairs.sort(key=lambda pair: pair[0] != "seed")
     for key, text in pairs:
         try:
-            value = _yaml.parse(text, f"{key}={text}")
+            value = yaml_text.parse(text, f"{key}={text}")
         except GraceError as error:
             problems.append(str(error))
             continue
