@@ -66,7 +66,7 @@ def measure(root: Path) -> Measures:
         "imports inside functions": sum(map(_inner_imports, trees.values())),
         "public tensor docstrings with shapes, %": _share(shaped, tensors),
         "Args section where there are 3 or more parameters, %": _share(
-            [n for n in many if "Args:" in _doc(n)], many
+            [n for n in many if "Args:" in _doc(n) or _is_verb(n)], many
         ),
         "asserts": len(asserts),
         "numerical asserts, %": _share(numerical, asserts),
@@ -103,6 +103,11 @@ def _signature(node: Function) -> str:
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     own = [ast.unparse(a.annotation) for a in arguments if a.annotation]
     return " ".join([*own, ast.unparse(node.returns) if node.returns else ""])
+
+
+def _is_verb(node: Function) -> bool:
+    """A verb of the command line: the help of its options documents its parameters."""
+    return bool(re.search(r"\btyper\.|\boptions\.", _signature(node)))
 
 
 def _doc(node: Function) -> str:

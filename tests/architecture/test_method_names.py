@@ -34,7 +34,7 @@ OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
 # What help and refusals give as an example of what one may type.
 EXAMPLES: Mapping[str, str] = {
     "cli/compare.py": "those of its preset: methods.der.grow.epochs=10.",
-    "cli/learn.py": "Method, such as grace or der.",
+    "cli/learn_options.py": "Method, such as grace or der.",
     "cli/run.py": "then settings such as method=der, seed=2",
     "studies/cells.py": "name methods as grace,der",
 }

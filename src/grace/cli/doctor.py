@@ -10,6 +10,7 @@ import typer
 
 from grace.cli.columns import aligned
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.learn_options import OPTIONS
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import load_experiment
 from grace.text.units import in_bytes, in_seconds
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
     from grace.data.doctor import Examination
     from grace.learner.estimate import Estimate
 
-REMEDIES = {
-    "data.skip_unreadable": "learn with --skip-unreadable",
-    "data.skip_duplicates": "learn with --skip-duplicates",
-    "data.image_size": "learn with --image-size",
-}
-"""What to do on the command line instead of setting a dotted path."""
+_REMEDIES = {path: f"learn with {option}" for path, option in OPTIONS.items()}
 
 
 def doctor(
@@ -76,13 +72,13 @@ def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
             "severity": finding.severity,
             "text": finding.text,
             "where": finding.where,
-            "remedy": finding.error.advice(REMEDIES),
+            "remedy": finding.error.advice(_REMEDIES),
         }
         for finding in found.findings
     ]
     return {
         "ready": found.is_ready,
-        "verdict": found.worded(REMEDIES),
+        "verdict": found.worded(_REMEDIES),
         **asdict(found),
         "findings": findings,
         "estimate": asdict(cost) if cost else None,
@@ -105,9 +101,9 @@ def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[s
     if found.findings:
         lines.append("")
     for finding in found.findings:
-        remedy = finding.error.advice(REMEDIES)
+        remedy = finding.error.advice(_REMEDIES)
         lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {remedy}"]
-    return [*lines, "", found.worded(REMEDIES)]
+    return [*lines, "", found.worded(_REMEDIES)]
 
 
 def _classes(found: "Examination") -> Sequence[str]:

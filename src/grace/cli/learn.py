@@ -5,11 +5,11 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from grace.cli import learn_options as options
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
@@ -19,130 +19,47 @@ from grace.learner.requested import RequestedSettings
 from grace.learner.unfinished import drop_update
 from grace.text.refusals import GraceError
 
-SETTINGS = {
-    "--method": "method",
-    "--backbone": "backbone.name",
-    "--memory": "memory.size",
-    "--max-mb": "memory.max_mb",
-    "--image-size": "data.image_size",
-    "--channels": "data.channels",
-    "--seed": "seed",
-    "--validation": "memory.validation",
+_REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
+    "discard": "add --discard to begin anew"
 }
-"""The setting behind each option."""
-
-REMEDIES = {
-    "data.skip_unreadable": "use --skip-unreadable",
-    "data.skip_duplicates": "use --skip-duplicates",
-    "data.image_size": "use --image-size",
-    "discard": "add --discard to begin anew",
-}
-"""What to do on the command line instead of setting a dotted path."""
 
 
 def learn(
-    images: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="IMAGES",
-            help="Folder with a folder of images for each class, or with train/ and test/ of such "
-            "folders. Only new images are needed.",
-            show_default=False,
-        ),
-    ] = None,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Settings of a new learner, such as method.grow.epochs=20 ('grace show folder' "
-            "lists them); engine.* also later.",
-            show_default=False,
-        ),
-    ] = None,
+    images: options.Images = None,
+    texts: options.Texts = None,
     *,
-    model: Annotated[
-        Path, typer.Option(metavar="MODEL", help="Directory of the learner.", show_default=False)
-    ],
-    experiment: Annotated[
-        str | None,
-        typer.Option(
-            help="Experiment whose settings a new learner starts from (default: folder).",
-            show_default=False,
-        ),
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Method, such as grace or der.", show_default=False)
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="Backbone, such as resnet18.", show_default=False)
-    ] = None,
-    memory: Annotated[
-        int | None, typer.Option(help="Images of old classes to keep.", show_default=False)
-    ] = None,
-    max_mb: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest size of the learner on disk in megabytes; without --memory, images of "
-            "old classes fill it.",
-            show_default=False,
-        ),
-    ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(help="Side of the images in pixels.", show_default=False)
-    ] = None,
-    channels: Annotated[
-        int | None,
-        typer.Option(help="Channels of the images: 1 grey, 3 colour.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of all random numbers.", show_default=False)
-    ] = None,
-    validation: Annotated[
-        int | None,
-        typer.Option(
-            help="Images of each class to hold out; they judge every update (default: 10).",
-            show_default=False,
-        ),
-    ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(
-            metavar="POINTS",
-            help="Reject an update if the accuracy on old classes drops by more than this many "
-            "percentage points.",
-            show_default=False,
-        ),
-    ] = None,
-    skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Leave unreadable images out.")
-    ] = False,
-    skip_duplicates: Annotated[
-        bool,
-        typer.Option("--skip-duplicates", help="Leave out images that are in two places."),
-    ] = False,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Drop an interrupted update first.")
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Learn images again that were learnt already.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    model: options.Model,
+    experiment: options.Experiment = None,
+    method: options.Method = None,
+    backbone: options.Backbone = None,
+    memory: options.Memory = None,
+    max_mb: options.MaxMb = None,
+    image_size: options.ImageSize = None,
+    channels: options.Channels = None,
+    seed: options.Seed = None,
+    validation: options.Validation = None,
+    max_drop: options.MaxDrop = None,
+    skip_unreadable: options.SkipUnreadable = False,
+    skip_duplicates: options.SkipDuplicates = False,
+    discard: options.Discard = False,
+    again: options.Again = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Teach a learner new classes, or fresh images of known ones; the first call makes it.
 
     Called again after an interruption, it continues where it stopped.
     """
-    options = {
-        "--method": method,
-        "--backbone": backbone,
-        "--memory": memory,
-        "--max-mb": max_mb,
-        "--image-size": image_size,
-        "--channels": channels,
-        "--seed": seed,
-        "--validation": validation,
+    given = {
+        "method": method,
+        "backbone.name": backbone,
+        "memory.size": memory,
+        "memory.max_mb": max_mb,
+        "memory.validation": validation,
+        "data.image_size": image_size,
+        "data.channels": channels,
+        "seed": seed,
     }
-    with one_line_errors(REMEDIES), one_line_warnings():
+    with one_line_errors(_REMEDIES), one_line_warnings():
         if images is None:
             _discard(model, wanted=discard)
             return
@@ -153,7 +70,7 @@ def learn(
             discard=discard,
             again=again,
         )
-        requested = _requested(experiment, options, texts or ())
+        requested = _requested(experiment, given, texts or ())
         with RichProgress(Console(stderr=True, highlight=False)) as progress:
             result = teaching.learn(model, images, requested, how, progress)
         if as_json:
@@ -166,12 +83,12 @@ def learn(
 
 
 def _requested(
-    experiment: str | None, options: Mapping[str, object], texts: Sequence[str]
+    experiment: str | None, given: Mapping[str, object], texts: Sequence[str]
 ) -> RequestedSettings:
     """Turn the given options into overrides, and put them before the ``KEY=VALUE`` texts."""
     written = {
-        f"{SETTINGS[option]}={json.dumps(value)}": f"{option} {value}"
-        for option, value in options.items()
+        f"{path}={json.dumps(value)}": f"{options.OPTIONS[path]} {value}"
+        for path, value in given.items()
         if value is not None
     }
     return RequestedSettings(experiment, [*written, *texts], written)

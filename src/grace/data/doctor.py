@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal, final
 
 from grace.data.advice import Expected, advise
-from grace.data.findings import Finding, Rules, judge_images, judge_layout
-from grace.data.folder_tree import scan
+from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
+from grace.data.folder_tree import ImageFile, scan
 from grace.data.looks import Look, each, look_at
+from grace.text.refusals import GraceError
 
 
 @final
@@ -99,40 +100,52 @@ def examine(
     ) as found:
         looks = list(found)
     judged = judge_images(root, files, looks, rules)
-    used = [file for place, file in enumerate(files) if place not in judged.left_out]
-    train, test = (Counter(f.class_name for f in used if f.is_test == own) for own in (False, True))
-    duplicates = Counter(files[place].class_name for place in judged.duplicates)
-    both = list(zip(files, looks, strict=True))
-    unreadable = Counter(file.class_name for file, look in both if not isinstance(look, Look))
-    readable = [(file, look) for file, look in both if isinstance(look, Look)]
     expected = Expected(
         channels=channels,
         image_size=image_size,
         class_names=[unicodedata.normalize("NFC", name) for name in known_classes or ()],
         images=known_images or {},
     )
-    counts = {name: train[name] for name in tree.class_names}
+    known = None if known_classes is None else expected.class_names
+    names = sorted({folder.name for folder in tree.folders})
+    classes = _class_counts(names, files, looks, judged, known)
+    readable = [(f, look) for f, look in zip(files, looks, strict=True) if isinstance(look, Look)]
+    train = {name: classes[name].train for name in tree.class_names}
     findings = [
         *judge_layout(tree, rules),
         *judged.findings,
-        *advise(tree, readable, counts, expected),
+        *advise(tree, readable, train, expected),
     ]
     sizes = sorted({look.size for _, look in readable}, key=lambda s: (s[0] * s[1], s))
     order = ("error", "warning", "note")
     return Examination(
-        classes={
-            name: ClassCount(
-                train=train[name],
-                test=test[name],
-                unreadable=unreadable[name],
-                duplicates=duplicates[name],
-                is_new=None if known_classes is None else name not in expected.class_names,
-            )
-            for name in sorted({folder.name for folder in tree.folders})
-        },
+        classes=classes,
         findings=sorted(findings, key=lambda finding: order.index(finding.severity)),
         num_images=len(files),
         smallest=sizes[0] if sizes else None,
         largest=sizes[-1] if sizes else None,
         modes=dict(Counter(look.kind.mode for _, look in readable if look.kind).most_common()),
     )
+
+
+def _class_counts(
+    names: Sequence[str],
+    files: Sequence[ImageFile],
+    looks: Sequence[Look | GraceError],
+    judged: Judgement,
+    known: Sequence[str] | None,
+) -> dict[str, ClassCount]:
+    """Count the files of each class; ``known``: names of the learner's classes."""
+    counts = {kind: Counter[str]() for kind in ("train", "test", "unreadable", "duplicates")}
+    for place, (file, look) in enumerate(zip(files, looks, strict=True)):
+        if place not in judged.left_out:
+            counts["test" if file.is_test else "train"][file.class_name] += 1
+        counts["unreadable"][file.class_name] += not isinstance(look, Look)
+        counts["duplicates"][file.class_name] += place in judged.duplicates
+    return {
+        name: ClassCount(
+            **{kind: count[name] for kind, count in counts.items()},
+            is_new=None if known is None else name not in known,
+        )
+        for name in names
+    }

@@ -34,6 +34,8 @@ _FILES = {
 }  # fmt: skip
 """Names of all files and folders that a comparison writes."""
 
+_INCOMPLETE = GraceError("its record is not complete")
+
 
 @final
 @dataclass(frozen=True)
@@ -96,12 +98,7 @@ def compare(
         _refuse_others(directory, {identity["protocol"] for identity in identities}, settings_of)
         device = _device(cells[0].settings)
         jobs_here = at_once or jobs_at_once(cells[0].settings, device)
-        environment = run_environment(jobs_here)
-        jobs = [
-            _job(directory, cell, identity, device, environment, shares=shares_first_task)
-            for cell, identity in zip(cells, identities, strict=True)
-            if not _is_finished(_place(directory, cell), identity)
-        ]
+        jobs = _jobs(directory, cells, identities, device, jobs_here, shares=shares_first_task)
         failures: Mapping[str, str] = {}
         files: tuple[Path, ...] = ()
         try:
@@ -110,12 +107,13 @@ def compare(
             records, unreadable = _records(directory)
             if records:
                 files = _write(directory, records, command, jobs_here)
-        for cell in cells:
-            place = _place(directory, cell)
-            if all(record.directory != place for record in records):
-                why = unreadable.get(place, GraceError("its record is not complete"))
-                failures = {cell.name: str(_with_remedy(place, why)), **failures}
-    return Comparison(records, failures, files)
+    finished = {record.directory for record in records}
+    missing = {
+        cell.name: str(_with_remedy(place, unreadable.get(place, _INCOMPLETE)))
+        for cell in cells
+        if (place := _place(directory, cell)) not in finished
+    }
+    return Comparison(records, {**missing, **failures}, files)
 
 
 def compare_methods(
@@ -256,27 +254,35 @@ def _device(settings: ExperimentSettings) -> str:
     return device_name(settings.engine)
 
 
-def _job(
+def _jobs(
     directory: Path,
-    cell: Cell,
-    identity: Mapping[str, str],
+    cells: Sequence[Cell],
+    identities: Sequence[Mapping[str, str]],
     device: str,
-    environment: Mapping[str, str],
+    at_once: int,
     *,
     shares: bool,
-) -> Job:
-    settings = directory / "cells" / f"{cell.name}.yaml"
-    write_text(settings, dump_settings(with_threads(cell.settings, device)))
-    place, common = _place(directory, cell), directory / "first-tasks"
-    options = {"--out": place, **({"--first-tasks": common} if shares else {})}
-    return Job(
-        cell=cell,
-        command=run_command(settings, options, "--resume", "--no-report", "--with-parent"),
-        log=directory / "logs" / f"{cell.name}.txt",
-        num_tasks=lambda: _num_tasks(place),
-        first_task=common / identity["first_task"] if shares else None,
-        environment=environment,
-    )
+) -> list[Job]:
+    """Return a job for each run that is not finished."""
+    common, environment = directory / "first-tasks", run_environment(at_once)
+    jobs: list[Job] = []
+    for cell, identity in zip(cells, identities, strict=True):
+        place, settings = _place(directory, cell), directory / "cells" / f"{cell.name}.yaml"
+        if _is_finished(place, identity):
+            continue
+        write_text(settings, dump_settings(with_threads(cell.settings, device)))
+        options = {"--out": place} | ({"--first-tasks": common} if shares else {})
+        jobs.append(
+            Job(
+                cell=cell,
+                command=run_command(settings, options, "--resume", "--no-report", "--with-parent"),
+                log=directory / "logs" / f"{cell.name}.txt",
+                num_tasks=partial(_num_tasks, place),
+                first_task=common / identity["first_task"] if shares else None,
+                environment=environment,
+            )
+        )
+    return jobs
 
 
 def _write(
