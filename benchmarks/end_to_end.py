@@ -79,7 +79,9 @@ def run_ours(settings: ExperimentSettings, dataset: Dataset) -> dict[str, Any]:
     """Run this side; return accuracies, backbones and seconds by part."""
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     started = time.perf_counter()
-    learner = Learner(settings, dataset.train.images.shape, dataset.mean, dataset.std)
+    learner = Learner.create(
+        settings, shape=dataset.train.images.shape, mean=dataset.mean, std=dataset.std
+    )
     seconds: dict[str, float] = defaultdict(float)
     accuracies = []
     for task in scenario:

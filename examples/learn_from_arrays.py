@@ -35,7 +35,8 @@ def main() -> None:
     cosine = [f"method.{phase}.schedule=cosine" for phase in phases]
     settings = load_experiment("digits", ["method=grace", *short, *cosine, *arguments.settings])
     levels = images[train] / 255
-    learner = Learner(settings, (1, 8, 8), [float(levels.mean())], [float(levels.std())])
+    mean, std = [float(levels.mean())], [float(levels.std())]
+    learner = Learner.create(settings, shape=(1, 8, 8), mean=mean, std=std)
 
     for number, first in enumerate([True, False], start=1):
         chosen = train[old[train] == first]

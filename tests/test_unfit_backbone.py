@@ -3,7 +3,7 @@
 import pytest
 
 from grace.configs.experiment import ExperimentSettings
-from grace.learner.learner import Learner
+from grace.learner.model import Model
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_a_backbone_that_cannot_work_is_refused_before_anything_is_learnt(
         pytest.importorskip("timm", reason="the timm extra is not installed")
     settings = ExperimentSettings.model_validate({"backbone": {"name": backbone}})
     with pytest.raises(ValueError, match=message):
-        Learner(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
+        Model(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
 
 
 def test_a_backbone_that_cannot_share_a_trunk_is_refused_where_one_is_shared() -> None:
@@ -32,6 +32,6 @@ def test_a_backbone_that_cannot_share_a_trunk_is_refused_where_one_is_shared() -
         )
         if method == "memo":
             with pytest.raises(ValueError, match="cannot be cut before its last stage"):
-                Learner(settings, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
+                Model(settings, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
         else:
-            Learner(settings, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
+            Model(settings, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)

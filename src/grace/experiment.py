@@ -137,6 +137,7 @@ def _run(
     from grace.data.sources import load_dataset
     from grace.engine.agreement import refuse_other_data, refuse_other_settings
     from grace.learner.learner import Learner
+    from grace.learner.model import Model
 
     if ranks.are_several:
         refuse_other_settings(settings, collect_versions(), ranks)
@@ -145,9 +146,10 @@ def _run(
         dataset = given or load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     shape = dataset.train.images.shape
-    learner = Learner(settings, shape, dataset.mean, dataset.std, progress, ranks=ranks)
+    model = Model(settings, shape, dataset.mean, dataset.std, progress, ranks=ranks)
+    learner = Learner(model)
     try:
-        learner.check_memory(len(scenario.class_names))
+        model.check_memory(len(scenario.class_names))
         digest = _digest({"train": dataset.train, "test": dataset.test})
         if ranks.are_several:
             refuse_other_data(dataset, digest, settings.data.root, ranks)
@@ -195,7 +197,7 @@ def identify(
     """
     from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
-    from grace.learner.learner import Learner
+    from grace.learner.model import Model
 
     datasets: dict[str, tuple[Dataset, str]] = {}
     found: list[Mapping[str, str]] = []
@@ -211,8 +213,8 @@ def identify(
         scenario = Scenario(images, settings.scenario, settings.seeds.class_order)
         if settings.method.name not in tried:
             tried.add(settings.method.name)
-            learner = Learner(settings, images.train.images.shape, images.mean, images.std)
-            learner.check_memory(len(scenario.class_names))
+            model = Model(settings, images.train.images.shape, images.mean, images.std)
+            model.check_memory(len(scenario.class_names))
         found.append(fingerprints(settings, digest, versions))
     return found
 

@@ -6,7 +6,7 @@ import pytest
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.home.creation import Creation
-from grace.learner.learner import Learner
+from grace.learner.model import Model
 from grace.learner.saving import carried_out_here
 
 SETTINGS = ExperimentSettings()
@@ -37,7 +37,7 @@ def test_what_could_not_be_brought_back(changes: dict[str, Any], message: str) -
     assert str(refusal.value) == f"no learner can be made: {message}"
     # Before anything is learnt, not when it is to be saved.
     with pytest.raises(ValueError, match=r"^no learner can be made: "):
-        Learner(SETTINGS, **(SOUND | changes))
+        Model(SETTINGS, **(SOUND | changes))
 
 
 def test_settings_of_another_machine_are_brought_into_reach(

@@ -243,7 +243,7 @@ class TestRefusals:
             made.update(*animals({"cat": 3, "dog": 3}))
         assert phases == []
         with pytest.raises(ValueError, match="smaller than the 9 classes"):
-            learner(method, memory=MemorySettings(size=8)).check_memory(9)
+            learner(method, memory=MemorySettings(size=8)).model.check_memory(9)
 
     def test_a_method_without_memory_asks_for_none(self) -> None:
         made = learner(FinetuneSettings(base=recipe()), memory=MemorySettings(size=1))

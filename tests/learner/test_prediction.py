@@ -169,12 +169,8 @@ def test_decoders_warnings_are_not_passed_on(
 
 
 def test_without_a_square_images_must_have_the_size(tmp_path: Path) -> None:
-    made = Learner(
-        settings(FinetuneSettings(base=recipe(), update=recipe())),
-        (3, 8, 16),
-        (0.4,) * 3,
-        (0.3,) * 3,
-    )
+    chosen = settings(FinetuneSettings(base=recipe(), update=recipe()))
+    made = Learner.create(chosen, shape=(3, 8, 16), mean=(0.4,) * 3, std=(0.3,) * 3)
     noise = torch.randint(0, 255, (8, 3, 8, 16), generator=torch.Generator().manual_seed(0))
     images = noise.to(torch.uint8)
     made.update(images, ["cat", "dog"] * 4)

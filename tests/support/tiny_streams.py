@@ -23,6 +23,7 @@ from grace.data.scenario import Task
 from grace.engine.phase import Work
 from grace.engine.progress import Observer
 from grace.learner.learner import Learner
+from grace.learner.model import Model
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
 
@@ -100,7 +101,7 @@ def settings(method: Any, **changes: Any) -> ExperimentSettings:
 def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
     """A learner of tiny images."""
     chosen = settings(method, **changes)
-    return Learner(chosen, (channels, SIZE, SIZE), (0.4,) * channels, (0.3,) * channels)
+    return Learner(Model(chosen, (channels, SIZE, SIZE), (0.4,) * channels, (0.3,) * channels))
 
 
 @final

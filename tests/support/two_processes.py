@@ -99,7 +99,7 @@ def learning(method: BaseMethodSettings, own: Recipe) -> BaseMethodSettings:
 def learner(method: BaseMethodSettings, ranks: Ranks | None = None) -> Learner:
     shape, mean, std = (3, SIZE, SIZE), (0.4,) * 3, (0.3,) * 3
     # As if it was saved: then its backbone is not tried before.
-    return Learner(settings(method), shape, mean, std, is_saved=True, ranks=ranks)
+    return Learner(Model(settings(method), shape, mean, std, is_saved=True, ranks=ranks))
 
 
 @final

@@ -11,7 +11,6 @@ from grace.configs.load import as_settings
 from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
-from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
 from grace.home.document import Document, UpdateRecord
 from grace.home.store import ModelStore
@@ -34,15 +33,10 @@ class Learner:
     A learner with a home (a directory) saves every update there as a version; an interrupted
     update goes on where it stopped when it is called again. Without a home it lives in memory.
 
+    ``create`` and ``load`` make one.
+
     Args:
-        settings: method, backbone, memory, augmentation, seeds, engine; the scenario is not used.
-        shape: (C, H, W) of every image.
-        mean: normalisation constants per channel, of pixels in [0, 1].
-        std: likewise.
-        progress: receives the events of the work.
-        is_saved: a saved version will be loaded: the backbone is not tried out before.
-        ranks: the processes that train together, each with its own learner and the same images;
-            ``None``: this process alone. Only the learner of the first process may have a home.
+        model: the model in memory, without its home.
 
     Examples:
         >>> learner = Learner.create("folder", shape=(3, 32, 32))  # doctest: +SKIP
@@ -52,19 +46,8 @@ class Learner:
         >>> Learner.load("pets").update(more_images, ["parrot", ...])
     """
 
-    def __init__(
-        self,
-        settings: ExperimentSettings,
-        shape: tuple[int, int, int],
-        mean: Sequence[float],
-        std: Sequence[float],
-        progress: Progress | None = None,
-        *,
-        is_saved: bool = False,
-        ranks: Ranks | None = None,
-    ) -> None:
-        self.model = Model(settings, shape, mean, std, progress, is_saved=is_saved, ranks=ranks)
-        """The model in memory, without its home."""
+    def __init__(self, model: Model) -> None:
+        self.model = model
         self._versions: Versions | None = None
         self._first_task: Path | None = None
 
@@ -161,7 +144,7 @@ class Learner:
         """
         settings = as_settings(experiment, overrides)
         means, deviations = imagenet_constants(1 if shape[0] == 1 else 3)
-        learner = cls(settings, shape, mean or means, std or deviations, progress)
+        learner = cls(Model(settings, shape, mean or means, std or deviations, progress))
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
         return learner
@@ -199,8 +182,9 @@ class Learner:
         if method is not None:
             settings = saving.with_recipes(settings, method)
         with saving.naming_source(saved, store):
-            learner = cls(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
-        learner._versions = Versions(learner.model, store)
+            model = Model(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
+        learner = cls(model)
+        learner._versions = Versions(model, store)
         if isinstance(saved, Document):
             learner._versions.load(saved)
         return learner
@@ -432,11 +416,6 @@ class Learner:
             Path(path),
             version=self.version or 0,
         )
-
-    def check_memory(self, num_classes: int) -> None:
-        """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
-        if self.settings.method.traits.memory != "none":
-            self.method.memory.quota(num_classes)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give back its images to a loaded learner that keeps all of them: they are not saved.

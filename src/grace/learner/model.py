@@ -106,7 +106,15 @@ class ModelState:
 class Model:
     """A model in memory: a method with its network, images and class names; nothing on disk.
 
-    It is created with the arguments of :class:`grace.learner.learner.Learner`.
+    Args:
+        settings: method, backbone, memory, augmentation, seeds, engine; the scenario is not used.
+        shape: (C, H, W) of every image.
+        mean: normalisation constants per channel, of pixels in [0, 1].
+        std: likewise.
+        progress: receives the events of the work.
+        is_saved: a saved version will be loaded: the backbone is not tried out before.
+        ranks: the processes that train together, each with its own model and the same images;
+            ``None``: this process alone. Only the model of the first process may have a home.
     """
 
     def __init__(
@@ -149,6 +157,11 @@ class Model:
                     f"{settings.method.name} keeps all images, which no ceiling can bound",
                     "remove memory.max_mb (--max-mb) or choose another method",
                 )
+
+    def check_memory(self, num_classes: int) -> None:
+        """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
+        if self.settings.method.traits.memory != "none":
+            self.state.method.memory.quota(num_classes)
 
     def size(self) -> Size:
         """Count the network's backbones, parameters and bytes; all 0 before the first update."""

@@ -41,10 +41,6 @@ Steps = Generator[Work, Any, T]
 """The type of ``learn`` and of its parts: they yield work, receive its result, and return T."""
 
 
-_FIRST_PHASE = ("make_head", "fresh_network", "classification_phase")
-"""Methods that make the first phase; it is common to all methods that override none of these."""
-
-
 class Method(ABC, Generic[SettingsT]):
     """An algorithm that learns task after task.
 
