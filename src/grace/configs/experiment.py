@@ -37,13 +37,21 @@ class DataSettings(Settings):
         "max_classes",
     )
     max_classes: int | None = Field(
-        None, ge=2, description="use only the first N classes, sorted by name"
+        None,
+        ge=2,
+        description="use only the first N classes, sorted by name. Fewer: an easier problem and a "
+        "shorter run",
     )
     max_train_per_class: int | None = Field(
-        None, ge=1, description="use only the first N training images of each class"
+        None,
+        ge=1,
+        description="use only the first N training images of each class. Fewer: a shorter run and "
+        "lower accuracies",
     )
     max_test_per_class: int | None = Field(
-        None, ge=1, description="use only the first N test images of each class"
+        None,
+        ge=1,
+        description="use only the first N test images of each class. Fewer: less exact accuracies",
     )
     test_fraction: float = Field(
         0.2,
@@ -118,7 +126,7 @@ class MemorySettings(Settings):
         None,
         ge=1,
         description="exemplars of each class, in place of size // classes; the memory then "
-        "grows with every class",
+        "grows with every class. More: less forgetting, longer phases, a larger learner",
     )
     validation: int = Field(
         0,
@@ -220,7 +228,11 @@ class EngineSettings(Settings):
         description="compile training steps; auto: only phases long enough to save more time "
         "than that takes",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: torch's choice")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads. More: faster, up to the number of cores; none: torch's choice",
+    )
     eval_batch_size: int = Field(
         128,
         ge=1,

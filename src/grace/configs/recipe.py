@@ -21,7 +21,9 @@ class Group(Settings):
         "does not change",
     )
     weight_decay: float | None = Field(
-        None, ge=0, description="weight decay of the group; none: the recipe's"
+        None,
+        ge=0,
+        description="weight decay of the group. Higher: smaller weights; none: the recipe's",
     )
 
 

@@ -83,8 +83,7 @@ def compare(
         The finished records, the failures, and the files that describe them.
 
     Raises:
-        GraceError: for data or settings that no run can use, or a directory that holds another
-            comparison.
+        GraceError: for data or settings that no run can use, or another comparison's directory.
         BusyError: if another process works on the comparison.
     """
     _refuse_occupied(directory)

@@ -67,8 +67,15 @@ class GraceSettings(AligningSettings):
         "importance",
         description="student backbone: weighted by w, by 1/2, a copy of one backbone, or fresh",
     )
-    logit_distillation: bool = Field(True, description="true: Compress has the KL term")
-    feature_distillation: bool = Field(True, description="true: Compress has the MSE term")
+    logit_distillation: bool = Field(
+        True,
+        description="true: Compress pulls the student's logits to the teacher's (KL); false: not",
+    )
+    feature_distillation: bool = Field(
+        True,
+        description="true: Compress pulls the student's features to the teacher's (MSE); false: "
+        "not",
+    )
     logit_weight: float = Field(
         0.4,
         ge=0,
