@@ -4,13 +4,15 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
 from grace.data.advice import Expected, advise
 from grace.data.findings import Finding, Rules, judge_images, judge_layout
 from grace.data.folder_tree import scan
-from grace.data.looks import Look, each, look_at
+from grace.data.looks import Look, decoding_threads, look_at
+from grace.text.refusals import GraceError
 
 
 @final
@@ -93,11 +95,11 @@ def examine(
     rules = Rules(image_size=image_size)
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    # The pixels of each image are dropped at once.
-    with each(
-        lambda path: look_at(path, channels, image_size)[0], [f.path for f in files]
-    ) as found:
-        looks = list(found)
+    read = partial(look_at, channels=channels, image_size=image_size)
+    with decoding_threads() as pool:
+        outcomes = pool.map(read, [file.path for file in files])
+        # The pixels of each image are dropped at once.
+        looks = [own if isinstance(own, GraceError) else own[0] for own in outcomes]
     judged = judge_images(root, files, looks, rules)
     used = [file for place, file in enumerate(files) if place not in judged.left_out]
     train, test = (Counter(f.class_name for f in used if f.is_test == own) for own in (False, True))
