@@ -36,6 +36,7 @@ REMEDIES = {
     "data.skip_duplicates": "use --skip-duplicates",
     "data.image_size": "use --image-size",
     "discard": "add --discard to begin anew",
+    "memory.max_mb": "raise --max-mb",
 }
 """What to do on the command line instead of setting a dotted path."""
 

@@ -83,16 +83,16 @@ class Trainer:
         self.work = []
         self._folded = {}
 
-    def run(self, item: Work, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+    def run(self, item: Work, snapshots: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Run what a method yielded; return its result.
 
         Args:
             item: a phase or sweep.
-            keeper: stores snapshots; a phase goes on from its last one.
+            snapshots: stores snapshots; a phase goes on from its last one.
         """
         self._tell_start(item)
         if isinstance(item, Phase | Rounds):
-            result = self.optimise(item, keeper)
+            result = self.optimise(item, snapshots)
         else:
             result = self._swept(item)
         return self._tell_end(item, result)
@@ -234,12 +234,12 @@ class Trainer:
         for name, buffer in own.items():
             buffer.copy_(buffers[name])
 
-    def optimise(self, work: Phase | Rounds, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401
+    def optimise(self, work: Phase | Rounds, snapshots: SnapshotStore | None = None) -> Any:  # noqa: ANN401
         """Train a phase, or several in turn, for all epochs of its recipe.
 
         Args:
             work: a phase, or phases that take turns.
-            keeper: stores snapshots; training goes on after the epochs of the last one.
+            snapshots: stores snapshots; training goes on after the epochs of the last one.
 
         Returns:
             The phase's result, or a list with a result of each phase.
@@ -251,7 +251,7 @@ class Trainer:
         for phase in work.phases:
             assert len(phase.data) > 0, f"phase {phase.name} has no data"
         self.progress.phase_started(work.name, epochs, sum(len(p.data) for p in work.phases))
-        saved = self._agreed(Snapshot, keeper.saved() if keeper else None)
+        saved = self._agreed(Snapshot, snapshots.saved() if snapshots else None)
         started = time.perf_counter() - (saved.seconds if saved else 0.0)
         self._unfold(work.phases)
         runs = [self._steps(phase) for phase in work.phases]
@@ -263,13 +263,13 @@ class Trainer:
                     self._unfold(work.phases)  # Another phase has trained parts frozen here.
                     run.use(self._modules(run.phase.parts))
                 self._epoch(run, epoch, lr[epoch])
-            if keeper and epoch + 1 < epochs:
-                keeper.offer(partial(snapshot, runs, epoch + 1, started), is_last=False)
+            if snapshots and epoch + 1 < epochs:
+                snapshots.offer(partial(snapshot, runs, epoch + 1, started), is_last=False)
         for run in runs:
             run.equalise()
             run.refuse_bad_weights()
-        if keeper and first < epochs:
-            keeper.offer(partial(snapshot, runs, epochs, started), is_last=True)
+        if snapshots and first < epochs:
+            snapshots.offer(partial(snapshot, runs, epochs, started), is_last=True)
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
         for run in runs:
