@@ -66,11 +66,25 @@ def is_whitespace_only(call: ast.Call) -> bool:
     return not call.args and isinstance(call.func, ast.Attribute) and call.func.attr != "splitlines"
 
 
-def cuts(tree: ast.AST) -> Iterator[ast.Call]:
+def looks_into(node: ast.AST, spoken: set[str]) -> bool:
+    """``"a" in str(error)`` asks a message what went wrong."""
+    return isinstance(node, ast.Compare) and any(
+        isinstance(operator, ast.In | ast.NotIn)
+        and isinstance(side, ast.Call)
+        and isinstance(side.func, ast.Name)
+        and side.func.id == "str"
+        and any(speaks(argument, spoken) for argument in side.args)
+        for operator, side in zip(node.ops, node.comparators, strict=True)
+    )
+
+
+def cuts(tree: ast.AST) -> Iterator[ast.Call | ast.Compare]:
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in functions:
         spoken = spoken_names(function)
         for call in ast.walk(function):
+            if isinstance(call, ast.Compare) and looks_into(call, spoken):
+                yield call
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                 continue
             of, name = call.func.value, call.func.attr
@@ -114,8 +128,11 @@ def four(problems):
 
 def five(error):
     return str(error).startswith("no space")
+
+def six(error):
+    return "no space" in str(error)
 """
-    assert found_in(taken_apart) == [3, 10, 13, 16, 19]
+    assert found_in(taken_apart) == [3, 10, 13, 16, 19, 22]
     left_whole = """
 def one(error):
     return " ".join(str(error).split())

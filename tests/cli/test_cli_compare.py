@@ -75,7 +75,7 @@ def test_seeds_are_numbers_and_ranges(calls: Calls) -> None:
         (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is not a range of at most"),
         (["--methods", ","], "error: a method's name is empty: name methods as grace,der"),
         (["--methods", "derr"], "error: no method 'derr'; did you mean 'der'?"),
-        (["method=der"], "error: 'method=der': a comparison takes its methods by --methods"),
+        (["method=der"], "error: 'method=der' would give all runs one method: use --methods"),
         (["digits", "cifar10"], "error: 'cifar10' is no setting: after the experiment 'digits'"),
         (["digit"], "error: no packaged experiment 'digit'"),
         (["memory.sise=3"], "error: "),

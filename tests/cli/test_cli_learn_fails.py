@@ -121,7 +121,7 @@ class TestInterruptions:
         assert "method.name grace, but '--method replay' asks for replay" in error
         assert error.endswith(": leave it out, or add --discard to begin anew")
         more = folder(tmp_path / "more", "ant", "cat")
-        assert "drop it with --discard" in refused(more, "--model", model)
+        assert "add --discard to begin anew" in refused(more, "--model", model)
         assert files(model) == before
         learn(*other, "--discard")
         assert ModelStore.open(model).document(1).settings.method.name == "replay"

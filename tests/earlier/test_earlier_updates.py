@@ -57,9 +57,9 @@ def test_it_is_neither_mistaken_for_another_update_nor_lost(
     home, images = copied(written / "unfinished" / variant, tmp_path), written / "images"
     pending = {path.name: path.read_bytes() for path in (home / "pending").iterdir()}
     learner = Learner.load(home)
-    with pytest.raises(ValueError, match=r"interrupted.*finish it, or drop it with --discard"):
+    with pytest.raises(ValueError, match=r"interrupted.*finish it, or set discard=true"):
         taught(images, learner, 3)
-    with pytest.raises(ValueError, match=r"interrupted.*finish it, or drop"):
+    with pytest.raises(ValueError, match=r"interrupted.*finish it, or set discard"):
         learner.forget("ant")
     assert {path.name: path.read_bytes() for path in (home / "pending").iterdir()} == pending
     assert learner.class_names == list(TASKS[0])

@@ -73,7 +73,7 @@ def bytes_on_disk(home: Path, number: int) -> int:
 
 
 def named_budget(refusal: str) -> float:
-    found = re.search(r"raise memory.max_mb \(--max-mb\) to (\d+\.\d{3}),", refusal)
+    found = re.search(r"set memory.max_mb=(\d+\.\d{3})$", refusal)
     assert found is not None, refusal
     return float(found[1])
 

@@ -68,11 +68,12 @@ def agnostic_of(made: TagFex) -> TaskAgnostic:
 def outputs(phase: Phase, num_images: int) -> dict[str, Any]:
     """What all parts give of random images, autograd as in training."""
     images = torch.rand(num_images, 3, SIZE, SIZE)
+    modules = {name: part.module for name, part in phase.parts.items()}
     with torch.no_grad():
         before = {n: p for n, p in phase.parts.items() if n in graph.without_autograd(phase.parts)}
-        found = graph.run(before, images, lambda name, *given: before[name].module(*given))
+        found = graph.run(before, modules, images)
     after = {name: part for name, part in phase.parts.items() if name not in before}
-    return graph.run(after, images, lambda name, *given: after[name].module(*given), found)
+    return graph.run(after, modules, images, outputs=found)
 
 
 def reached(phase: Phase, losses: Mapping[str, Loss], *names: str) -> set[str]:

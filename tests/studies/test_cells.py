@@ -36,9 +36,9 @@ def test_each_method_has_its_preset_and_what_is_said_of_all() -> None:
         ([], ["der", "wa", "der"], [1], "method der is given twice"),
         ([], [], [1, 2, 1], "seed 1 is given twice"),
         ([], [], [], "a comparison needs at least one seed"),
-        (["method=der"], [], [1], "'method=der': a comparison takes its methods by --methods"),
-        (["seed=2"], [], [1], "'seed=2': a comparison takes its seeds by --seeds"),
-        (["seeds.data=2"], [], [1], "'seeds.data=2': a comparison takes its seeds by --seeds"),
+        (["method=der"], [], [1], "'method=der' would give all runs one method: set methods"),
+        (["seed=2"], [], [1], "'seed=2' would give all runs one seed: set seeds"),
+        (["seeds.data=2"], [], [1], "'seeds.data=2' would give all runs one seed: set seeds"),
         (
             ["method.grow.epochs=3"],
             [],

@@ -286,7 +286,7 @@ def test_another_precision_is_another_run(copied: Path) -> None:
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(
-        ValueError, match="holds files that are not of a comparison: choose another --out"
+        ValueError, match="holds files that are not of a comparison: choose another directory"
     ):
         compare(cells("wa"), tmp_path, Notes())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]

@@ -118,7 +118,7 @@ def test_one_that_was_killed_is_told_by_the_signal(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "a", script.format(9)), job(tmp_path, "b", script.format(15))]
     _, failures = carried_out(jobs, 2)
     assert failures == {
-        "a-s1": "killed by SIGKILL (out of memory? try fewer --jobs)",
+        "a-s1": "killed by SIGKILL (out of memory? try fewer runs at a time)",
         "b-s1": "killed by SIGTERM",
     }
 

@@ -57,7 +57,7 @@ VERBS = {
     ),
     "history": Verb(
         "grace.cli.history:history",
-        "Show the capacity ledger: one row per version, accepted or rejected.",
+        "List all updates of a learner: what each decided, its size and its accuracy.",
     ),
     "export": Verb(
         "grace.cli.export:export",
@@ -76,7 +76,6 @@ class Verbs(LazyGroup):
 app = typer.Typer(
     name="grace",
     cls=Verbs,
-    help="Class-incremental learning by GRACE: grow, assess, compress.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -110,7 +109,10 @@ def common(
         bool, typer.Option("--traceback", help="Show where in the code an error came from.")
     ] = False,
 ) -> None:
-    """Class-incremental learning by GRACE: grow, assess, compress."""
+    """Teach image classifiers new classes as they arrive, without all old images.
+
+    GRACE grows a network, assesses whether that was needed, and compresses it.
+    """
     show_tracebacks(traceback)
     with one_line_errors():
         _refuse_several_processes(context.invoked_subcommand)

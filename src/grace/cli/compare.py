@@ -20,6 +20,9 @@ from grace.studies import comparison
 from grace.studies.cells import cells_of, settings_of
 from grace.text.refusals import GraceError
 
+REMEDIES = {"methods": "use --methods", "seeds": "use --seeds"}
+"""What to do on the command line instead of setting a name."""
+
 
 def compare(
     arguments: Annotated[
@@ -60,7 +63,7 @@ def compare(
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with one_line_errors(), _ended_like_ctrl_c():
+    with one_line_errors(REMEDIES), _ended_like_ctrl_c():
         experiment, overrides = split(arguments or ())
         chosen = [name.strip() for name in methods.split(",")] if methods else []
         with one_line_warnings():

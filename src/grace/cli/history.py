@@ -32,7 +32,7 @@ def history(
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
 ) -> None:
-    """Show the capacity ledger: one row per version, accepted or rejected."""
+    """List all updates of a learner: what each decided, its size and its accuracy."""
     with one_line_errors():
         if json and csv:
             raise GraceError("--json and --csv exclude each other", "give one of them")

@@ -20,7 +20,8 @@ from grace.learner.unfinished import drop_update
 from grace.text.refusals import GraceError
 
 _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
-    "discard": "add --discard to begin anew"
+    "discard": "add --discard to begin anew",
+    "memory.max_mb": "raise --max-mb",
 }
 
 

@@ -60,7 +60,7 @@ def run(
     """
     if with_parent:
         end_with_input()
-    with one_line_errors():
+    with one_line_errors({"discard": "start the run anew without --resume"}):
         settings = settings_from(arguments or ())
         if Launch.from_environment().rank:
             _follow(settings, out, resume=resume)

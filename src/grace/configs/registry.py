@@ -106,13 +106,13 @@ _TORCHVISION_RESNET = "grace.networks.torchvision_resnet:build_torchvision_resne
 
 BACKBONES: Mapping[str, Entry] = MappingProxyType(
     {
-        "resnet20": Entry("CIFAR form, 20 layers, 64 features", _CIFAR_RESNET),
-        "resnet32": Entry("CIFAR form, 32 layers, 64 features", _CIFAR_RESNET),
-        "resnet44": Entry("CIFAR form, 44 layers, 64 features", _CIFAR_RESNET),
-        "resnet56": Entry("CIFAR form, 56 layers, 64 features", _CIFAR_RESNET),
-        "resnet18": Entry("torchvision's, 512 features", _TORCHVISION_RESNET),
-        "resnet34": Entry("torchvision's, 512 features", _TORCHVISION_RESNET),
-        "resnet50": Entry("torchvision's, 2048 features", _TORCHVISION_RESNET),
+        "resnet20": Entry("for small images (CIFAR), 20 layers, 64 features", _CIFAR_RESNET),
+        "resnet32": Entry("for small images (CIFAR), 32 layers, 64 features", _CIFAR_RESNET),
+        "resnet44": Entry("for small images (CIFAR), 44 layers, 64 features", _CIFAR_RESNET),
+        "resnet56": Entry("for small images (CIFAR), 56 layers, 64 features", _CIFAR_RESNET),
+        "resnet18": Entry("for larger images, torchvision's, 512 features", _TORCHVISION_RESNET),
+        "resnet34": Entry("for larger images, torchvision's, 512 features", _TORCHVISION_RESNET),
+        "resnet50": Entry("for larger images, torchvision's, 2048 features", _TORCHVISION_RESNET),
         "timm/<model>": Entry("any model of timm", "grace.networks.timm_backbone:build_timm"),
     }
 )

@@ -36,8 +36,8 @@ class Kind:
         return self.mode in ("1", "L", "LA", "La") or self.mode.startswith("I")
 
 
-def open_image(path: Path, channels: Literal[1, 3]) -> Image.Image:
-    """Read an image file upright, as 8-bit grey or RGB.
+def open_image(path: Path, channels: Literal[1, 3]) -> tuple[Image.Image, Kind]:
+    """Read an image file upright, as 8-bit grey or RGB; return it with the file's properties.
 
     The camera's orientation is applied; 16-bit grey is scaled to 8 bits; transparent parts are
     laid on white, as browsers show them; of an animation the first frame is taken.
@@ -51,11 +51,6 @@ def open_image(path: Path, channels: Literal[1, 3]) -> Image.Image:
         GraceError: if the file is missing, empty, truncated, damaged, or larger than PIL's limit
             against decompression bombs; it names the file.
     """
-    return open_with_kind(path, channels)[0]
-
-
-def open_with_kind(path: Path, channels: Literal[1, 3]) -> tuple[Image.Image, Kind]:
-    """Read an image file as ``open_image`` does; return it with the properties of the file."""
     with naming(path), Image.open(path, formats=FORMATS) as image:
         _check_area(image)
         # A camera's MPO holds a second view or a preview, not the next moment.
@@ -138,7 +133,7 @@ def read_pixels(
     Raises:
         GraceError: as ``open_image``.
     """
-    image = open_image(path, channels)
+    image, _ = open_image(path, channels)
     if image_size is not None:
         with naming(path):
             image = centre_square(image, image_size, shorter or image_size)

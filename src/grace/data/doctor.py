@@ -4,13 +4,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
 from grace.data.advice import Expected, advise
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
 from grace.data.folder_tree import ImageFile, scan
-from grace.data.looks import Look, each, look_at
+from grace.data.looks import Look, decoding_threads, look_at
 from grace.text.refusals import GraceError
 
 
@@ -94,11 +95,11 @@ def examine(
     rules = Rules(image_size=image_size)
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    # The pixels of each image are dropped at once.
-    with each(
-        lambda path: look_at(path, channels, image_size)[0], [f.path for f in files]
-    ) as found:
-        looks = list(found)
+    read = partial(look_at, channels=channels, image_size=image_size)
+    with decoding_threads() as pool:
+        outcomes = pool.map(read, [file.path for file in files])
+        # The pixels of each image are dropped at once.
+        looks = [own if isinstance(own, GraceError) else own[0] for own in outcomes]
     judged = judge_images(root, files, looks, rules)
     expected = Expected(
         channels=channels,

@@ -68,7 +68,7 @@ class FileImages(CroppableImages):
         draws = draws.cpu()
 
         def crop(path: Path, place: int) -> Pixels:
-            image = open_image(path, self._channels)
+            image, _ = open_image(path, self._channels)
             box = crop_boxes(draws[place : place + 1], image.height, image.width)
             top, left, height, width = (int(value) for value in box[0])
             # Crop first: resize(box=…) would mix in pixels from outside the box.

@@ -6,19 +6,17 @@ Shapes: C channels, H×W pixels.
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, final
+from typing import Literal, final
 
 import numpy as np
 
-from grace.data.decoding import Kind, Pixels, centre_square, naming, open_with_kind
+from grace.data.decoding import Kind, Pixels, centre_square, naming, open_image
 from grace.text.refusals import GraceError
-
-Found = TypeVar("Found")
 
 
 @final
@@ -35,7 +33,9 @@ class Look:
     """``None``: the image was not opened."""
 
 
-def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tuple[Look, Pixels]:
+def look_at(
+    path: Path, *, channels: Literal[1, 3], image_size: int | None
+) -> tuple[Look, Pixels] | GraceError:
     """Decode an image file.
 
     Args:
@@ -44,16 +44,16 @@ def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tupl
         image_size: side in pixels of the centred square to cut; ``None`` keeps the image's size.
 
     Returns:
-        Its properties, and its pixels, uint8 (C, H, W).
-
-    Raises:
-        GraceError: if it cannot be read.
+        Its properties, and its pixels, uint8 (C, H, W); or the error if it cannot be read.
     """
-    image, kind = open_with_kind(path, channels)
-    size = image.size
-    if image_size is not None:
-        with naming(path):
-            image = centre_square(image, image_size, image_size)
+    try:
+        image, kind = open_image(path, channels)
+        size = image.size
+        if image_size is not None:
+            with naming(path):
+                image = centre_square(image, image_size, image_size)
+    except GraceError as error:
+        return error
     pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
     pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
     key = hashlib.sha256(pixels.tobytes()).digest()
@@ -61,27 +61,16 @@ def look_at(path: Path, channels: Literal[1, 3], image_size: int | None) -> tupl
 
 
 @contextmanager
-def each(
-    read: Callable[[Path], Found], paths: Sequence[Path], num_threads: int = 4
-) -> Iterator[Iterator[Found | GraceError]]:
-    """Read files in threads; yield an iterator of results or errors, in the order of the files.
+def decoding_threads(num_threads: int = 4) -> Iterator[ThreadPoolExecutor]:
+    """Start threads for decoding image files; they end with the context.
 
     Args:
-        read: called with each path; may raise ``GraceError``.
-        paths: files.
         num_threads: files read at once. Higher: faster, and more memory for decoders.
     """
-
-    def outcome(path: Path) -> Found | GraceError:
-        try:
-            return read(path)
-        except GraceError as error:
-            return error
-
     # Decoders warn about harmless defects. Warning filters belong to the process: set them once.
     with warnings.catch_warnings(), ThreadPoolExecutor(num_threads) as pool:
         warnings.simplefilter("ignore")
-        yield pool.map(outcome, paths)
+        yield pool
 
 
 def file_keys(paths: Sequence[Path]) -> list[Hashable]:

@@ -5,6 +5,7 @@ Shapes: N images, C channels, H×W pixels.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
@@ -15,7 +16,7 @@ from grace.data.files import FileImages
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
 from grace.data.folder_tree import ImageFile
 from grace.data.images import Images, TensorImages
-from grace.data.looks import Look, each, file_keys, look_at
+from grace.data.looks import Look, decoding_threads, file_keys, look_at
 from grace.text.refusals import GraceError
 
 Looks = Sequence[Look | GraceError]
@@ -106,8 +107,9 @@ def decode_all(
     looks: list[Look | GraceError] = []
     pixels = torch.empty((0, channels, 1, 1), dtype=torch.uint8)
     count = 0
-    with each(lambda path: look_at(path, channels, image_size), paths) as outcomes:
-        for found in outcomes:
+    read = partial(look_at, channels=channels, image_size=image_size)
+    with decoding_threads() as pool:
+        for found in pool.map(read, paths):
             if isinstance(found, GraceError):
                 looks.append(found)
                 continue
@@ -127,15 +129,18 @@ def _streamed(
     """Yield images that stay in their files; read only as much as the rules need."""
     side = rules.image_size
 
-    def size(path: Path) -> tuple[int, int]:
-        found = (side, side) if side is not None else upright_size(path)
-        if rules.skip_unreadable:
-            open_image(path, channels)
+    def size(path: Path) -> tuple[int, int] | GraceError:
+        try:
+            found = (side, side) if side is not None else upright_size(path)
+            if rules.skip_unreadable:
+                open_image(path, channels)
+        except GraceError as error:
+            return error
         return found
 
     paths = [path for part in parts for path in part]
-    with each(size, paths) as outcomes:
-        sizes = list(outcomes)
+    with decoding_threads() as pool:
+        sizes = list(pool.map(size, paths))
     both = list(zip(paths, sizes, strict=True))
     # One call for all parts, as keys of different calls cannot be compared.
     keys = iter(file_keys([path for path, own in both if not isinstance(own, GraceError)]))

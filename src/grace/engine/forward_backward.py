@@ -49,7 +49,7 @@ class ForwardBackward:
         work: the phase or gradient sweep.
         modules: the module to run for every part: the part's own, or a folded copy.
         device: device and precision.
-        forward: runs a module on its inputs.
+        forward: see ``parts.run``.
         seconds: the time is added to it.
         ranks: the processes that share the work.
     """
@@ -59,7 +59,7 @@ class ForwardBackward:
         work: Phase | GradientSweep,
         modules: Mapping[str, nn.Module],
         device: Device,
-        forward: Forward,
+        forward: Forward | None,
         seconds: Seconds,
         ranks: Ranks,
     ) -> None:
@@ -102,9 +102,9 @@ class ForwardBackward:
             ready = clock()
             with self._device.autocast():
                 with torch.no_grad():
-                    outputs = graph.run(self._before, rows.images, self._pass)
+                    outputs = graph.run(self._before, self.modules, rows.images, self._forward)
                 frozen_done = clock()
-                outputs = graph.run(self._after, rows.images, self._pass, outputs)
+                outputs = graph.run(self._after, self.modules, rows.images, self._forward, outputs)
                 batch = Batch(
                     rows.images,
                     rows.labels,
@@ -133,9 +133,6 @@ class ForwardBackward:
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in self.parameters.items()
         }
-
-    def _pass(self, name: str, *inputs: Any) -> Any:  # noqa: ANN401 - as the parts give
-        return self._forward(self.modules[name], *inputs)
 
     def _run_part(self, name: str, *inputs: Any, mode: Mode | None) -> Any:  # noqa: ANN401
         module = self.modules[name]

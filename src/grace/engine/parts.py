@@ -3,7 +3,7 @@
 Shapes: B rows in a batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from grace.engine.phase import Mode, Part, Parts
 
 Forward = Callable[..., Any]
-"""Runs a module on its inputs."""
+"""Calls a module, given first, with its inputs."""
 
 
 def frozen(modules: Sequence[nn.Module], reads: str = "images") -> dict[str, Part]:
@@ -37,14 +37,19 @@ def without_autograd(parts: Parts) -> set[str]:
 
 
 def run(
-    parts: Parts, images: Tensor, forward: Forward, outputs: dict[str, Any] | None = None
+    parts: Parts,
+    modules: Mapping[str, nn.Module],
+    images: Tensor,
+    forward: Forward | None = None,
+    outputs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run parts in their order on images (B, C, H, W).
 
     Args:
         parts: each reads the images, parts before it, or given outputs.
+        modules: the module to run for each part, by name.
         images: augmented and normalised, (B, C, H, W).
-        forward: called with a part's name and its inputs.
+        forward: called with a module and its inputs; ``None``: the module is called.
         outputs: of parts that were run before, by name.
 
     Returns:
@@ -53,7 +58,8 @@ def run(
     found: dict[str, Any] = {} if outputs is None else outputs
     for name, part in parts.items():
         inputs = [images if read == "images" else found[read] for read in part.reads]
-        found[name] = forward(name, *inputs)
+        module = modules[name]
+        found[name] = forward(module, *inputs) if forward else module(*inputs)
     return found
 
 

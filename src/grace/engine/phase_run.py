@@ -41,7 +41,7 @@ class PhaseRun:
         data: its images, on the device.
         modules: see ``ForwardBackward``, as for all others.
         device: device and precision.
-        forward: runs a module on its inputs.
+        forward: see ``parts.run``.
         ranks: the processes that share the work.
     """
 
@@ -51,7 +51,7 @@ class PhaseRun:
         data: LabelledImages,
         modules: Mapping[str, nn.Module],
         device: Device,
-        forward: Forward,
+        forward: Forward | None,
         ranks: Ranks,
     ) -> None:
         self.phase = phase

@@ -83,15 +83,19 @@ class Trainer:
         self.work = []
         self._folded = {}
 
-    def run(self, item: Work, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+    def run(self, item: Work, snapshots: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Run what a method yielded; return its result.
 
         Args:
             item: a phase or sweep.
-            keeper: stores snapshots; a phase goes on from its last one.
+            snapshots: stores snapshots; a phase goes on from its last one.
         """
         self._tell_start(item)
-        return self._tell_end(item, self._carried_out(item, keeper))
+        if isinstance(item, Phase | Rounds):
+            result = self.optimise(item, snapshots)
+        else:
+            result = self._swept(item)
+        return self._tell_end(item, result)
 
     def _tell_start(self, item: Work) -> None:
         for observer in self.observers:
@@ -102,9 +106,7 @@ class Trainer:
             observer.work_finished(item, result)
         return result
 
-    def _carried_out(self, item: Work, keeper: SnapshotStore | None) -> Any:  # noqa: ANN401
-        if isinstance(item, Phase | Rounds):
-            return self.optimise(item, keeper)
+    def _swept(self, item: Sweep | GradientSweep) -> Any:  # noqa: ANN401
         started = time.perf_counter()
         known: SweepResult | None = None
         if isinstance(item, Sweep) and self.ranks.is_first:
@@ -156,15 +158,11 @@ class Trainer:
         self.progress.sweep_started(sweep.name, len(sweep.data))
         modules = {name: self._frozen(part.module) for name, part in sweep.parts.items()}
         given = graph.last(sweep.parts)
-
-        def run(name: str, *inputs: Any) -> Any:  # noqa: ANN401
-            return modules[name](*inputs)
-
         # In float32 whatever the precision of training: rounding to bfloat16 would raise the
         # effective rank and let distances to class means tie.
         with torch.no_grad():
             for images, labels in self._sweep_batches(sweep):
-                outputs = graph.run(sweep.parts, images, run)
+                outputs = graph.run(sweep.parts, modules, images)
                 sweep.reducer.update(torch.cat([outputs[name] for name in given], dim=1), labels)
         return sweep.reducer.result()
 
@@ -207,7 +205,7 @@ class Trainer:
         batches = self._epoch_batches(sweep.name, 0, data, sweep.batch_size, self._augmentation)
         with self._training(sweep.parts), self._dropout(sweep.name, 0):
             modules = self._modules(sweep.parts)
-            passes = ForwardBackward(sweep, modules, device, _forward, seconds, self.ranks)
+            passes = ForwardBackward(sweep, modules, device, None, seconds, self.ranks)
             draws = self._draws("objective", sweep.name, 0)
             for losses, num_images in passes.run(batches, 0, draws):
                 gradients = passes.gradients()
@@ -236,12 +234,12 @@ class Trainer:
         for name, buffer in own.items():
             buffer.copy_(buffers[name])
 
-    def optimise(self, work: Phase | Rounds, keeper: SnapshotStore | None = None) -> Any:  # noqa: ANN401
+    def optimise(self, work: Phase | Rounds, snapshots: SnapshotStore | None = None) -> Any:  # noqa: ANN401
         """Train a phase, or several in turn, for all epochs of its recipe.
 
         Args:
             work: a phase, or phases that take turns.
-            keeper: stores snapshots; training goes on after the epochs of the last one.
+            snapshots: stores snapshots; training goes on after the epochs of the last one.
 
         Returns:
             The phase's result, or a list with a result of each phase.
@@ -253,24 +251,25 @@ class Trainer:
         for phase in work.phases:
             assert len(phase.data) > 0, f"phase {phase.name} has no data"
         self.progress.phase_started(work.name, epochs, sum(len(p.data) for p in work.phases))
-        saved = self._agreed(Snapshot, keeper.saved() if keeper else None)
+        saved = self._agreed(Snapshot, snapshots.saved() if snapshots else None)
         started = time.perf_counter() - (saved.seconds if saved else 0.0)
         self._unfold(work.phases)
         runs = [self._steps(phase) for phase in work.phases]
+        rates = [learning_rates(phase.recipe) for phase in work.phases]
         first = restored(runs, saved) if saved else 0
         for epoch in range(first, epochs):
-            for run in runs:
+            for run, lr in zip(runs, rates, strict=True):
                 if len(runs) > 1:
                     self._unfold(work.phases)  # Another phase has trained parts frozen here.
                     run.use(self._modules(run.phase.parts))
-                self._epoch(run, epoch)
-            if keeper and epoch + 1 < epochs:
-                keeper.offer(partial(snapshot, runs, epoch + 1, started), is_last=False)
+                self._epoch(run, epoch, lr[epoch])
+            if snapshots and epoch + 1 < epochs:
+                snapshots.offer(partial(snapshot, runs, epoch + 1, started), is_last=False)
         for run in runs:
             run.equalise()
             run.refuse_bad_weights()
-        if keeper and first < epochs:
-            keeper.offer(partial(snapshot, runs, epochs, started), is_last=True)
+        if snapshots and first < epochs:
+            snapshots.offer(partial(snapshot, runs, epochs, started), is_last=True)
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
         for run in runs:
@@ -284,7 +283,7 @@ class Trainer:
         data, modules = self._on_device(phase.data), self._modules(phase.parts)
         return PhaseRun(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
 
-    def _epoch(self, run: PhaseRun, epoch: int) -> None:
+    def _epoch(self, run: PhaseRun, epoch: int, lr: float) -> None:
         """Train a phase for one epoch, and report it."""
         phase, recipe = run.phase, run.phase.recipe
         augmentation = self._augmentation
@@ -296,7 +295,6 @@ class Trainer:
         if recipe.drop_last:
             full = batch_sizes(len(run.data), recipe.batch_size)
             batches = islice(batches, len(full) - (len(full) > 1 and full[-1] < full[0]))
-        lr = learning_rates(recipe)[epoch]
         with self._training(phase.parts), self._dropout(phase.name, epoch):
             run.epoch(epoch, lr, batches, self._draws("objective", phase.name, epoch))
         losses = run.done.losses
@@ -366,11 +364,12 @@ class Trainer:
     def _on_device(self, data: LabelledImages) -> LabelledImages:
         return data.to(self.device.torch_device)
 
-    def _forward_for(self, phase: Phase) -> Forward:
+    def _forward_for(self, phase: Phase) -> Forward | None:
+        """Return the compiled forward pass of a phase; ``None``: modules are called as they are."""
         compiles = self.device.compiles(phase.recipe, len(phase.data), phase.data.images.shape)
         # Synchronised batch norm exchanges in the middle of the pass, which nobody has compiled.
         if not compiles or self._synchronises:
-            return _forward
+            return None
         batch_size = phase.recipe.batch_size
         num_rows = phase.views * len(range(batch_size)[self.ranks.rows(batch_size)])
         compiled = _compiled_forward()
@@ -379,7 +378,7 @@ class Trainer:
             # The last, smaller batch would cost a compilation of its own, and a single layer gains
             # nothing.
             is_full = len(inputs[0]) == num_rows and any(True for _ in module.children())
-            return (compiled if is_full else _forward)(module, *inputs)
+            return compiled(module, *inputs) if is_full else module(*inputs)
 
         return compiled_for_full_batches
 

@@ -7,7 +7,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.data.memory import Room
 from grace.home.document import UpdateRecord
 from grace.storage import strict_json
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 RESERVED_PER_LEARNER = 4_500
 """Bytes: the fixed part of the document, the work of its last update, the method's values."""
@@ -57,8 +57,8 @@ class Ceiling:
                 f"this update needs at least {enough} MB: {in_mb(weights)} MB of weights and "
                 f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
                 f"{in_mb(self.num_bytes)} MB",
-                f"raise memory.max_mb (--max-mb) to {enough}, hold out fewer images, or choose a "
-                "smaller backbone",
+                "hold out fewer images, choose a smaller backbone",
+                setting=Setting("memory.max_mb", enough),
             )
 
 

@@ -29,7 +29,7 @@ from grace.storage import atomic, strict_json, tensors
 from grace.storage.memory import memory_bytes
 from grace.storage.reading import read_small
 from grace.storage.values import put_together, take_apart
-from grace.text.refusals import DamagedError, GraceError
+from grace.text.refusals import DamagedError, GraceError, Setting
 
 # The errors that reading a forged entry may raise.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -165,7 +165,7 @@ class Journal:
                 raise
             raise DamagedError(
                 f"the unfinished update in '{self._folder}' cannot go on: {error!r}",
-                "drop it with --discard and learn again",
+                setting=Setting("discard", "true"),
             ) from error
 
     def _path(self, name: str) -> Path:

@@ -38,7 +38,7 @@ from grace.storage import atomic, strict_json
 from grace.storage.lock import exclusive
 from grace.storage.objects import ObjectStore
 from grace.storage.reading import read_small
-from grace.text.refusals import DamagedError, GraceError
+from grace.text.refusals import DamagedError, GraceError, Setting
 from grace.text.validation import first_problem
 
 # torch is imported only where tensors are read or written, so that reading documents is quick.
@@ -257,7 +257,8 @@ class ModelStore:
         if self.pending():
             raise GraceError(
                 f"an update of '{self.path}' was interrupted",
-                "run it again to finish it, or drop it with --discard, then forget the class",
+                "run it again to finish it",
+                setting=Setting("discard", "true"),
             )
         self.discard()
         atomic.write_bytes(self.path / "purge.json", strict_json.dump({"class": name}))
@@ -323,7 +324,8 @@ class ModelStore:
             if self._pending_update() != wanted:
                 raise GraceError(
                     f"an update of '{self.path}' with other images or settings was interrupted",
-                    "run that one again to finish it, or drop it with --discard",
+                    "run that one again to finish it",
+                    setting=Setting("discard", "true"),
                 )
         else:
             self.discard()

@@ -62,18 +62,25 @@ class FolderUpdate:
         """
         _refuse_inside(model, images)
         progress.waiting("reading")
-        channels, size = settings.data.channels or 3, settings.data.image_size
+        channels: Literal[1, 3] = settings.data.channels or 3
+        size = settings.data.image_size
         if shape is not None:
             depth, height, width = shape
             channels = 1 if depth == 1 else 3
             size = height if size is not None and height == width else None
-        folder = _load(images, channels, size, settings, options)
+        folder = load_update(
+            images,
+            channels,
+            size,
+            skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
+            skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
+        )
         for note in (*folder.notes, *_unused(folder, settings, options)):
             warnings.warn(note, GraceWarning, stacklevel=3)
         return cls(model, images, folder, options, progress)
 
-    def create(self, settings: ExperimentSettings) -> LearnResult:
-        """Create a learner and teach it the images; check them before it is created.
+    def create(self, settings: ExperimentSettings) -> Learner:
+        """Create a learner for the images, which are checked before.
 
         Raises:
             GraceError: for images or settings that no learner can be created with.
@@ -85,37 +92,48 @@ class FolderUpdate:
                 f"'{self.images}' has images of one class, '{labels[0]}': the first update of a "
                 "learner needs at least two"
             )
-        learner = Learner.create(
-            settings, shape=shape, directory=self.model, progress=self.progress
-        )
-        assert learner.home is not None
-        return self._learn(learner, learner.home)
+        return Learner.create(settings, shape=shape, directory=self.model, progress=self.progress)
 
-    def resume(
+    def load(
         self, store: ModelStore, requested: RequestedSettings, wanted: ExperimentSettings
-    ) -> LearnResult:
-        """Teach an existing learner the images, unless it has learnt them already.
+    ) -> Learner:
+        """Load the learner that already exists.
 
         Args:
             store: the learner's home.
             requested: the settings that the call asks for.
             wanted: the same, resolved and checked against the learner.
-
-        Raises:
-            GraceError: for images that this learner cannot learn.
         """
-        known = self._known_already(store)
-        if known is not None:
-            return self._result(store, known, store.current(), is_new=False)
         number = store.current()
         saved = store.creation.settings if number is None else store.document(number).settings
-        learner = Learner.load(
+        return Learner.load(
             self.model,
             engine=requested.engine(wanted, carried_out_here(saved, None).engine),
             method=requested.method(wanted, saved.method),
             progress=self.progress,
         )
-        return self._learn(learner, store)
+
+    def learn(self, learner: Learner) -> LearnResult:
+        """Teach a learner the images.
+
+        Raises:
+            GraceError: for images that this learner cannot learn.
+        """
+        store = learner.home
+        assert store is not None
+        before, numbers = store.current(), store.numbers()
+        new = sorted(set(self.folder.labels) - set(learner.class_names))
+        self.progress.update_started(len(learner.history) + 1, new)
+        with cleaned_after_failure(store):
+            learner.update(**self._given, max_drop=self.options.max_drop, again=self.options.again)
+        number = store.numbers()[-1]
+        is_new = number not in numbers
+        return self._result(store, store.document(number), before, is_new=is_new)
+
+    def known_already(self, store: ModelStore) -> LearnResult | None:
+        """Return the result of an earlier call if the learner has learnt these images already."""
+        known = self._version_of_images(store)
+        return known and self._result(store, known, store.current(), is_new=False)
 
     @cached_property
     def _given(self) -> dict[str, Any]:
@@ -124,7 +142,7 @@ class FolderUpdate:
             validation = (folder.test_images, folder.test_labels)
         return {"images": folder.images, "labels": folder.labels, "validation": validation}
 
-    def _known_already(self, store: ModelStore) -> Document | None:
+    def _version_of_images(self, store: ModelStore) -> Document | None:
         """Return the version that learnt these images: the one in use, or one of its parents."""
         number = store.current()
         if number is None or self.options.again:
@@ -146,16 +164,6 @@ class FolderUpdate:
                 return None
             number = document.parent
         return None
-
-    def _learn(self, learner: Learner, store: ModelStore) -> LearnResult:
-        before, numbers = store.current(), store.numbers()
-        new = sorted(set(self.folder.labels) - set(learner.class_names))
-        self.progress.update_started(len(learner.history) + 1, new)
-        with cleaned_after_failure(store):
-            learner.update(**self._given, max_drop=self.options.max_drop, again=self.options.again)
-        number = store.numbers()[-1]
-        is_new = number not in numbers
-        return self._result(store, store.document(number), before, is_new=is_new)
 
     def _result(
         self, store: ModelStore, document: Document, was_in_use: int | None, *, is_new: bool
@@ -179,22 +187,6 @@ def _refuse_inside(model: Path, images: Path) -> None:
                 f"'{model}' lies in '{part}', where it would be taken for a class",
                 "choose another directory for the learner",
             )
-
-
-def _load(
-    images: Path,
-    channels: Literal[1, 3],
-    size: int | None,
-    settings: ExperimentSettings,
-    options: LearnOptions,
-) -> UpdateFolder:
-    return load_update(
-        images,
-        channels,
-        size,
-        skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
-        skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
-    )
 
 
 def _unused(

@@ -155,7 +155,7 @@ class Model:
             if keeps_all:
                 raise GraceError(
                     f"{settings.method.name} keeps all images, which no ceiling can bound",
-                    "remove memory.max_mb (--max-mb) or choose another method",
+                    "leave memory.max_mb out, or choose another method",
                 )
 
     def check_memory(self, num_classes: int) -> None:

@@ -5,8 +5,10 @@ Shapes: N images, K classes.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, final
 
@@ -94,24 +96,19 @@ class FilePredictor:
             paths[start : start + self._batch_size]
             for start in range(0, len(paths), self._batch_size)
         ]
+        read = partial(_read, shape=self._learner.shape)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\.")
             try:
-                coming = self._submitted(pool, batches[0]) if batches else []
-                for i, batch in enumerate(batches):
-                    images = [future.result() for future in coming]
-                    following = batches[i + 1] if i + 1 < len(batches) else []
-                    coming = self._submitted(pool, following)
+                coming = pool.map(read, batches[0] if batches else ())
+                for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
+                    images = list(coming)
+                    coming = pool.map(read, following)
                     yield self._judged(batch, images)
             finally:
                 pool.shutdown(cancel_futures=True)
-
-    def _submitted(
-        self, pool: ThreadPoolExecutor, paths: Sequence[Path]
-    ) -> list[Future[Pixels | str]]:
-        return [pool.submit(_read, path, self._learner.shape) for path in paths]
 
     def _judged(self, paths: Sequence[Path], images: Sequence[Pixels | str]) -> list[Prediction]:
         readable = [image for image in images if not isinstance(image, str)]

@@ -52,8 +52,9 @@ def learn(
     settings = wanted if store is None else store.creation.settings
     update = FolderUpdate.read(model, images, settings, shape, options, progress or Silence())
     if store is None:
-        return update.create(settings)
-    return update.resume(store, requested, wanted)
+        return update.learn(update.create(settings))
+    known = update.known_already(store)
+    return known or update.learn(update.load(store, requested, wanted))
 
 
 def _refuse_taken(model: Path) -> None:

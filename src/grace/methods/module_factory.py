@@ -165,6 +165,8 @@ class ModuleFactory:
         try:
             with torch.no_grad():
                 probe(torch.zeros(1, *shape, device=self.device.torch_device))
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, AssertionError) as error:
             raise GraceError(
                 f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "

@@ -186,14 +186,13 @@ def pretrained_state(name: str) -> dict[str, Tensor]:
 def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's models carry extra fields
     timm = _timm_with(name)
     try:
-        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
+        timm.get_pretrained_cfg(name)
     except RuntimeError as error:
-        if "tag" not in str(error):
-            raise
         raise GraceError(
             f"timm has no weights of the name '{name}'",
             f"see timm.list_pretrained('{name.partition('.')[0]}.*')",
         ) from error
+    return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
 
 
 def _timm_with(name: str) -> Any:  # noqa: ANN401 - a module

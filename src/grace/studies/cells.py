@@ -9,7 +9,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS, REFUSED_METHODS, why_unknown
 from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 
 @final
@@ -108,9 +108,9 @@ def _refuse_single(override: str) -> None:
     """Refuse an override that gives every run the same method or seed."""
     key = override.partition("=")[0].strip()
     if key == "method":
-        raise GraceError(f"'{override}': a comparison takes its methods by --methods")
+        raise GraceError(f"'{override}' would give all runs one method", setting=Setting("methods"))
     if key == "seed" or key.partition(".")[0] == "seeds":
-        raise GraceError(f"'{override}': a comparison takes its seeds by --seeds")
+        raise GraceError(f"'{override}' would give all runs one seed", setting=Setting("seeds"))
     if key.startswith("method."):
         raise GraceError(
             f"'{override}' would hold for all methods",

@@ -169,7 +169,7 @@ def _refuse_occupied(directory: Path) -> None:
     known = "lock" in names and (directory / "runs").is_dir()
     if not (begun or known or (names <= _FILES and _holds_runs(directory / "runs"))):
         raise GraceError(
-            f"{directory} holds files that are not of a comparison", "choose another --out"
+            f"{directory} holds files that are not of a comparison", "choose another directory"
         )
 
 
@@ -200,7 +200,7 @@ def _refuse_others(
         if record.info.fingerprints.get("protocol") != allowed.get(record.method):
             raise GraceError(
                 f"{place} holds a run with other data, backbone or memory",
-                "choose another --out for this comparison",
+                "choose another directory for this comparison",
             )
 
 
@@ -211,7 +211,7 @@ def _is_finished(place: Path, identity: Mapping[str, str]) -> bool:
     if record.info.fingerprints.get("run") != identity["run"]:
         raise GraceError(
             f"{place} holds a run with other settings, data or versions",
-            "choose another --out for this comparison, or remove that run",
+            "choose another directory for this comparison, or remove that run",
         )
     return record.complete
 

@@ -92,7 +92,7 @@ class _Running:
         if code == 0:
             return None
         if code < 0:
-            hint = " (out of memory? try fewer --jobs)" if code == -9 else ""
+            hint = " (out of memory? try fewer runs at a time)" if code == -9 else ""
             return f"killed by {signal.Signals(-code).name}{hint}"
         with self.job.log.open("rb") as log:
             log.seek(self._log_start)
