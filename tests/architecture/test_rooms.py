@@ -25,9 +25,9 @@ ROOMS = (
     "objectives",
     "networks",
     "data",
-    "storage",
     "randomness",
     "configs",
+    "storage",
     "text",
 )
 MODULES = {

@@ -244,7 +244,10 @@ class EngineSettings(Settings):
 class ExperimentSettings(Settings):
     """Everything that decides one run."""
 
-    name: str = Field("digits", pattern=r"^[\w.-]+$", description="name of the experiment")
+    # A name of dots only would be a path.
+    name: str = Field(
+        "digits", pattern=r"^[\w.-]*[\w-][\w.-]*$", description="name of the experiment"
+    )
     description: str = Field("", description="one line for people")
     data: DataSettings = DataSettings()
     scenario: ScenarioSettings = ScenarioSettings()

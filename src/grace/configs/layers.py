@@ -95,7 +95,8 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
     pairs: list[tuple[str, str]] = []
     for text in overrides:
         key, equals, value = text.partition("=")
-        if not equals or not all(part.strip() for part in key.split(".")):
+        parts = key.split(".")
+        if not equals or not all(part.strip() for part in parts) or len(parts) > _yaml.MAX_DEPTH:
             problems.append(f"'{text}' is no setting: write key.path=value, such as method=der")
         else:
             pairs.append((key.strip(), value))

@@ -5,6 +5,7 @@ preset of the chosen ``method`` overrides that method's defaults, and explicit s
 preset. The ``backbone`` of a preset overrides that of its file.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from grace.configs.layers import (
     without_backbone,
 )
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
-from grace.configs.setting_problems import booleans_as_numbers, problems_of
+from grace.configs.setting_problems import MOST_PROBLEMS, booleans_as_numbers, problems_of
 from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, GraceWarning
@@ -43,7 +44,8 @@ class ConfigError(GraceError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         count = f"{len(problems)} settings are wrong: " if len(problems) > 1 else ""
-        super().__init__(count + "; ".join(problems))
+        more = ["and others"] if len(problems) > MOST_PROBLEMS else []
+        super().__init__(count + "; ".join([*problems[:MOST_PROBLEMS], *more]))
 
 
 @final
@@ -157,8 +159,10 @@ def _outside(path: str, name: str) -> bool:
 
 
 def _preset_problems(presets: Mapping[str, Any]) -> dict[str, str]:
-    problems = {}
+    problems: dict[str, str] = {}
     for name, preset in presets.items():
+        if len(problems) > MOST_PROBLEMS:
+            break
         path = f"methods.{name}"
         if name in REFUSED_METHODS:
             continue  # A preset of a method that cannot be used here does no harm.
@@ -197,7 +201,8 @@ def _chain(name_or_path: str) -> list[Layer]:
             raise ConfigError([f"the parents of '{name_or_path}' run in a circle at '{current}'"])
         seen.append(identity)
         layer = _read(source, current)
-        layer.setdefault("name", re.sub(r"[^\w.-]+", "-", Path(current).stem))
+        name = re.sub(r"[^\w.-]+", "-", Path(current).stem)
+        layer.setdefault("name", name if name.strip(".") else "experiment")
         layers.append(layer)
         parent = layer.pop("parent", None)
         if parent is None:
@@ -210,11 +215,14 @@ def _chain(name_or_path: str) -> list[Layer]:
 
 def _read(source: Traversable, where: str) -> Layer:
     try:
-        layer = yaml_text.parse(source.read_text(encoding="utf-8"), where)
+        if isinstance(source, Path):
+            layer = yaml_text.read(source, where)
+        else:
+            layer = yaml_text.parse(source.read_text(encoding="utf-8"), where)
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise ConfigError([f"experiment file '{where}': {reason.lower()}"]) from error
-    except ValueError as error:
+    except GraceError as error:
         raise ConfigError([str(error)]) from error
     if layer is None:
         return {}
@@ -230,7 +238,7 @@ def _is_path(name: str) -> bool:
 def _find(name: str, folder: Path) -> tuple[Traversable, str]:
     if _is_path(name):
         path = folder / Path(name).expanduser()
-        return path, str(path.resolve())
+        return path, os.path.realpath(path)
     names = [path.stem for path in _packaged()]
     if name not in names:
         raise ConfigError(

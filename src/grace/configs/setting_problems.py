@@ -15,6 +15,9 @@ from grace.text.validation import error_of
 
 Model = type[BaseModel]
 
+MOST_PROBLEMS = 20
+"""Further problems of one file are left out: to find a similar name for each takes time."""
+
 
 def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[str, str]:
     """Turn a validation error into one line per setting, by dotted path.
@@ -28,7 +31,7 @@ def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[
     """
     known = _all_paths(model, prefix)
     found: dict[str, list[_Problem]] = {}
-    for detail in error.errors(include_url=False):
+    for detail in error.errors(include_url=False)[: 2 * MOST_PROBLEMS]:
         path, owner, field = locate(model, detail["loc"])
         path = _joined(prefix, path)
         found.setdefault(path, []).append(_problem(detail, path, owner, field, known))

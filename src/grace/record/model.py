@@ -2,20 +2,43 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from grace.methods.outcome import MethodVerdict
 from grace.record import metrics
+from grace.text.refusals import GraceError
+
+# The limits keep sums, means and deviations of a stranger's numbers finite.
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
+Seconds = Annotated[float, Field(ge=0, le=1e15)]
+
+
+def as_time(text: str) -> datetime:
+    """Read a date and time in ISO format; without a time zone it is UTC."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _is_time(text: str) -> str:
+    as_time(text)
+    return text
+
+
+Time = Annotated[str, AfterValidator(_is_time)]
+"""A date and time in ISO format."""
 
 
 class _Frozen(BaseModel):
     """A frozen model; unknown keys are ignored, so that later formats can add some."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 @final
@@ -25,18 +48,18 @@ class TaskAwareRecord(_Frozen):
     It chooses among the classes of that task only: 100 by construction if the task has one class.
     """
 
-    all: float
-    per_task: tuple[float | None, ...]
+    all: Percent
+    per_task: tuple[Percent | None, ...]
 
 
 @final
 class ClassifierRecord(_Frozen):
     """Accuracies (%) of one classifier after one task, against all seen classes."""
 
-    all: float
-    old: float | None = None
-    new: float | None = None
-    per_task: tuple[float | None, ...]
+    all: Percent
+    old: Percent | None = None
+    new: Percent | None = None
+    per_task: tuple[Percent | None, ...]
     task_aware: TaskAwareRecord | None = None
     """``None`` in records from before it was measured."""
 
@@ -46,10 +69,10 @@ class PhaseRecord(_Frozen):
     """One finished phase; the losses are means over its last epoch."""
 
     name: str
-    epochs: int
-    images: int
-    seconds: float
-    earlier: float = 0.0
+    epochs: Count
+    images: Count
+    seconds: Seconds
+    earlier: Seconds = 0.0
     """The part of ``seconds`` that another process spent."""
     is_shared: bool = False
     """``True`` if that process belonged to another run."""
@@ -60,26 +83,26 @@ class PhaseRecord(_Frozen):
 class ParameterRecord(_Frozen):
     """Numbers of parameters kept after a task."""
 
-    backbones: int
-    heads: int
-    total: int
+    backbones: Count
+    heads: Count
+    total: Count
 
 
 @final
 class BytesRecord(_Frozen):
     """Sizes after a task, in bytes."""
 
-    weights: int
-    exemplars: int
+    weights: Count
+    exemplars: Count
 
 
 @final
 class SecondsRecord(_Frozen):
     """Wall-clock seconds of a task."""
 
-    learn: float
-    evaluate: float
-    total: float
+    learn: Seconds
+    evaluate: Seconds
+    total: Seconds
 
 
 @final
@@ -87,24 +110,38 @@ class TaskRecord(_Frozen):
     """One line of ``tasks.jsonl``."""
 
     task: int = Field(ge=1)
-    num_new: int
-    num_seen: int
+    num_new: Count
+    num_seen: Count
     class_names_new: tuple[str, ...] = ()
     classifiers: dict[str, ClassifierRecord] = {}
     primary: str | None = None
-    confusion: tuple[tuple[int, ...], ...] | None = None
-    saturation: float | None = None
-    threshold: float | None = None
+    confusion: tuple[tuple[Count, ...], ...] | None = None
+    """Test images by true class (row) and predicted class, K×K."""
+    saturation: Number | None = None
+    threshold: Number | None = None
     verdict: MethodVerdict | None = None
-    merge_weight: float | None = None
+    merge_weight: Number | None = None
     reason: str = ""
     """The reason of the decision in words, if the method states more than its numbers."""
-    backbones: int
+    backbones: Count
     parameters: ParameterRecord
     bytes: BytesRecord
-    num_exemplars: int = 0
+    num_exemplars: Count = 0
     phases: tuple[PhaseRecord, ...] = ()
     seconds: SecondsRecord
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        if any(len(row) != len(self.confusion or ()) for row in self.confusion or ()):
+            raise GraceError("the confusion matrix is not square")
+        for name, entry in self.classifiers.items():
+            for found in (entry, entry.task_aware):
+                if found is not None and len(found.per_task) != self.task:
+                    raise GraceError(
+                        f"classifier {name!r} has {len(found.per_task)} per-task accuracies after "
+                        f"task {self.task}"
+                    )
+        return self
 
     @property
     def accuracy(self) -> ClassifierRecord | None:
@@ -117,9 +154,9 @@ class DatasetRecord(_Frozen):
     """The images of a run; the shape is (C, H, W)."""
 
     name: str
-    num_train: int
-    num_test: int
-    shape: tuple[int, int, int]
+    num_train: Count
+    num_test: Count
+    shape: tuple[Count, Count, Count]
 
 
 @final
@@ -137,10 +174,10 @@ class RunInfo(_Frozen):
     commit: str | None = None
     hardware: dict[str, Any] = {}
     fingerprints: dict[str, str] = {}
-    started: str
-    finished: str | None = None
+    started: Time
+    finished: Time | None = None
     class_names: tuple[str, ...] = ()
-    task_sizes: tuple[int, ...] = ()
+    task_sizes: tuple[Count, ...] = ()
     notes: tuple[str, ...] = ()
     dataset: DatasetRecord | None = None
 

@@ -1,6 +1,6 @@
 """Read records; a last line that was cut off is tolerated, anything else damaged is refused."""
 
-import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,8 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from grace.record.model import RunInfo, RunRecord, TaskRecord
-from grace.text.refusals import GraceError
+from grace.storage import strict_json
+from grace.storage.reading import read_given
+from grace.text.refusals import DamagedError, GraceError
 from grace.text.validation import first_problem
+
+MAX_BYTES = 128 * 2**20
+"""The largest file of a record: 50 tasks up to 1000 classes need half of it."""
+_MOST = {b",": 40_000_000, b"[": 2_000_000, b"{": 500_000}
+"""How often a character may stand in ``tasks.jsonl``: each stands for values, which need memory."""
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -36,7 +43,7 @@ def find_runs(path: str | Path) -> list[Path]:
     root = Path(path)
     if (root / "run.json").is_file():
         return [root]
-    found = sorted(file.parent for file in root.rglob("run.json")) if root.is_dir() else []
+    found = _below(root)
     if not found:
         what = "holds no run (no run.json)" if root.is_dir() else "is no directory"
         raise GraceError(f"{root} {what}", "give a run directory or a folder of them")
@@ -49,51 +56,66 @@ def find_same_run(root: Path, info: RunInfo) -> RunRecord | None:
     Runs that cannot be read are ignored.
     """
     found: list[RunRecord] = []
-    for directory in find_runs(root) if any(root.rglob("run.json")) else []:
-        with suppress(ValueError):
+    for directory in _below(root):
+        with suppress(GraceError, OSError):
             record = read_record(directory)
             if record.info.fingerprints.get("run") == info.fingerprints["run"]:
                 found.append(record)
     return max(found, key=lambda record: record.info.started, default=None)
 
 
+def _below(root: Path) -> list[Path]:
+    """List the directories with a ``run.json`` at or below a path, sorted; any depth is walked."""
+    found: list[Path] = []
+    waiting = [str(root)]
+    while waiting:
+        folder = waiting.pop()
+        # A folder that cannot be read holds no run that could be read.
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name == "run.json":
+                    found.append(Path(folder))
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    return sorted(found)
+
+
 def read_records(paths: Sequence[str | Path]) -> tuple[list[RunRecord], list[str]]:
     """Read all runs at or below some paths, each once.
 
     Returns:
-        The records, and one line for each run below a path that could not be read.
+        The records, and one line for each run that could not be read.
 
     Raises:
-        GraceError: if a path holds no run, a run given directly is damaged, or no run is readable.
+        GraceError: if a path holds no run, or no run is readable.
     """
-    records: dict[Path, RunRecord] = {}
-    left_out: list[str] = []
+    records: dict[str, RunRecord] = {}
+    left_out: dict[str, GraceError | OSError] = {}
     for path in paths:
         for directory in find_runs(path):
-            if directory.resolve() in records:
+            place = os.path.realpath(directory)
+            if place in records or place in left_out:
                 continue
             try:
-                records[directory.resolve()] = read_record(directory)
-            except GraceError as error:
-                if directory == Path(path):
-                    raise
-                left_out.append(str(error))
+                records[place] = read_record(directory)
+            except (GraceError, OSError) as error:
+                left_out[place] = error
     if not records:
-        raise GraceError(left_out[0] if left_out else "no run given")
-    return list(records.values()), left_out
+        raise next(iter(left_out.values()), GraceError("no run given"))
+    return list(records.values()), [str(error) for error in left_out.values()]
 
 
 def _read_info(directory: Path) -> RunInfo:
     path = directory / "run.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = strict_json.parse(read_given(path, str(path), MAX_BYTES), str(path), MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise GraceError(
             f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
         ) from error
-    except ValueError as error:
-        raise GraceError(f"{path} is damaged: {error}", "run it again") from error
-    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+    except DamagedError as error:
+        raise GraceError(error.what, "run it again") from error
+    if not isinstance(raw, dict) or type(raw.get("format")) is not int:
         raise GraceError(f"{path} is damaged: it names no format", "run it again")
     known = RunInfo.model_fields["format"].default
     if raw["format"] > known:
@@ -107,24 +129,28 @@ def _read_info(directory: Path) -> RunInfo:
 
 
 def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
-    if not path.exists():
+    try:
+        data = read_given(path, str(path), MAX_BYTES)
+    except FileNotFoundError:
         return (), False
-    lines = path.read_bytes().split(b"\n")
+    if any(data.count(token) > most for token, most in _MOST.items()):
+        raise GraceError(f"{path} is damaged: it has too many values")
+    lines = data.split(b"\n")
     ended = lines[-1] == b""
     lines = lines[:-1] if ended else lines
     tasks: list[TaskRecord] = []
     for number, line in enumerate(lines, start=1):
         try:
             tasks.append(_parse(line, number))
-        except ValueError as error:
+        except GraceError as error:
             if number == len(lines) and not ended:
                 return tuple(tasks), True
-            raise GraceError(f"{path} is damaged at line {number}: {error}") from error
+            raise GraceError(f"{path} is damaged at line {number}: {error.what}") from error
     return tuple(tasks), False
 
 
 def _parse(line: bytes, number: int) -> TaskRecord:
-    raw: Any = json.loads(line)
+    raw: Any = strict_json.parse(line, "the line", MAX_BYTES, _MOST[b","])
     try:
         task = TaskRecord.model_validate(raw)
     except ValidationError as error:

@@ -14,7 +14,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     A link at ``path`` is replaced, not followed.
 
     Raises:
-        OSError: if it cannot be written; ``path`` is unchanged and no file is left beside it.
+        OSError: if it cannot be written; it names a file. ``path`` is unchanged and no file is left
+            beside it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     # The name can be guessed: a link that someone put there must not be followed.
@@ -25,6 +26,11 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as error:
+        # A full disk does not say which file it has no room for.
+        error.filename = error.filename or str(path)
+        beside.unlink(missing_ok=True)
+        raise
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""Read files that may come from a stranger: regular files of expected size, no links."""
+"""Read files that may come from a stranger: regular files of limited size, without waiting."""
 
 import errno
 import os
@@ -12,10 +12,12 @@ from typing import BinaryIO
 from grace.text.refusals import DamagedError
 
 _FLAGS = os.O_RDONLY
+_NO_LINKS = 0
 if sys.platform == "win32":
     _FLAGS |= os.O_BINARY
 else:
-    _FLAGS |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    _NO_LINKS = os.O_NOFOLLOW
+    _FLAGS |= _NO_LINKS | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def read_small(path: Path, what: str, max_bytes: int) -> bytes:
@@ -56,15 +58,41 @@ def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
         return _read(file, size, what)
 
 
+def read_given(path: Path, what: str, max_bytes: int) -> bytes:
+    """Read a regular file of limited size that a person named; links are followed.
+
+    A pipe or device is refused without being opened, so that it can never be waited for.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        max_bytes: the largest size in bytes that is read.
+
+    Raises:
+        DamagedError: if it is no regular file, larger, or changing.
+        OSError: if it is missing, the system refuses to read it, or there is no memory for it.
+    """
+    with _opened(path, what, follows_links=True) as (file, size):
+        if size > max_bytes:
+            raise DamagedError(
+                f"{what} is too large: it has {size} bytes, where at most {max_bytes} are expected"
+            )
+        return _read(file, size, what)
+
+
 @contextmanager
-def _opened(path: Path, what: str) -> Iterator[tuple[BinaryIO, int]]:
+def _opened(
+    path: Path, what: str, *, follows_links: bool = False
+) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file, and yield it with its size in bytes."""
     try:
         # Checked before opening, because opening a device or a pipe may have effects; checked again
         # after, because the file may have been replaced.
-        _refuse_other_kinds(path.lstat().st_mode, what)
-        handle = os.open(path, _FLAGS)
+        _refuse_other_kinds(path.stat(follow_symlinks=follows_links).st_mode, what)
+        handle = os.open(path, _FLAGS & ~_NO_LINKS if follows_links else _FLAGS)
     except (FileNotFoundError, NotADirectoryError):
+        if follows_links:
+            raise  # A person named it wrongly.
         raise DamagedError(f"{what} is missing") from None
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
