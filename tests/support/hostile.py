@@ -144,7 +144,7 @@ def info(path: Path) -> None:
     inventory = take_inventory(ModelStore.open(path))
     lines = list(info_page.as_lines(inventory))
     assert all(line.isprintable() for line in lines), lines
-    json.loads(info_page.as_json(inventory))
+    json.dumps(info_page.as_json(inventory))
 
 
 def history(path: Path) -> None:
@@ -153,7 +153,7 @@ def history(path: Path) -> None:
     entries = ledger(home.documents(), home.current())
     lines = ledger_table.as_lines(entries, None)
     assert all(line.isprintable() for line in lines), lines
-    json.loads(ledger_table.as_json(entries, None))
+    json.dumps(ledger_table.as_json(entries, None))
     assert ledger_table.as_csv(entries, None)
 
 

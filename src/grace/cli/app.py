@@ -5,6 +5,7 @@ from typing import Annotated, final
 import typer
 
 import grace
+from grace.cli.console import say
 from grace.cli.errors import one_line_errors, show_tracebacks
 from grace.cli.lazy import LazyGroup, Verb
 from grace.engine.launch import Launch
@@ -84,7 +85,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"grace {grace.__version__}")
+        say(f"grace {grace.__version__}")
         raise typer.Exit
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
+from grace.text.escaping import printable
+
 
 def widest(texts: Iterable[str]) -> int:
     """Return the width of the widest text, in columns of the terminal."""
@@ -30,7 +32,9 @@ def aligned(rows: Sequence[Sequence[str]], right: str = "", gap: int = 2) -> lis
         right: one character per column: ">" aligns it to the right, anything else to the left.
         gap: spaces between columns.
     """
-    widths = [widest(column) for column in zip(*rows, strict=True)]
+    # Escaped before they are measured.
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [widest(column) for column in zip(*shown, strict=True)]
     sides = right.ljust(len(widths), "<")[: len(widths)]
     return [
         (" " * gap)
@@ -39,5 +43,5 @@ def aligned(rows: Sequence[Sequence[str]], right: str = "", gap: int = 2) -> lis
             for cell, width, side in zip(row, widths, sides, strict=True)
         )
         .rstrip()
-        for row in rows
+        for row in shown
     ]

@@ -8,10 +8,10 @@ from typing import Self, final
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from grace.cli.clock import in_clock
 from grace.cli.columns import aligned
+from grace.cli.console import terminal, text_of
 from grace.studies.cells import Cell
 from grace.studies.comparison import Comparison
 from grace.studies.summary import notes_of
@@ -26,7 +26,7 @@ class ComparisonProgress:
     """
 
     def __init__(self, cells: Sequence[Cell], console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or terminal(err=True)
         self._total = len(cells)
         self._width = max(len(cell.name) for cell in cells)
         self._left = 0
@@ -92,16 +92,16 @@ class ComparisonProgress:
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for name, (started, done) in self._running.items():
             tasks = f"{done} task{'' if done == 1 else 's'} done"
-            table.add_row(name, tasks, in_clock(time.monotonic() - started))
+            table.add_row(text_of(name), tasks, in_clock(time.monotonic() - started))
         return table
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(text_of(text), soft_wrap=True)
 
 
 def print_comparison(result: Comparison, console: Console | None = None) -> None:
     """Print the table, the failures and the paths of the files."""
-    out = console or Console(highlight=False)
+    out = console or terminal()
     lines: list[str] = []
     if result.records:
         notes = notes_of(result.records)
@@ -110,7 +110,7 @@ def print_comparison(result: Comparison, console: Console | None = None) -> None
         lines.append(f"{name} failed: {failure}")
     lines += [f"{path.stem:<8} {path}" for path in result.files if path.suffix in (".html", ".md")]
     for line in lines:
-        out.print(Text(line), soft_wrap=True)
+        out.print(text_of(line), soft_wrap=True)
 
 
 def _table(result: Comparison) -> list[str]:

@@ -1,6 +1,5 @@
 """``grace doctor``: list the problems of a folder of images without learning it."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grace.cli.columns import aligned
+from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.learn_options import OPTIONS
 from grace.configs.experiment import ExperimentSettings
@@ -59,9 +59,9 @@ def doctor(
 
         found, cost = examine_for(learner, images)
         if as_json:
-            typer.echo(json.dumps(_as_dict(found, cost), indent=2, ensure_ascii=False))
+            emit_json(_as_dict(found, cost))
         else:
-            typer.echo("\n".join(_page(images, found, cost)))
+            say(*_page(images, found, cost))
         if not found.is_ready:
             raise typer.Exit(2)
 

@@ -9,8 +9,8 @@ from typing import TextIO
 
 import typer
 
+from grace.cli.console import say
 from grace.engine.launch import Launch
-from grace.text.escaping import printable
 from grace.text.refusals import GraceError, GraceWarning
 
 _tracebacks: ContextVar[bool] = ContextVar("tracebacks", default=False)
@@ -33,15 +33,14 @@ def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]
     try:
         yield
     except KeyboardInterrupt as error:
-        for line in ("interrupted", *getattr(error, "__notes__", ())):
-            typer.echo(line, err=True)
+        say("interrupted", *getattr(error, "__notes__", ()), err=True)
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise
     except (GraceError, OSError) as error:
         if _tracebacks.get():
-            traceback.print_exc()
-        typer.echo(f"error{_place()}: {_text(error, remedies or {})}", err=True)
+            say(*traceback.format_exc().splitlines(), err=True)
+        say(f"error{_place()}: {_text(error, remedies or {})}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -62,7 +61,7 @@ def _text(error: Exception, remedies: Mapping[str, str]) -> str:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([*names, error.strerror.lower()])
     text = error.worded(remedies) if isinstance(error, GraceError) else str(error)
-    return printable(" ".join(text.split())) or type(error).__name__
+    return " ".join(text.split()) or type(error).__name__
 
 
 @contextmanager
@@ -83,7 +82,7 @@ def one_line_warnings() -> Iterator[None]:
             if not issubclass(category, GraceWarning):
                 show_others(message, category, filename, lineno, file, line)
             elif _rank() == 0:
-                typer.echo(f"warning: {message}", err=True)
+                say(f"warning: {message}", err=True)
 
         warnings.showwarning = show
         yield

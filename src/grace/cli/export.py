@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.text.refusals import GraceError
 from grace.text.units import in_bytes
@@ -48,12 +49,12 @@ def export(
         milliseconds = [latency(lambda: learner.decision_function(image))]
         milliseconds += [latency(lambda: run(image))]
         check = exported.check
-        typer.echo(f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}")
-        typer.echo(
+        say(f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}")
+        say(
             f"checked on {check.num_images} {exported.checked_on}: the same classes, logits within "
             f"{check.max_difference:.1g}"
         )
-        typer.echo(
+        say(
             f"one image takes {milliseconds[0]:.2g} ms by the learner ({device}), "
             f"{milliseconds[1]:.2g} ms by onnxruntime (cpu)"
         )

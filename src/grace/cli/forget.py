@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import ask, say
 from grace.cli.errors import one_line_errors
 from grace.home.store import ModelStore
 from grace.learner.forgetting import versions_to_purge
@@ -28,15 +29,15 @@ def forget(
         home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
         versions = versions_to_purge(home, name)
         if not versions:
-            typer.echo(f"'{model}' has forgotten '{name}' already: nothing to do")
+            say(f"'{model}' has forgotten '{name}' already: nothing to do")
             return
         which = f"version{'s' * (len(versions) > 1)} {', '.join(map(str, versions))}"
         if not yes:
             _ask(f"'{model}'", name, which)
         with home.changing():
             home.purge(name)
-        typer.echo(f"forgot '{name}': removed its images from {which} of '{model}'")
-        typer.echo("the weights are not unlearnt: what they know of it is hidden, not gone")
+        say(f"forgot '{name}': removed its images from {which} of '{model}'")
+        say("the weights are not unlearnt: what they know of it is hidden, not gone")
 
 
 def _ask(model: str, name: str, which: str) -> None:
@@ -44,14 +45,14 @@ def _ask(model: str, name: str, which: str) -> None:
         raise GraceError(
             f"'{name}' would be gone for good", "add --yes to forget it without asking"
         )
-    typer.echo(f"The images of '{name}' in {which} of {model} are removed for good.")
-    typer.echo("No version predicts it any more; its index stays, for new images to revive it.")
-    typer.echo("The weights are not unlearnt: what they know of it is hidden, not gone.")
+    say(f"The images of '{name}' in {which} of {model} are removed for good.")
+    say("No version predicts it any more; its index stays, for new images to revive it.")
+    say("The weights are not unlearnt: what they know of it is hidden, not gone.")
     try:
-        agreed = typer.confirm(f"Forget '{name}'?")
+        agreed = ask(f"Forget '{name}'?")
     except typer.Abort:
-        typer.echo()
+        say("")
         raise KeyboardInterrupt from None
     if not agreed:
-        typer.echo("nothing was changed")
+        say("nothing was changed")
         raise typer.Exit

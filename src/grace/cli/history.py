@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.ledger_table import as_csv, as_json, as_lines, note_on
 from grace.home.ledger import ledger, other_threshold
@@ -41,13 +42,13 @@ def history(
         initial = other_threshold(documents, threshold, decay)
         entries = ledger(documents, home.current(), initial)
         if json:
-            typer.echo(as_json(entries, initial))
+            emit_json(as_json(entries, initial))
         elif csv:
-            typer.echo(as_csv(entries, initial), nl=False)
+            emit(as_csv(entries, initial))
         elif entries:
             for number, line in enumerate(as_lines(entries, initial)):
-                typer.secho(line, bold=True if number < 2 else None)
+                say(line, bold=number < 2)
         else:
-            typer.echo("nothing has been learnt yet")
+            say("nothing has been learnt yet")
         if initial is not None:
-            typer.echo(note_on(initial), err=json or csv)
+            say(*note_on(initial), err=json or csv)

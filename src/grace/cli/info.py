@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.info_page import as_json, as_lines
 from grace.home.inventory import take_inventory
@@ -18,5 +19,7 @@ def info(
     """Show a learner's classes, method, backbones and size."""
     with one_line_errors():
         inventory = take_inventory(ModelStore.open(model))
-        for line in [as_json(inventory)] if json else as_lines(inventory):
-            typer.echo(line)
+        if json:
+            emit_json(as_json(inventory))
+        else:
+            say(*as_lines(inventory))

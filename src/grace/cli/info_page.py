@@ -35,11 +35,11 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
         yield from _classes(in_use)
 
 
-def as_json(inventory: Inventory) -> str:
-    """Return an inventory as JSON; numbers are not rounded."""
+def as_json(inventory: Inventory) -> dict[str, object]:
+    """Return an inventory as JSON values; numbers are not rounded."""
     in_use = inventory.in_use
-    facts = {
-        "path": printable(str(inventory.path)),
+    return {
+        "path": str(inventory.path),
         "versions": list(inventory.versions),
         "rejected_versions": list(inventory.rejected),
         "interrupted_update": inventory.is_interrupted,
@@ -52,7 +52,6 @@ def as_json(inventory: Inventory) -> str:
         "settings": {row.path: row.value for row in _changed(inventory)},
         "in_use": None if in_use is None else _version_in_use(inventory, in_use),
     }
-    return json.dumps(facts, indent=2, ensure_ascii=False)
 
 
 def _version_in_use(inventory: Inventory, in_use: InUse) -> dict[str, object]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from grace.cli import learn_options as options
+from grace.cli.console import emit_json, say, terminal
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
@@ -72,13 +72,13 @@ def learn(
             again=again,
         )
         requested = _requested(experiment, given, texts or ())
-        with RichProgress(Console(stderr=True, highlight=False)) as progress:
+        with RichProgress(terminal(err=True)) as progress:
             result = teaching.learn(model, images, requested, how, progress)
         if as_json:
-            typer.echo(json.dumps(as_dict(result), indent=2, ensure_ascii=False))
+            emit_json(as_dict(result))
         else:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            typer.echo("\n".join(page(result, width)))
+            say(*page(result, width))
         if result.is_rejected:
             raise typer.Exit(3)
 
@@ -101,4 +101,4 @@ def _discard(model: Path, *, wanted: bool) -> None:
         raise GraceError("nothing to learn", "give the folder of the new images")
     was_there = drop_update(model)
     what = "dropped the interrupted update" if was_there else "there is no interrupted update"
-    typer.echo(f"{what} of '{model}'")
+    say(f"{what} of '{model}'")

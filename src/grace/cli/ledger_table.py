@@ -2,9 +2,8 @@
 
 import csv
 import io
-import json
 from collections.abc import Sequence
-from textwrap import fill
+from textwrap import wrap
 from typing import Any
 
 from grace.capacity.threshold import Threshold
@@ -50,9 +49,9 @@ def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
     return out.getvalue()
 
 
-def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
-    """Return a ledger as a JSON list: the columns of the CSV, and the class names."""
-    rows = [
+def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[dict[str, Any]]:
+    """Return a ledger as JSON values: the columns of the CSV, and the class names."""
+    return [
         {
             **row,
             "new_class_names": list(entry.update.new_class_names),
@@ -60,12 +59,11 @@ def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
         }
         for row, entry in zip(_rows(entries, initial), entries, strict=True)
     ]
-    return json.dumps(rows, indent=2, ensure_ascii=False)
 
 
-def note_on(initial: Threshold) -> str:
+def note_on(initial: Threshold) -> list[str]:
     """Explain how far the verdicts of another threshold can be trusted."""
-    return fill(
+    return wrap(
         f"at {initial.initial:g}: what this threshold, with decay {initial.decay:g}, would have "
         "decided on the saturations as they were. From the first verdict that differs on, the "
         "network and so the later saturations would have been others.",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.configs.load import list_experiments
 from grace.configs.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
@@ -29,12 +30,12 @@ def list_names(
     with one_line_errors():
         for number, shown in enumerate([kind] if kind else list(Kind)):
             if kind is None:
-                typer.echo(("\n" if number else "") + shown.value)
+                say(*([""] if number else []), shown.value)
             for line in _lines(_described(shown)):
-                typer.echo(line if kind else f"  {line}")
+                say(line if kind else f"  {line}")
             if shown is Kind.METHODS:
                 for note in METHOD_NOTES:
-                    typer.echo(f"warning: {note}", err=True)
+                    say(f"warning: {note}", err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.cli.prediction_rows import FORMS
 from grace.data.given_files import given_files
@@ -49,10 +50,10 @@ def predict(
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
         if false_alarms is not None and not unknown:
-            typer.echo("warning: --false-alarms has no effect without --unknown", err=True)
+            say("warning: --false-alarms has no effect without --unknown", err=True)
         found = given_files(images)
         for note in found.notes:
-            typer.echo(f"warning: {note}", err=True)
+            say(f"warning: {note}", err=True)
         # torch takes seconds to import: --help and what is refused here do not wait for it.
         from grace.learner.learner import Learner
         from grace.learner.prediction import FilePredictor
@@ -62,17 +63,17 @@ def predict(
         predictor = FilePredictor(learner, top=top, false_alarms=rate)
         rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
         num_problems = 0
-        typer.echo(rows.head(), nl=False)
+        emit(rows.head())
         for batch in predictor.predict(found.paths):
             num_problems += sum(prediction.problem is not None for prediction in batch)
-            typer.echo(b"".join(rows.row(prediction) for prediction in batch), nl=False)
+            emit(b"".join(rows.row(prediction) for prediction in batch))
         if rate is not None:
             note = (
                 f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
                 f"calibrated on {predictor.num_held_out} held-out images"
             )
-            typer.echo(note, err=form is not PredictionForm.TABLE)
+            say(note, err=form is not PredictionForm.TABLE)
         if num_problems:
             text = f"{num_problems} of {len(found.paths)} images could not be read"
-            typer.echo(text, err=True)
+            say(text, err=True)
             raise typer.Exit(1)

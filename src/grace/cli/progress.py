@@ -10,11 +10,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
-from rich.text import Text
 
 from grace.cli import task_table
 from grace.cli.clock import RunClock, in_clock
+from grace.cli.console import terminal, text_of
 from grace.record import RunRecord, TaskRecord
+from grace.text.escaping import printable
 from grace.text.units import in_percent
 
 
@@ -34,8 +35,8 @@ class RichProgress:
         *,
         seconds_between_notes: float = 10.0,
     ) -> None:
-        self._console = console or Console(highlight=False)
-        self._notes = notes or Console(stderr=True, highlight=False)
+        self._console = console or terminal()
+        self._notes = notes or terminal(err=True)
         self._live = self._console.is_terminal
         self._between = seconds_between_notes
         self._noted = 0.0
@@ -45,7 +46,7 @@ class RichProgress:
         self._before_phase = ""
         # What may not fit stands last, where a narrow terminal cuts it off.
         self._run_bar = Progress(
-            TextColumn("{task.description:<12}"),
+            _shown("{task.description:<12}"),
             BarColumn(bar_width=20),
             TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
             _one_line("{task.fields[left]}"),
@@ -53,9 +54,9 @@ class RichProgress:
             expand=True,
         )
         self._phase_bar = Progress(
-            TextColumn("{task.description:<12}"),
+            _shown("{task.description:<12}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[epoch]}"),
+            _shown("{task.fields[epoch]}"),
             TimeRemainingColumn(compact=True),
             _one_line("{task.fields[state]}"),
             console=self._console,
@@ -101,7 +102,7 @@ class RichProgress:
     def waiting(self, what: str) -> None:
         """Show work of unknown length."""
         self._phase_bar.reset(
-            self._phase, total=None, visible=True, description=what, epoch="", state=""
+            self._phase, total=None, visible=True, description=printable(what), epoch="", state=""
         )
 
     def update_started(self, number: int, class_names: Sequence[str]) -> None:
@@ -122,7 +123,7 @@ class RichProgress:
             self._phase,
             total=epochs,
             visible=True,
-            description=self._before_phase + name,
+            description=printable(self._before_phase + name),
             epoch=f"epoch 0/{epochs}",
             state=f"{images} images",
         )
@@ -141,7 +142,7 @@ class RichProgress:
             lr: learning rate of the epoch.
         """
         shown = "  ".join(f"{key} {value:.3f}" for key, value in losses.items())
-        place, state = f"epoch {epoch}/{epochs}", f"{shown}  lr {lr:.2g}"
+        place, state = f"epoch {epoch}/{epochs}", f"{printable(shown)}  lr {lr:.2g}"
         self._phase_bar.update(self._phase, completed=epoch, epoch=place, state=state)
         self._run_bar.update(self._run, left=self._left())
         if time.monotonic() - self._noted >= self._between:
@@ -157,7 +158,7 @@ class RichProgress:
             self._phase,
             total=None,
             visible=True,
-            description=self._before_phase + name,
+            description=printable(self._before_phase + name),
             epoch="looking",
             state=f"{images} images",
         )
@@ -168,7 +169,8 @@ class RichProgress:
         self._phase_bar.update(self._phase, visible=False)
         self._run_bar.update(self._run, completed=task.task, left=self._left())
         if not self._header_shown:
-            self._print(task_table.header(), style="bold")
+            for line in task_table.header():
+                self._print(line, style="bold")
         self._header_shown = True
         self._print(task_table.row(task))
 
@@ -179,10 +181,10 @@ class RichProgress:
     def _note(self, text: str) -> None:
         self._noted = time.monotonic()
         if not self._live:
-            self._notes.print(Text(text), soft_wrap=True)
+            self._notes.print(text_of(text), soft_wrap=True)
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style), soft_wrap=True)
+        self._console.print(text_of(text, style), soft_wrap=True)
 
 
 def _new_classes(names: Sequence[str]) -> str:
@@ -192,8 +194,13 @@ def _new_classes(names: Sequence[str]) -> str:
     return f"{len(names)} new class{'es' if len(names) != 1 else ''} ({shown})"
 
 
+def _shown(text: str, column: Column | None = None) -> TextColumn:
+    """Make a column of a bar; the names of phases and losses are a method's, not markup."""
+    return TextColumn(text, markup=False, table_column=column)
+
+
 def _one_line(text: str) -> TextColumn:
-    return TextColumn(text, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    return _shown(text, Column(ratio=1, no_wrap=True, overflow="ellipsis"))
 
 
 def print_summary(record: RunRecord, report: Path | None, console: Console | None = None) -> None:
@@ -204,7 +211,7 @@ def print_summary(record: RunRecord, report: Path | None, console: Console | Non
         report: path of the report; ``None``: no report was written.
         console: where to print; ``None``: standard output.
     """
-    out = console or Console(highlight=False)
+    out = console or terminal()
     numbers = (
         f"Last {_with_unit(record.last, ' %')}   Avg {_with_unit(record.average, ' %')}   "
         f"forgetting {_with_unit(record.forgetting, ' points')}"
@@ -212,7 +219,7 @@ def print_summary(record: RunRecord, report: Path | None, console: Console | Non
     lines = ["", numbers, *record.info.notes, f"record  {record.directory}"]
     lines += [f"report  {report}"] if report else []
     for line in lines:
-        out.print(Text(line), soft_wrap=True)
+        out.print(text_of(line), soft_wrap=True)
 
 
 def _with_unit(value: float | None, unit: str) -> str:

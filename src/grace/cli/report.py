@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.record import read_records
 from grace.studies import tables
@@ -44,10 +45,10 @@ def report(
     with one_line_errors():
         records, left_out = read_records(runs)
         for line in left_out:
-            typer.echo(f"warning: left out: {line}", err=True)
+            say(f"warning: left out: {line}", err=True)
         if table is not None:
             write = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
-            typer.echo(write[table.value](tables.comparison_table(records)), nl=False)
+            emit(write[table.value](tables.comparison_table(records)))
         if table is None or output is not None:
             path = write_report(records, output or Path("report.html"))
-            typer.echo(f"report of {len(records)} run(s): {path}", err=table is not None)
+            say(f"report of {len(records)} run(s): {path}", err=table is not None)

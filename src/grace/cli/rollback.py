@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import grace
+from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.home.store import ModelStore
 from grace.text.refusals import DamagedError
@@ -33,31 +34,31 @@ def rollback(
             names = home.document(number).live_class_names if number is not None else ()
         except DamagedError as error:
             # It is what people roll back from.
-            typer.echo(f"warning: {error}", err=True)
+            say(f"warning: {error}", err=True)
         if number == version:
-            typer.echo(f"'{model}' is at version {version} already: nothing to do")
+            say(f"'{model}' is at version {version} already: nothing to do")
             return
         grace.Learner.load(model, version).rollback(version)
         was = "" if number is None else f", it was at {number}"
-        typer.echo(f"'{model}' is at version {version} now{was}")
+        say(f"'{model}' is at version {version} now{was}")
         live = wanted.live_class_names
         for label, changed in {
             "classes gone": [name for name in names if name not in live],
             "classes back": [name for name in live if name not in names],
         }.items():
             if changed and names:
-                typer.echo(f"{label}  {', '.join(changed)}")
+                say(f"{label}  {', '.join(changed)}")
         update = wanted.history[-1]
         if wanted.status == "rejected" and update.accuracy.drop is not None:
-            typer.echo(
+            say(
                 f"it was rejected: the classes before it lost {update.accuracy.drop:.1f} points, "
                 f"{update.max_drop:g} were allowed"
             )
         if home.pending():
-            typer.echo(
+            say(
                 "warning: an interrupted update only goes on from the version it began with; drop "
                 f"it by 'grace learn --model {shlex.quote(str(model))} --discard'",
                 err=True,
             )
         if number is not None:
-            typer.echo(f"undo  grace rollback {shlex.quote(str(model))} {number}")
+            say(f"undo  grace rollback {shlex.quote(str(model))} {number}")

@@ -3,11 +3,10 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from grace.cli.arguments import settings_from
+from grace.cli.console import emit, say, terminal, text_of
 from grace.cli.errors import one_line_errors
 from grace.configs.describe import describe_settings
 from grace.configs.load import dump_settings
@@ -30,7 +29,7 @@ def show(
     with one_line_errors():
         settings = settings_from(arguments or ())
         if yaml:
-            typer.echo(dump_settings(settings), nl=False)
+            emit(dump_settings(settings))
             return
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("", no_wrap=True)
@@ -39,11 +38,10 @@ def show(
         table.add_column("meaning")
         for row in describe_settings(settings):
             mark, style = ("", "") if row.is_default else ("*", "bold")
-            # Text keeps rich from reading square brackets in values as its markup.
-            value = Text(_value(row.value), style)
-            table.add_row(mark, Text(row.path, style), value, Text(row.meaning))
-        Console().print(table)
-        typer.echo("\n* differs from its default")
+            value = text_of(_value(row.value), style)
+            table.add_row(mark, text_of(row.path, style), value, text_of(row.meaning))
+        terminal().print(table)
+        say("", "* differs from its default")
 
 
 def _value(value: object) -> str:

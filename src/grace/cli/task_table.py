@@ -5,13 +5,13 @@ from grace.record import TaskRecord
 from grace.text.units import in_bytes, in_count, in_percent
 
 
-def header() -> str:
+def header() -> tuple[str, str]:
     """Return the two heading lines."""
     above = ("", "all", "old", "new", "saturation/", "", "back-", "para-", "", "exem-", "")
     below = (
         "task", "%", "%", "%", "threshold", "verdict", "bones", "meters", "weights", "plars", "time"
     )  # fmt: skip
-    return f"{_row(above)}\n{_row(below)}"
+    return _row(above), _row(below)
 
 
 def row(task: TaskRecord) -> str:

@@ -84,7 +84,7 @@ class _Loader(yaml.SafeLoader):
         return text
 
 
-def _found_at(mark: yaml.Mark, what: str) -> GraceError:
+def _found_at(mark: Any, what: str) -> GraceError:  # noqa: ANN401 - of C or Python
     return GraceError(f"line {mark.line + 1}, column {mark.column + 1}: {what}")
 
 

@@ -34,6 +34,14 @@ def read_record(path: str | Path) -> RunRecord:
     return RunRecord(directory, info, tasks, torn)
 
 
+def num_tasks(directory: Path) -> int:
+    """Return the number of finished tasks of a run that may be running; 0 if it is unreadable."""
+    path = directory / "tasks.jsonl"
+    with suppress(GraceError, OSError):
+        return read_given(path, str(path), MAX_BYTES).count(b"\n")
+    return 0
+
+
 def find_runs(path: str | Path) -> list[Path]:
     """List the run directories at or below a path, sorted.
 

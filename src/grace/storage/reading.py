@@ -80,6 +80,22 @@ def read_given(path: Path, what: str, max_bytes: int) -> bytes:
         return _read(file, size, what)
 
 
+def read_head(path: Path, what: str, num_bytes: int) -> bytes:
+    """Read the first bytes of a regular file that a person named; links are followed.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        num_bytes: the largest number of bytes that is read.
+
+    Raises:
+        DamagedError: if it is no regular file.
+        OSError: if it is missing, or the system refuses to read it.
+    """
+    with _opened(path, what, follows_links=True) as (file, _):
+        return file.read(num_bytes)
+
+
 @contextmanager
 def _opened(
     path: Path, what: str, *, follows_links: bool = False

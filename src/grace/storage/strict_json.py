@@ -25,7 +25,7 @@ _HUGE_NUMBER = re.compile(rb"[eE][+]?[0-9]{3}")
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
-def parse(data: bytes, what: str, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES) -> Any:
+def parse(data: bytes, what: str, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES) -> Any:  # noqa: ANN401 - JSON is anything
     """Read one JSON document.
 
     Besides invalid JSON, it refuses what readers treat differently: encodings other than UTF-8,

@@ -18,6 +18,7 @@ from typing import final
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import dump_settings
 from grace.record import RunRecord, read_record
+from grace.record.reading import num_tasks
 from grace.storage.atomic import write_text
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
@@ -44,7 +45,7 @@ class Comparison:
 
     Args:
         records: records of all finished runs of the directory.
-        failures: reasons of the failed runs, by the name of the cell.
+        failures: reasons of the failed runs and of damaged records, by the name of the cell.
         files: tables, summary and report; empty if no run finished.
     """
 
@@ -94,25 +95,32 @@ def compare(
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
         for folder in ("cells", "runs", "logs"):
             (directory / folder).mkdir(exist_ok=True)
-        _refuse_others(directory, {identity["protocol"] for identity in identities}, settings_of)
+        found, damaged = _records(directory)
+        protocols = {identity["protocol"] for identity in identities}
+        _refuse_others(found, protocols, settings_of)
         device = _device(cells[0].settings)
         jobs_here = at_once or jobs_at_once(cells[0].settings, device)
-        jobs = _jobs(directory, cells, identities, device, jobs_here, shares=shares_first_task)
+        left = [
+            (cell, identity)
+            for cell, identity in zip(cells, identities, strict=True)
+            if _place(directory, cell) not in damaged
+            and not _is_finished(found.get(_place(directory, cell)), identity)
+        ]
+        jobs = _jobs(directory, left, device, jobs_here, shares=shares_first_task)
         failures: Mapping[str, str] = {}
         files: tuple[Path, ...] = ()
         try:
             failures = carry_out(jobs, jobs_here, watcher)
         finally:
-            records, unreadable = _records(directory)
+            found, damaged = _records(directory)
+            records = tuple(record for record in found.values() if record.complete)
             if records:
                 files = _write(directory, records, command, jobs_here)
-    finished = {record.directory for record in records}
-    missing = {
-        cell.name: str(_with_remedy(place, unreadable.get(place, _INCOMPLETE)))
-        for cell in cells
-        if (place := _place(directory, cell)) not in finished
-    }
-    return Comparison(records, {**missing, **failures}, files)
+    for cell in cells:
+        if (place := _place(directory, cell)) not in {record.directory for record in records}:
+            damaged.setdefault(place, _INCOMPLETE)
+    left_out = {place.name: str(_with_remedy(place, why)) for place, why in damaged.items()}
+    return Comparison(records, {**left_out, **failures}, files)
 
 
 def compare_methods(
@@ -180,14 +188,13 @@ def _holds_runs(folder: Path) -> bool:
 
 
 def _refuse_others(
-    directory: Path,
+    found: Mapping[Path, RunRecord],
     protocols: Collection[str],
     settings_of: Callable[[str], ExperimentSettings] | None,
 ) -> None:
     """Refuse the directory if it has runs of another protocol."""
     from grace.experiment import identify
 
-    found = {place: _read(place) for place in _begun(directory)}
     others = {
         p: r for p, r in found.items() if r.info.fingerprints.get("protocol") not in protocols
     }
@@ -204,23 +211,15 @@ def _refuse_others(
             )
 
 
-def _is_finished(place: Path, identity: Mapping[str, str]) -> bool:
-    if not (place / "run.json").exists():
+def _is_finished(record: RunRecord | None, identity: Mapping[str, str]) -> bool:
+    if record is None:
         return False
-    record = _read(place)
     if record.info.fingerprints.get("run") != identity["run"]:
         raise GraceError(
-            f"{place} holds a run with other settings, data or versions",
+            f"{record.directory} holds a run with other settings, data or versions",
             "choose another directory for this comparison, or remove that run",
         )
     return record.complete
-
-
-def _read(place: Path) -> RunRecord:
-    try:
-        return read_record(place)
-    except GraceError as error:
-        raise _with_remedy(place, error) from error
 
 
 def _with_remedy(place: Path, error: GraceError) -> GraceError:
@@ -228,23 +227,18 @@ def _with_remedy(place: Path, error: GraceError) -> GraceError:
     return GraceError(error.what, f"remove {place} to run it again", where=error.where)
 
 
-def _begun(directory: Path) -> list[Path]:
-    return sorted(file.parent for file in (directory / "runs").glob("*/run.json"))
-
-
-def _records(directory: Path) -> tuple[tuple[RunRecord, ...], dict[Path, GraceError]]:
-    """Read all finished runs of the directory; return them and the errors of unreadable ones."""
-    records: list[RunRecord] = []
-    unreadable: dict[Path, GraceError] = {}
-    for place in _begun(directory):
+def _records(directory: Path) -> tuple[dict[Path, RunRecord], dict[Path, GraceError]]:
+    """Read all runs of the directory; return their records and the errors of damaged ones."""
+    records: dict[Path, RunRecord] = {}
+    damaged: dict[Path, GraceError] = {}
+    for place in sorted(file.parent for file in (directory / "runs").glob("*/run.json")):
         try:
-            record = read_record(place)
+            records[place] = read_record(place)
         except GraceError as error:
-            unreadable[place] = error
-            continue
-        if record.complete:
-            records.append(record)
-    return tuple(records), unreadable
+            damaged[place] = error
+        except OSError as error:
+            damaged[place] = GraceError(str(error))
+    return records, damaged
 
 
 def _device(settings: ExperimentSettings) -> str:
@@ -255,20 +249,17 @@ def _device(settings: ExperimentSettings) -> str:
 
 def _jobs(
     directory: Path,
-    cells: Sequence[Cell],
-    identities: Sequence[Mapping[str, str]],
+    cells: Sequence[tuple[Cell, Mapping[str, str]]],
     device: str,
     at_once: int,
     *,
     shares: bool,
 ) -> list[Job]:
-    """Return a job for each run that is not finished."""
+    """Return a job for each of some cells, given with the fingerprints of their runs."""
     common, environment = directory / "first-tasks", run_environment(at_once)
     jobs: list[Job] = []
-    for cell, identity in zip(cells, identities, strict=True):
+    for cell, identity in cells:
         place, settings = _place(directory, cell), directory / "cells" / f"{cell.name}.yaml"
-        if _is_finished(place, identity):
-            continue
         write_text(settings, dump_settings(with_threads(cell.settings, device)))
         options = {"--out": place} | ({"--first-tasks": common} if shares else {})
         jobs.append(
@@ -276,7 +267,7 @@ def _jobs(
                 cell=cell,
                 command=run_command(settings, options, "--resume", "--no-report", "--with-parent"),
                 log=directory / "logs" / f"{cell.name}.txt",
-                num_tasks=partial(_num_tasks, place),
+                num_tasks=partial(num_tasks, place),
                 first_task=common / identity["first_task"] if shares else None,
                 environment=environment,
             )
@@ -298,10 +289,3 @@ def _write(
         write_text(directory / name, text)
     report = write_report(records, directory / "report.html")
     return (report, *(directory / name for name in texts))
-
-
-def _num_tasks(place: Path) -> int:
-    try:
-        return (place / "tasks.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0

@@ -13,6 +13,7 @@ from typing import Any, final
 from grace.configs.registry import METHODS
 from grace.record import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, spread
+from grace.text.escaping import printable
 
 Figure = dict[str, Any]
 
@@ -241,7 +242,7 @@ def confusion_figure(record: RunRecord) -> Figure | None:
 
 def plot_text(text: str) -> str:
     """Escape a name for plotly, which interprets some HTML tags in every text."""
-    return html.escape(text, quote=False)
+    return html.escape(printable(text), quote=False)
 
 
 def _shortened(name: str) -> str:

@@ -95,8 +95,10 @@ class _Running:
             hint = " (out of memory? try fewer runs at a time)" if code == -9 else ""
             return f"killed by {signal.Signals(-code).name}{hint}"
         with self.job.log.open("rb") as log:
-            log.seek(self._log_start)
-            text = log.read().decode("utf-8", errors="replace")
+            # Its end names the reason; a run may print without end.
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, size - 2**20))
+            text = log.read(2**20).decode("utf-8", errors="replace")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         # The command marks its error; torch may print more after it.
         mark = "error: "

@@ -17,6 +17,7 @@ from typing import Any
 import grace
 from grace.record import RunRecord
 from grace.storage.atomic import write_text
+from grace.storage.reading import read_head
 from grace.studies import figures
 from grace.studies.figures import Figure, Style
 from grace.studies.groups import Group
@@ -82,8 +83,7 @@ def _check_replaceable(path: Path) -> None:
     if path.is_dir():
         raise GraceError(f"{path} is a directory", f"name a file, such as {path / 'report.html'}")
     if path.exists():
-        with path.open("rb") as file:
-            head = file.read(2000)
+        head = read_head(path, f"'{path}'", 2000)
         if _generator().encode() not in head:
             raise GraceError(f"{path} exists and is no report: nothing was written; name another")
 

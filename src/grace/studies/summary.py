@@ -1,11 +1,12 @@
 """The text summary of a comparison: machine, cost and results, as Markdown."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 
 from grace.record import RunRecord
+from grace.record.model import as_time
 from grace.studies.groups import Group, group_records, spread
 from grace.studies.tables import comparison_table, has_task_aware, to_markdown
+from grace.text.markup import code_block, markdown
 from grace.text.units import in_percent, in_seconds
 
 
@@ -21,12 +22,12 @@ def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | No
     names = sorted({info.experiment for info in infos})
     groups = group_records(records)
     parts = [
-        f"# Comparison: {', '.join(names)}",
-        *sorted({info.description for info in infos if info.description}),
-        *([f"```bash\n{command}\n```"] if command else []),
+        f"# Comparison: {markdown(', '.join(names))}",
+        *sorted({markdown(info.description) for info in infos if info.description}),
+        *([code_block(command, "bash")] if command else []),
         _provenance(records),
         _cost(records, at_once),
-        *notes_of(records),
+        *map(markdown, notes_of(records)),
         "## Results",
         "Mean ± standard deviation over the runs of a method.",
         to_markdown(comparison_table(records)).strip(),
@@ -66,7 +67,7 @@ def _provenance(records: Sequence[RunRecord]) -> str:
         "hardware": _listed(_hardware(record) for record in records),
         **_backbones(records),
     }
-    return "\n".join(f"- {key}: {value}" for key, value in facts.items())
+    return "\n".join(f"- {key}: {markdown(value)}" for key, value in facts.items())
 
 
 def _backbones(records: Sequence[RunRecord]) -> Mapping[str, str]:
@@ -91,18 +92,19 @@ def _listed(values: Iterable[str]) -> str:
 
 def _cost(records: Sequence[RunRecord], at_once: int | None) -> str:
     total, shared = sum(record.seconds for record in records), shared_seconds(records)
-    starts = [datetime.fromisoformat(record.info.started) for record in records]
-    ends = [datetime.fromisoformat(r.info.finished) for r in records if r.info.finished]
+    starts = [as_time(record.info.started) for record in records]
+    ends = [as_time(record.info.finished) for record in records if record.info.finished]
     text = f"{len(records)} runs, {in_seconds(total)} of work"
     if at_once is not None:
         text += f", {at_once} at a time"
     if ends:
-        elapsed = (max(ends) - min(starts)).total_seconds()
+        # A clock that was set back would make it negative.
+        elapsed = max(0.0, (max(ends) - min(starts)).total_seconds())
         text += f"; {in_seconds(elapsed)} from the first one's start to the last one's end"
     if shared:
         text += (
             f". Sharing the first task's network spared {in_seconds(shared)} of that work "
-            f"({100 * shared / total:.0f} %)"
+            f"({100 * shared / max(total, shared):.0f} %)"
         )
     return text + "."
 
@@ -138,7 +140,7 @@ def _rows_per_task(
             _mean([run[place] if place < len(run) else None for run in runs])
             for place in range(most)
         ]
-        rows.append([group.label, *means])
+        rows.append([markdown(group.label), *means])
     return rows
 
 

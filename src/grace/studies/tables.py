@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,6 +9,8 @@ from typing import final
 
 from grace.record import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, group_records
+from grace.text.escaping import printable
+from grace.text.markup import latex, markdown, spreadsheet
 
 
 @final
@@ -214,57 +215,42 @@ def to_markdown(table: ComparisonTable) -> str:
     """Return the table as GitHub Markdown with rounded values."""
     titles = headings(table)
     rule = ["---", "---", *["---:"] * (len(titles) - 2)]
-    rows = [[_markdown(cell) for cell in row] for row in display_rows(table)]
+    rows = [[markdown(cell) for cell in row] for row in display_rows(table)]
     lines = [f"| {' | '.join(row)} |" for row in [titles, rule, *rows]]
-    return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in table.notes)]) + "\n"
+    return "\n".join([*lines, *(f"\n{markdown(note)}" for note in table.notes)]) + "\n"
 
 
 def to_csv(table: ComparisonTable) -> str:
-    """Return the table as CSV: separate columns of means and deviations, not rounded or scaled."""
+    """Return the table as CSV: separate columns of means and deviations, not rounded or scaled.
+
+    Names that a spreadsheet would take for a formula get an apostrophe; numbers are exact.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
-    writer.writerow(["experiment", "method", "variant", "runs", *names])
+    keys = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
+    writer.writerow(["experiment", "method", "variant", "runs", *keys])
     for row in table.rows:
         numbers: list[float | str] = []
         for cell in row.cells:
             numbers.append("" if cell is None else cell.mean)
             numbers.append("" if cell is None or cell.deviation is None else cell.deviation)
         group = row.group
-        writer.writerow(
-            [group.experiment, group.method, group.variant, len(group.complete), *numbers]
-        )
+        names = [spreadsheet(text) for text in (group.experiment, group.method, group.variant)]
+        writer.writerow([*names, len(group.complete), *numbers])
     return out.getvalue()
 
 
 def to_latex(table: ComparisonTable) -> str:
     r"""Return the table as a LaTeX ``tabular`` with booktabs rules; all texts are escaped."""
-    titles = [_latex(title) for title in headings(table)]
+    titles = [latex(title) for title in headings(table)]
     lines = [
         rf"\begin{{tabular}}{{ll{'r' * (len(titles) - 2)}}}",
         r"\toprule",
         " & ".join(titles) + r" \\",
         r"\midrule",
-        *(" & ".join(_latex(cell) for cell in row) + r" \\" for row in display_rows(table)),
+        *(" & ".join(latex(cell) for cell in row) + r" \\" for row in display_rows(table)),
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    notes = [f"% {' '.join(note.split())}" for note in table.notes]
+    notes = [f"% {printable(' '.join(note.split()))}" for note in table.notes]
     return "\n".join([*notes, r"% needs \usepackage{booktabs}", *lines]) + "\n"
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
-
-
-def _latex(text: str) -> str:
-    special = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "–": "--",
-        "…": r"\dots{}",
-        **{char: rf"\{char}" for char in "&%$#_{}"},
-    }
-    return "".join(special.get(char, char) for char in " ".join(text.split()))

@@ -1,9 +1,24 @@
 """Make text from strangers' files and other libraries safe for one line of a terminal."""
 
+import unicodedata
+
+_JOINERS = "\u200c\u200d"
+"""They shape the letters of Persian and Indian languages; they do not move other text."""
+
 
 def printable(text: str) -> str:
-    """Return text with escapes for characters that a terminal does not print."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """Return text with escapes for characters that could mislead its reader.
+
+    These are controls, line breaks, marks that turn the direction of text, and halves of surrogate
+    pairs. Letters, joiners and spaces of all languages stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if _is_shown(c) else ascii(c)[1:-1] for c in text)
+
+
+def _is_shown(char: str) -> bool:
+    return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
 
 
 def first_line(error: BaseException) -> str:

@@ -2,10 +2,12 @@
 
 import html
 
+from grace.text.escaping import printable
+
 
 def escape(text: object) -> str:
-    """Escape text for HTML."""
-    return html.escape(str(text), quote=True)
+    """Escape text for HTML, with escapes for characters that are not printable."""
+    return html.escape("\n".join(map(printable, str(text).split("\n"))), quote=True)
 
 
 def join(*parts: str) -> str:
