@@ -30,7 +30,7 @@ from grace.record import (
 from grace.record.task_line import compare_predictions, task_record
 from grace.storage.atomic import remove, remove_leftovers
 from grace.storage.lock import exclusive
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def _run(
             if done is None or not done.complete:
                 if first_tasks is not None:
                     learner.share_first_task(first_tasks / info.fingerprints["first_task"])
+                if done is not None and done.tasks:
+                    info = _noted_rounding(info, done.info)
                 record = RecordWriter(place, info, done)
                 done = _carry_out(learner, scenario, record, progress)
             else:
@@ -265,6 +267,41 @@ def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
             "choose another directory, or give the settings it began with",
         )
     return record
+
+
+def _noted_rounding(info: RunInfo, before: RunInfo) -> RunInfo:
+    """Warn of a run that goes on under other rounding, and note it in its record.
+
+    Args:
+        info: facts about the run here.
+        before: facts about the interrupted run; earlier versions recorded fewer.
+
+    Returns:
+        ``info`` with the notes of both.
+    """
+    then, now = _rounding(before), _rounding(info)
+    changed = [
+        f"{name} {now.get(name)} (before: {then[name]})"
+        for name in then
+        if then[name] != now.get(name)
+    ]
+    notes = [*info.notes, *before.notes]
+    if changed:
+        note = f"the run went on with {', '.join(changed)}: its last digits may differ"
+        warnings.warn(note, GraceWarning, stacklevel=2)
+        notes.append(note)
+    return info.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
+
+
+def _rounding(info: RunInfo) -> Mapping[str, object]:
+    """Return what the last digits of a run depend on, beside its fingerprint, as far as known."""
+    engine = info.config.get("engine")
+    layout = engine if isinstance(engine, dict) else {}
+    known = {
+        **{name: info.hardware.get(name) for name in ("cpu", "gpu", "threads", "processes")},
+        **{name: layout.get(name) for name in ("channels_last", "compile")},
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _carry_out(

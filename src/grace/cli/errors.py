@@ -23,7 +23,7 @@ def show_tracebacks(wanted: bool) -> None:
 
 @contextmanager
 def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Report a user's errors (``GraceError``, ``OSError``) in one line on stderr; exit code 2.
+    """Report a user's errors (``GraceError``, ``OSError``, no memory) in one line; exit code 2.
 
     Ctrl-C ends with 130. Any other error is a bug of the package and keeps its traceback.
 
@@ -37,11 +37,19 @@ def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise
-    except (GraceError, OSError) as error:
+    except (GraceError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_lack_of_memory(error):
+            raise
         if _tracebacks.get():
             say(*traceback.format_exc().splitlines(), err=True)
         say(f"error{_place()}: {_text(error, remedies or {})}", err=True)
         raise typer.Exit(2) from None
+
+
+def _is_lack_of_memory(error: RuntimeError) -> bool:
+    """Return True for torch's errors of an allocation; it has no type for that on the CPU."""
+    texts = ("allocate memory", "out of memory", "Storage size calculation overflowed")
+    return any(text in str(error) for text in texts)
 
 
 def _place() -> str:
@@ -57,6 +65,11 @@ def _rank() -> int:
 
 
 def _text(error: Exception, remedies: Mapping[str, str]) -> str:
+    if isinstance(error, MemoryError | RuntimeError):
+        return (
+            "there is not enough memory: lower data.image_size, the batch_size of a recipe or "
+            "engine.eval_batch_size, or free memory"
+        )
     if isinstance(error, OSError) and error.strerror:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([*names, error.strerror.lower()])

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from grace.cli.arguments import settings_from
-from grace.cli.errors import one_line_errors
+from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.parent import end_with_input
 from grace.cli.progress import RichProgress, print_summary
 from grace.configs.experiment import ExperimentSettings
@@ -60,7 +60,7 @@ def run(
     """
     if with_parent:
         end_with_input()
-    with one_line_errors({"discard": "start the run anew without --resume"}):
+    with one_line_errors({"discard": "start the run anew without --resume"}), one_line_warnings():
         settings = settings_from(arguments or ())
         if Launch.from_environment().rank:
             _follow(settings, out, resume=resume)

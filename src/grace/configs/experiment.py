@@ -25,6 +25,7 @@ class DataSettings(Settings):
     image_size: int | None = Field(
         None,
         ge=8,
+        le=16384,
         description="side in pixels to which images are resized. Higher: more detail, slower "
         "training; none: the size does not change",
     )
@@ -231,6 +232,7 @@ class EngineSettings(Settings):
     threads: int | None = Field(
         None,
         ge=1,
+        le=1024,
         description="CPU threads. More: faster, up to the number of cores; none: torch's choice",
     )
     eval_batch_size: int = Field(

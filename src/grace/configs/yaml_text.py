@@ -110,9 +110,12 @@ def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
     if len(text.lstrip("+-")) > MAX_DIGITS:
         raise _found_at(node.start_mark, f"a whole number has more than {MAX_DIGITS} digits")
     try:
-        return int(text, 0)
+        value = int(text, 0)
     except ValueError:
         raise _found_at(node.start_mark, f"'{text}' should be a whole number") from None
+    if abs(value) >= 2**63:
+        raise _found_at(node.start_mark, f"{value} is beyond the numbers of 64 bits")
+    return value
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -164,8 +167,8 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     """Read YAML text.
 
     It is refused if it holds a key twice, if it is larger than a megabyte, nested deeper than 40,
-    has more than 100,000 values (with those that aliases repeat), whole numbers of more than 20
-    digits, or types that JSON lacks.
+    has more than 100,000 values (with those that aliases repeat), whole numbers of more than 64
+    bits, or types that JSON lacks.
 
     Args:
         text: the text.

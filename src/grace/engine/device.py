@@ -13,7 +13,7 @@ from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
 from grace.storage.processor import processor_name
 from grace.text.escaping import first_line
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -82,10 +82,9 @@ class Device:
             num_images: images of the phase.
             shape: (C, H, W) of an image.
         """
-        if self.compile != "auto":
-            return bool(self.compile)
         pixels = recipe.epochs * num_images * shape[1] * shape[2]
-        return pixels >= 2e8 and _can_compile(self.torch_device.type)
+        wanted = pixels >= 2e8 if self.compile == "auto" else bool(self.compile)
+        return wanted and _can_compile(self.torch_device.type)
 
 
 def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:
@@ -108,6 +107,7 @@ def _can_compile(device: str) -> bool:
         torch.compile(torch.sin)(torch.ones(2, device=device))
     except Exception as error:
         reason = first_line(error)
-        warnings.warn(f"steps are not compiled, the compiler fails: {reason}", stacklevel=2)
+        text = f"steps are not compiled, the compiler fails: {reason}"
+        warnings.warn(text, GraceWarning, stacklevel=2)
         return False
     return True

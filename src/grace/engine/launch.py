@@ -27,7 +27,8 @@ class Launch:
         """Read the variables that torchrun sets; without them there is one process.
 
         Raises:
-            GraceError: if there are several processes and the rank of this one is missing.
+            GraceError: if there are several processes and the rank of this one is missing or not
+                among them: its start would wait for the others without end.
         """
         if os.environ.get("WORLD_SIZE", "1") == "1":
             return cls()
@@ -41,4 +42,10 @@ class Launch:
                 "number",
                 "start several processes with torchrun, or unset WORLD_SIZE",
             ) from None
+        if not 0 <= rank < num_processes or not 0 <= local_rank < num_processes:
+            raise GraceError(
+                f"RANK is {rank} and LOCAL_RANK {local_rank}, but WORLD_SIZE is {num_processes}: "
+                f"ranks go from 0 to {max(0, num_processes - 1)}",
+                "start several processes with torchrun, or unset WORLD_SIZE",
+            )
         return cls(rank, num_processes, local_rank)

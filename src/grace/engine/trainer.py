@@ -110,7 +110,9 @@ class Trainer:
         started = time.perf_counter()
         known: SweepResult | None = None
         if isinstance(item, Sweep) and self.ranks.is_first:
-            known = SweepResult(self.sweep(item), time.perf_counter() - started, {})
+            trained = [f"'{work.name}', epoch {work.epochs}" for work in self.work if work.epochs]
+            value = self.sweep(item, culprit=trained[-1] if trained else "")
+            known = SweepResult(value, time.perf_counter() - started, {})
         # The first process may have found the saved result of an earlier run.
         known = self._agreed(SweepResult, known)
         if known is not None:
@@ -150,20 +152,37 @@ class Trainer:
         facts = self.ranks.broadcast_value(vars(own) if own is not None else None)
         return kind(**facts) if facts is not None else None
 
-    def sweep(self, sweep: Sweep) -> Any:  # noqa: ANN401
+    def sweep(self, sweep: Sweep, culprit: str = "") -> Any:  # noqa: ANN401
         """Pass over data once, in eval mode and order; return the reducer's value.
 
         Each process that calls this does the whole sweep itself.
+
+        Args:
+            sweep: the pass.
+            culprit: the phase and epoch before it, whose learning rate is too high if an output is
+                not finite; empty: outputs are not checked.
+
+        Raises:
+            NonFiniteLossError: naming the sweep and the culprit.
         """
         self.progress.sweep_started(sweep.name, len(sweep.data))
         modules = {name: self._frozen(part.module) for name, part in sweep.parts.items()}
         given = graph.last(sweep.parts)
+        finite = torch.ones((), dtype=torch.bool, device=self.device.torch_device)
         # In float32 whatever the precision of training: rounding to bfloat16 would raise the
         # effective rank and let distances to class means tie.
         with torch.no_grad():
             for images, labels in self._sweep_batches(sweep):
                 outputs = graph.run(sweep.parts, modules, images)
-                sweep.reducer.update(torch.cat([outputs[name] for name in given], dim=1), labels)
+                joined = torch.cat([outputs[name] for name in given], dim=1)
+                sweep.reducer.update(joined, labels)
+                if culprit:
+                    finite = joined.isfinite().all() & finite
+        if not bool(finite):
+            raise NonFiniteLossError(
+                f"outputs are not finite in sweep '{sweep.name}' after phase {culprit}",
+                "lower the learning rate of this phase's recipe",
+            )
         return sweep.reducer.result()
 
     def _frozen(self, module: nn.Module) -> nn.Module:

@@ -10,6 +10,7 @@ ignored: doing the work again gives the same result.
 import hashlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -29,7 +30,8 @@ from grace.storage import atomic, strict_json, tensors
 from grace.storage.memory import memory_bytes
 from grace.storage.reading import read_small
 from grace.storage.values import put_together, take_apart
-from grace.text.refusals import DamagedError, GraceError, Setting
+from grace.text.escaping import one_line
+from grace.text.refusals import DamagedError, GraceError, GraceWarning, Setting
 
 # The errors that reading a forged entry may raise.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -58,6 +60,7 @@ class Journal:
         self._next = time.monotonic() + seconds_between
         self.was_read = False
         """``True`` once an entry was read instead of doing its work."""
+        self._rounding: str | None = None
         self._common: Journal | None = None
         """The journal of finished phases that other learners share, if there is one."""
 
@@ -83,6 +86,7 @@ class Journal:
             trainer: carries it out.
         """
         name = f"{number:04d}"
+        self._rounding = f"{trainer.device.rounding}, {trainer.device.precision}"
         if isinstance(item, Phase | Rounds):
             mine = _PhaseEntry(self, name, item)
             address = content_address(item) if self._common else None
@@ -189,12 +193,26 @@ class Journal:
             # Tensors of a phase's state may be infinite, weights may not.
             weights = (tensor for name, tensor in kept.items() if PHASE_STATE not in name)
             if all(bool(tensor.isfinite().all()) for tensor in weights):
+                self._notice_rounding(entry.get("rounding"))
                 self.was_read = True
                 return entry, kept
         return None
 
+    def _notice_rounding(self, before: object) -> None:
+        """Warn once if the saved work was done with other threads, layout or number format.
+
+        The update goes on: people move to another machine. Older entries do not say it.
+        """
+        if self.was_read or None in (before, self._rounding) or before == self._rounding:
+            return
+        text = (
+            f"the interrupted update goes on under other rounding ({self._rounding}; before: "
+            f"{before}): its weights will differ in their last digits from uninterrupted ones"
+        )
+        warnings.warn(one_line(text), GraceWarning, stacklevel=2)
+
     def _write(self, name: str, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
-        text = strict_json.dump(entry).decode()
+        text = strict_json.dump({**entry, "rounding": self._rounding}).decode()
         metadata = {"entry": text, "sha256": _digest(text, kept)}
         atomic.write_bytes(self._path(name), tensors.encode(kept, metadata))
 

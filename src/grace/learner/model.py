@@ -20,6 +20,7 @@ from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
+from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
@@ -302,6 +303,7 @@ class Model:
         state.method.memory.record_originals(task.data.labels)
         with journal.blamed() if journal else nullcontext():
             outcome, teacher = self._perform(task, journal)
+        self._refuse_diverged(task)
         self.calibrate()
         live = set(range(task.num_classes)) - state.forgotten
         compressed = outcome.verdict in ("compress", "compress (budget)")
@@ -330,6 +332,24 @@ class Model:
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _refuse_diverged(self, task: Task) -> None:
+        """Refuse a network whose scores overflow, though its weights and losses are finite.
+
+        Raises:
+            NonFiniteLossError: naming the last phase that trained.
+        """
+        trained = [work for work in self.trainer.work if work.epochs]
+        if not trained or not self.state.method.classifiers():
+            return
+        few = task.data.subset(torch.arange(min(16, len(task.data))))
+        found = scores(self.trainer, dict(self.state.method.classifiers()), few)
+        if not all(bool(values.isfinite().all()) for values in found.values()):
+            raise NonFiniteLossError(
+                f"scores are not finite after phase '{trained[-1].name}', epoch "
+                f"{trained[-1].epochs}",
+                "lower the learning rate of this phase's recipe",
+            )
 
     def _prepare(self, given: UpdateInput) -> tuple[Task, HeldOut]:
         """Return an update's images as a task, and all held-out images from now on."""

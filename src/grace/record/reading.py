@@ -1,6 +1,7 @@
 """Read records; a last line that was cut off is tolerated, anything else damaged is refused."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from grace.record.model import RunInfo, RunRecord, TaskRecord
 from grace.storage import strict_json
 from grace.storage.reading import read_given
-from grace.text.refusals import DamagedError, GraceError
+from grace.text.refusals import DamagedError, GraceError, GraceWarning
 from grace.text.validation import first_problem
 
 MAX_BYTES = 128 * 2**20
@@ -61,14 +62,18 @@ def find_runs(path: str | Path) -> list[Path]:
 def find_same_run(root: Path, info: RunInfo) -> RunRecord | None:
     """Return the newest record below ``root`` with the same fingerprint; ``None``: there is none.
 
-    Runs that cannot be read are ignored.
+    Warns:
+        GraceWarning: naming each run that cannot be read.
     """
     found: list[RunRecord] = []
     for directory in _below(root):
-        with suppress(GraceError, OSError):
+        try:
             record = read_record(directory)
-            if record.info.fingerprints.get("run") == info.fingerprints["run"]:
-                found.append(record)
+        except (GraceError, OSError) as error:
+            warnings.warn(f"left out: {error}", GraceWarning, stacklevel=2)
+            continue
+        if record.info.fingerprints.get("run") == info.fingerprints["run"]:
+            found.append(record)
     return max(found, key=lambda record: record.info.started, default=None)
 
 
