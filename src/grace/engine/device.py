@@ -71,7 +71,7 @@ class Device:
         return torch.autocast(self.torch_device.type, dtype=self.precision)
 
     def compiles(self, recipe: Recipe, num_images: int, shape: tuple[int, int, int]) -> bool:
-        """Return True if a phase is compiled.
+        """Return True if a phase is compiled; never where there is no working compiler.
 
         ``auto`` compares the pixels that the phase passes through the network with what a
         compilation costs (about 40 s on 2 cores for ResNet-32, repaid by a fourth of the run

@@ -63,6 +63,6 @@ class LossMeter:
         if first_bad[name] < math.inf:
             raise NonFiniteLossError(
                 f"loss '{name}' is not finite in {place}, batch {int(first_bad[name])}",
-                f"lower the learning rate of {culprit}'s recipe",
+                f"lower the learning rate of {culprit}'s recipe, or its weight_decay",
             )
         return {name: float(value) / self._num_images for name, value in self._sums.items()}

@@ -147,7 +147,7 @@ class PhaseRun:
             raise NonFiniteLossError(
                 f"weights are not finite after phase '{self.phase.name}', epoch "
                 f"{self.phase.recipe.epochs}",
-                "lower the learning rate of this phase's recipe",
+                "lower the learning rate of this phase's recipe, or its weight_decay",
             )
 
     def _state(self) -> dict[str, Tensor]:

@@ -181,7 +181,7 @@ class Trainer:
         if not bool(finite):
             raise NonFiniteLossError(
                 f"outputs are not finite in sweep '{sweep.name}' after phase {culprit}",
-                "lower the learning rate of this phase's recipe",
+                "lower the learning rate of this phase's recipe, or its weight_decay",
             )
         return sweep.reducer.result()
 

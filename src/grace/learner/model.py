@@ -348,7 +348,7 @@ class Model:
             raise NonFiniteLossError(
                 f"scores are not finite after phase '{trained[-1].name}', epoch "
                 f"{trained[-1].epochs}",
-                "lower the learning rate of this phase's recipe",
+                "lower the learning rate of this phase's recipe, or its weight_decay",
             )
 
     def _prepare(self, given: UpdateInput) -> tuple[Task, HeldOut]:

@@ -1,0 +1,310 @@
+"""What an attacker found in text, settings and clocks: each test fails without its remedy."""
+
+import ast
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import grace.cli
+from grace.cli import console
+from grace.cli.app import app
+from grace.configs.experiment import EngineSettings, ScenarioSettings
+from grace.configs.load import load_experiment
+from grace.configs.methods import FinetuneSettings, GraceSettings
+from grace.configs.recipe import Recipe
+from grace.engine.device import Device, _can_compile
+from grace.engine.launch import Launch
+from grace.engine.loss_meter import NonFiniteLossError
+from grace.experiment import run_experiment
+from grace.home.journal import Journal
+from grace.record import find_same_run, read_record, read_records
+from grace.storage import atomic
+from grace.studies.comparison import compare_methods
+from grace.studies.summary import summarise
+from grace.studies.tables import comparison_table, to_csv, to_latex
+from grace.text.escaping import printable
+from grace.text.markup import code_block, latex, markdown, spreadsheet
+from grace.text.refusals import GraceError, GraceWarning
+from support.synthetic_records import MakeRecord
+from support.tiny_streams import dataset, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+
+def rewritten(directory: Path, **changes: Any) -> None:
+    path = directory / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+class TestTerminal:
+    def test_nothing_is_printed_past_the_console(self) -> None:
+        """Before, 18 of 23 places printed the names of strangers as they were."""
+        found: list[str] = []
+        for path in Path(grace.cli.__file__).parent.glob("*.py"):
+            if path.name == "console.py":
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call):
+                    called = ast.unparse(node.func)
+                    if called in {
+                        "print", "typer.echo", "typer.secho", "typer.confirm", "typer.prompt",
+                        "Console", "Text", "Text.from_markup", "traceback.print_exc",
+                        "sys.stdout.write", "sys.stderr.write",
+                    }:  # fmt: skip
+                        found.append(f"{path.name}: {called}")
+        assert found == []
+
+    def test_a_left_out_record_cannot_colour_the_terminal(
+        self, make_record: MakeRecord, tmp_path: Path
+    ) -> None:
+        make_record("der", 1)
+        bad = make_record("grace", 2).directory
+        odd = bad.with_name("\x1b[2J\u202ebad\n")
+        bad.rename(odd)
+        (odd / "run.json").write_text("{")
+        result = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--table", "csv"])
+        assert result.exit_code == 0
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.rstrip("\n").isprintable()
+
+    def test_people_read_every_language(self) -> None:
+        for text in ("می\u200cخواهم", "a\u3000b", "क्\u200dष", "naïve", "a\u00a0b"):
+            assert printable(text) == text
+        assert printable("a\x1b\u202e\n\x9b\u2066") == r"a\x1b\u202e\n\x9b\u2066"
+
+    def test_json_keeps_every_value(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for value in ("\x1b[31m", "\udcff", "é", "\u202e"):
+            console.emit_json([value])
+            out = capsys.readouterr().out
+            assert json.loads(out) == [value]
+            assert all(line.isprintable() for line in out.splitlines())
+            assert ("é" in out) == (value == "é")
+
+
+class TestPages:
+    def test_the_summary_is_escaped(self, make_record: MakeRecord) -> None:
+        """Before, names, notes and descriptions stood in summary.md as they were."""
+        odd = "# <img src=x> [a](b) | `c`"
+        record = make_record("grace", 1)
+        rewritten(record.directory, description=odd, notes=[odd], experiment=odd, commit=odd)
+        text = summarise([read_record(record.directory)], command="grace ```\n# forged")
+        assert "<img" not in text.replace("\\<", "")
+        assert "\n# <" not in text
+        assert "\n\\# \\<img src=x\\> \\[a\\](b) \\| \\`c\\`\n" in text
+        assert "\n````bash\ngrace ```\n# forged\n````\n" in text
+
+    def test_markdown_by_hand(self) -> None:
+        assert markdown("1. a") == "1\\. a"
+        assert markdown("- a\n\tb") == "\\- a b"
+        assert markdown("a-b 1.5") == "a-b 1.5"
+        assert markdown("&lt;~x~") == "\\&lt;\\~x\\~"
+        assert code_block("a") == "```\na\n```"
+
+    def test_latex_rows_have_no_options(self, make_record: MakeRecord) -> None:
+        r"""Before, a row that began with [1cm] was the argument of the \\ above it."""
+        record = make_record("grace", 1)
+        rewritten(record.directory, experiment="[1cm]")
+        text = to_latex(comparison_table([read_record(record.directory)]))
+        assert "{[}1cm{]} & " in text
+        assert latex("*a_b[") == "{*}a\\_b{[}"
+
+    def test_names_are_no_formulas(self, make_record: MakeRecord) -> None:
+        """Before, a spreadsheet ran an experiment's name; numbers stay exact."""
+        record = make_record("grace", 1)
+        rewritten(record.directory, experiment="=1+1")
+        row = to_csv(comparison_table([read_record(record.directory)])).splitlines()[1]
+        assert row.startswith("'=1+1,grace,")
+        assert repr(record.last) in row
+        assert [spreadsheet(text) for text in ("a=", "-a", "\t=", "@", "+", "")] == [
+            "a=", "'-a", "'\t=", "'@", "'+", ""
+        ]  # fmt: skip
+
+
+class TestRecords:
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda line: line | {"saturation": 1e300}, "saturation"),
+            (lambda line: line | {"confusion": [[1, 2], [3]]}, "not square"),
+            (lambda line: line | {"num_new": -1}, "num_new"),
+            (lambda line: line | {"seconds": {"learn": -1, "evaluate": 0, "total": 0}}, "seconds"),
+            (
+                lambda line: line | {"classifiers": {"a": {"all": 1, "per_task": [1, 2, 3]}}},
+                "3 per-task accuracies",
+            ),
+        ],
+    )
+    def test_shapes_and_numbers_agree(
+        self, make_record: MakeRecord, change: Any, says: str
+    ) -> None:
+        path = make_record().directory / "tasks.jsonl"
+        first, *rest = path.read_text().splitlines()
+        path.write_text("\n".join([json.dumps(change(json.loads(first))), *rest, ""]))
+        with pytest.raises(GraceError, match=says):
+            read_record(path.parent)
+
+    def test_a_bad_record_given_by_name_is_left_out(self, make_record: MakeRecord) -> None:
+        """Before, it ended the report about the good ones."""
+        good, bad = make_record("der", 1), make_record("grace", 2)
+        (bad.directory / "run.json").write_text("[" * 100_000)
+        records, left_out = read_records([good.directory, bad.directory])
+        assert [record.method for record in records] == ["der"]
+        assert len(left_out) == 1
+        assert str(bad.directory) in left_out[0]
+
+    def test_resume_names_a_bad_record_and_goes_on(
+        self, make_record: MakeRecord, tmp_path: Path
+    ) -> None:
+        """Before, a deep one ended 'grace run --resume', and others were ignored in silence."""
+        good, bad = make_record("der", 1), make_record("der", 2)
+        (bad.directory / "run.json").write_text("[" * 100_000)
+        with pytest.warns(GraceWarning, match="left out: .*nested"):
+            found = find_same_run(tmp_path / "runs", good.info)
+        assert found is not None
+        assert found.directory == good.directory
+
+    def test_folders_of_any_depth_are_walked(self, make_record: MakeRecord, tmp_path: Path) -> None:
+        """Before, the recursion ended in a traceback."""
+        record, depth = make_record(), 1200
+        here = Path.cwd()
+        try:
+            os.chdir(tmp_path)
+            for _ in range(depth):
+                Path("d").mkdir()
+                os.chdir("d")
+            os.chdir(here)
+            records, _ = read_records([tmp_path])
+            os.chdir(tmp_path)
+            for _ in range(depth):
+                os.chdir("d")
+            for _ in range(depth):
+                os.chdir("..")
+                Path("d").rmdir()
+        finally:
+            os.chdir(here)
+        assert [found.directory for found in records] == [record.directory]
+
+    def test_a_clock_that_was_set_back(self, make_record: MakeRecord) -> None:
+        """Before, the summary counted a negative time, and mixed time zones ended it."""
+        early, late = make_record("der", 1), make_record("der", 2)
+        rewritten(early.directory, started="2026-01-02T00:00:00", finished="2025-12-31T00:00:00Z")
+        rewritten(late.directory, started="2026-01-02T00:00:00+00:00", finished=None)
+        text = summarise([read_record(early.directory), read_record(late.directory)])
+        assert "; 0.0 s from the first one's start" in text
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["..", ".", "...", "a/b", "../x", ""])
+    def test_names_of_experiments_are_no_paths(self, name: str, tmp_path: Path) -> None:
+        """Before, '..' put the tables of a comparison into the working folder."""
+        path = tmp_path / "x.yaml"
+        path.write_text(f"name: '{name}'\n")
+        with pytest.raises(GraceError, match="name"):
+            load_experiment(str(path))
+        with pytest.raises(GraceError, match="name"):
+            compare_methods(str(path), methods=["finetune"], seeds=[1])
+
+    def test_a_file_of_dots_gets_another_name(self, tmp_path: Path) -> None:
+        (tmp_path / "...yaml").write_text("")
+        assert load_experiment(str(tmp_path / "...yaml")).name == "experiment"
+        assert load_experiment("digits", ["name=v1.2"]).name == "v1.2"
+
+
+@pytest.mark.usefixtures("tiny_backbones")
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("method", "says"),
+        [
+            (FinetuneSettings(base=recipe(2, lr=500.0), update=recipe()), "after phase 'base'"),
+            (GraceSettings(base=recipe(2, lr=500.0), grow=recipe(), compress=recipe()), "'base'"),
+        ],
+    )
+    def test_training_that_diverged_names_the_phase(
+        self, method: Any, says: str, tmp_path: Path
+    ) -> None:
+        """Before, the spoilt learner was kept, and asked to blame its weights."""
+        chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
+        with pytest.raises(NonFiniteLossError, match=says) as caught:
+            run_experiment(chosen, tmp_path / "run", dataset=dataset(6, train=9, test=5))
+        assert "lower the learning rate" in caught.value.remedy
+
+    @pytest.mark.parametrize(
+        "text",
+        ["engine.threads=100000", "engine.threads=9999999999", "data.image_size=100000000"],
+    )
+    def test_what_no_machine_has_is_refused(self, text: str) -> None:
+        with pytest.raises(GraceError, match="should be less than or equal"):
+            load_experiment("digits", [text])
+
+    def test_a_saved_wish_to_compile_is_no_need(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before, such a learner could not be updated where no compiler is."""
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("no C++ compiler")
+
+        monkeypatch.setattr("torch.compile", fail)
+        _can_compile.cache_clear()
+        device = Device.from_settings(EngineSettings(device="cpu", compile=True))
+        with pytest.warns(GraceWarning, match="steps are not compiled.*no C\\+\\+ compiler"):
+            assert not device.compiles(Recipe(epochs=1), 1, (1, 8, 8))
+        _can_compile.cache_clear()
+
+    @pytest.mark.parametrize("rank", ["5", "2", "-1"])
+    def test_a_rank_outside_the_world(self, rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before, it waited seven days for the others."""
+        for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(GraceError, match="ranks go from 0 to 1"):
+            Launch.from_environment()
+
+    @pytest.mark.parametrize("what", ["threads", "channels_last"])
+    def test_other_rounding_is_noticed(self, what: str, tmp_path: Path) -> None:
+        """Before, a run went on under other threads or layout without a word."""
+        method = FinetuneSettings(base=recipe(), update=recipe())
+        images = dataset(6, train=9, test=5)
+
+        def chosen(**engine: Any) -> Any:
+            changed = EngineSettings(device="cpu", **{"threads": 1, **engine})
+            return settings(method, scenario=ScenarioSettings(base=3, increment=2), engine=changed)
+
+        class Stop:
+            def task_finished(self, task: Any) -> None:
+                raise KeyboardInterrupt
+
+            def __getattr__(self, name: str) -> Any:
+                return lambda *_: None
+
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(chosen(), tmp_path / "run", Stop(), dataset=images)  # type: ignore[arg-type]
+        other = {"threads": 2} if what == "threads" else {"channels_last": False}
+        with pytest.warns(GraceWarning, match=f"went on with {what} "):
+            record = run_experiment(chosen(**other), tmp_path / "run", dataset=images, resume=True)
+        assert any(what in note for note in record.info.notes)
+
+    def test_an_interrupted_update_notices_it_too(self, tmp_path: Path) -> None:
+        tensors = {"weight": torch.ones(2)}
+        first = Journal(tmp_path)
+        first._rounding = "1 threads"
+        first._write("0000", {"kind": "sweep"}, tensors)
+        again = Journal(tmp_path)
+        again._rounding = "2 threads"
+        with pytest.warns(GraceWarning, match="2 threads; before: 1 threads"):
+            assert again._read("0000", {"kind": "sweep"}) is not None
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it said "no space left on device" and not where."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        atomic.write_bytes(tmp_path / "file", b"1")
+    assert caught.value.filename == str(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
