@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from grace.cli import console
-from grace.configs import _yaml
+from grace.configs import yaml_text
 from grace.configs.load import load_experiment
 from grace.record import read_record, read_records
 from grace.studies.report import render_report
@@ -304,4 +304,4 @@ def test_yaml_of_random_bytes() -> None:
     alphabet = "[]{}:,-?&*!|>'\"%@`# \n\tab01.<~"
     for _ in range(200):
         text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(60)))
-        attack(lambda text=text: _yaml.parse(text, "here"))  # type: ignore[misc]
+        attack(lambda text=text: yaml_text.parse(text, "here"))  # type: ignore[misc]

@@ -96,7 +96,11 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
     for text in overrides:
         key, equals, value = text.partition("=")
         parts = key.split(".")
-        if not equals or not all(part.strip() for part in parts) or len(parts) > yaml_text.MAX_DEPTH:
+        if (
+            not equals
+            or not all(part.strip() for part in parts)
+            or len(parts) > yaml_text.MAX_DEPTH
+        ):
             problems.append(f"'{text}' is no setting: write key.path=value, such as method=der")
         else:
             pairs.append((key.strip(), value))
