@@ -3,7 +3,6 @@
 import ast
 import errno
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -167,27 +166,6 @@ class TestRecords:
             found = find_same_run(tmp_path / "runs", good.info)
         assert found is not None
         assert found.directory == good.directory
-
-    def test_folders_of_any_depth_are_walked(self, make_record: MakeRecord, tmp_path: Path) -> None:
-        """Before, the recursion ended in a traceback."""
-        record, depth = make_record(), 1200
-        here = Path.cwd()
-        try:
-            os.chdir(tmp_path)
-            for _ in range(depth):
-                Path("d").mkdir()
-                os.chdir("d")
-            os.chdir(here)
-            records, _ = read_records([tmp_path])
-            os.chdir(tmp_path)
-            for _ in range(depth):
-                os.chdir("d")
-            for _ in range(depth):
-                os.chdir("..")
-                Path("d").rmdir()
-        finally:
-            os.chdir(here)
-        assert [found.directory for found in records] == [record.directory]
 
     def test_a_clock_that_was_set_back(self, make_record: MakeRecord) -> None:
         """Before, the summary counted a negative time, and mixed time zones ended it."""
