@@ -77,9 +77,9 @@ def test_at_most_two_batches_are_read_ahead(
     opened: list[Path] = []
     read = prediction.read_pixels
 
-    def noted(path: Path, channels: int, size: int | None) -> Pixels:
+    def noted(path: Path, channels: int, size: int | None, *, max_pixels: int) -> Pixels:
         opened.append(path)
-        return read(path, 1 if channels == 1 else 3, size)
+        return read(path, 1 if channels == 1 else 3, size, max_pixels=max_pixels)
 
     monkeypatch.setattr(prediction, "read_pixels", noted)
     batches = FilePredictor(pets, batch_size=1).predict(paths * 20)

@@ -79,6 +79,13 @@ class DataSettings(Settings):
         description="true: decode images from disk when they are needed; false: hold them in "
         "memory; auto: stream more than 4 GiB",
     )
+    max_pixels: int = Field(
+        89_478_485,
+        ge=64,
+        le=178_956_970,
+        description="images with more pixels are refused. Higher: larger images can be read, with "
+        "8 to 16 bytes of memory per pixel",
+    )
     skip_unreadable: bool = Field(
         False, description="true: leave out unreadable images and count them; false: refuse them"
     )
@@ -86,6 +93,8 @@ class DataSettings(Settings):
         False,
         description="true: leave out training images that are also test images; false: refuse them",
     )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"max_pixels"})
 
 
 class ScenarioSettings(Settings):

@@ -3,15 +3,17 @@
 Shapes: N images.
 """
 
+import gzip
 import http.client
 import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import IO, cast, final
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor
 from grace.configs.experiment import DataSettings
 from grace.data.arrays import RawDataset, finish
 from grace.data.images import Dataset
+from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
 
@@ -44,6 +47,15 @@ class _Archive:
         """All files that are needed."""
         return [*self.train, *self.test, self.class_names]
 
+
+_MAX_NAMES = 2**16
+"""Bytes of a file of class names that are read; the largest has two thousand."""
+_MAX_ARCHIVE = 300_000_000
+"""Bytes of an archive, and of what is unpacked from it; the published ones have 190 MB."""
+
+_MAX_MEMBER = 50_000 * 3074
+"""Bytes of a member: the largest has 50,000 records."""
+_REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 _CIFAR10 = _Archive(
     num_classes=10,
@@ -93,7 +105,8 @@ def _load(settings: DataSettings, archive: _Archive) -> Dataset:
     folder = root / archive.folder
     if not all((folder / name).is_file() for name in archive.files):
         _fetch(root, archive)
-    lines = (folder / archive.class_names).read_text(errors="replace").splitlines()
+    with (folder / archive.class_names).open("rb") as file:
+        lines = file.read(_MAX_NAMES).decode(errors="replace").splitlines()
     names = [line.strip() for line in lines if line.strip()]
     if len(names) != archive.num_classes:
         raise GraceError(
@@ -139,7 +152,7 @@ def _fetch(root: Path, archive: _Archive) -> None:
 
     there = root / archive.filename
     if there.is_file():
-        if not check_integrity(there, archive.md5):
+        if there.stat().st_size > _MAX_ARCHIVE or not check_integrity(there, archive.md5):
             raise GraceError(f"'{there}' is damaged", "remove it, it will be fetched anew")
         _extract(there, root / archive.folder, archive.files)
         return
@@ -159,18 +172,55 @@ def _fetch(root: Path, archive: _Archive) -> None:
 
 
 def _extract(archive: Path, folder: Path, names: Sequence[str]) -> None:
-    """Extract only the named members of an archive."""
+    """Extract only the named members of an archive: regular files, read in order.
+
+    Raises:
+        GraceError: if the archive lacks one, or holds something else under its name.
+    """
+    missing = {f"{folder.name}/{name}": folder / name for name in names}
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive) as tar:
-        for name in names:
-            try:
-                member = tar.extractfile(f"{folder.name}/{name}")
-            except KeyError:
-                member = None
-            if member is None:
-                raise GraceError(f"'{archive}' lacks {folder.name}/{name}", "remove it")
-            handle, scratch = tempfile.mkstemp(dir=folder)
-            with os.fdopen(handle, "wb") as out:
-                shutil.copyfileobj(member, out)
-            Path(scratch).chmod(0o644)
-            Path(scratch).replace(folder / name)
+    try:
+        # As a stream: links are never followed, and what is unpacked can be counted.
+        with (
+            gzip.open(archive) as unpacked,
+            tarfile.open(
+                fileobj=cast("IO[bytes]", _Bounded(unpacked, _MAX_ARCHIVE)), mode="r|"
+            ) as tar,
+        ):
+            for member in tar:
+                path = missing.get(member.name)
+                if path is None:
+                    continue
+                source = tar.extractfile(member) if member.type in _REGULAR else None
+                if source is None or member.size > _MAX_MEMBER:
+                    break
+                del missing[member.name]
+                _copy(source, path)
+                if not missing:
+                    return
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, OverflowError) as error:
+        raise GraceError(f"'{archive}' is damaged ({first_line(error)})", "remove it") from None
+    raise GraceError(f"'{archive}' lacks {next(iter(missing))}", "remove it")
+
+
+def _copy(source: IO[bytes], path: Path) -> None:
+    handle, scratch = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as out:
+        shutil.copyfileobj(source, out)
+    Path(scratch).chmod(0o644)
+    Path(scratch).replace(path)
+
+
+@final
+class _Bounded:
+    """Reads at most ``most`` bytes of a stream, then fails."""
+
+    def __init__(self, file: gzip.GzipFile, most: int) -> None:
+        self._file = file
+        self._left = most
+
+    def read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise tarfile.ReadError("there is too much in it")
+        return self._file.read(size)

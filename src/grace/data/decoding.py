@@ -1,19 +1,42 @@
-"""Decode image files of every pixel format, orientation and size."""
+"""Decode image files of every pixel format, orientation and size, within a budget of memory."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
+from grace.configs.experiment import DataSettings
+from grace.data.decoding_budget import BUDGET
+from grace.data.image_file import (
+    open_regular,
+    refuse_exif,
+    refuse_many_scans,
+    refuse_oversized_parts,
+)
 from grace.text.refusals import GraceError, Setting
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """The formats that may be decoded, whatever a file's name is."""
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What turns an image upright, by the camera's orientation."""
+
+_LARGE = 2**20
+"""Pixels of an image that is large enough to be converted in strips."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -36,42 +59,139 @@ class Kind:
         return self.mode in ("1", "L", "LA", "La") or self.mode.startswith("I")
 
 
-def open_image(path: Path, channels: Literal[1, 3]) -> tuple[Image.Image, Kind]:
+MAX_PIXELS = DataSettings.model_fields["max_pixels"].default
+"""Largest number of pixels of an image, unless ``data.max_pixels`` says otherwise."""
+
+
+def open_image(
+    path: Path, channels: Literal[1, 3], max_pixels: int = MAX_PIXELS
+) -> tuple[Image.Image, Kind]:
     """Read an image file upright, as 8-bit grey or RGB; return it with the file's properties.
 
+    Args:
+        path: the file.
+        channels: 1 for grey, 3 for RGB.
+        max_pixels: an image with more pixels is refused.
+
+    Raises:
+        GraceError: as ``decoded``.
+    """
+    with decoded(path, channels, max_pixels) as found:
+        return found
+
+
+@contextmanager
+def decoded(
+    path: Path,
+    channels: Literal[1, 3],
+    max_pixels: int = MAX_PIXELS,
+    shorter: int | None = None,
+) -> Iterator[tuple[Image.Image, Kind]]:
+    """Read an image file upright, as 8-bit grey or RGB; yield it with the file's properties.
+
     The camera's orientation is applied; 16-bit grey is scaled to 8 bits; transparent parts are
-    laid on white, as browsers show them; of an animation the first frame is taken.
+    laid on white, as browsers show them; of an animation the first frame is taken. While the
+    context lasts, the image's memory is part of ``BUDGET``; errors in it name the file.
 
     Args:
         path: JPEG, PNG, WebP, BMP, GIF or TIFF, whatever its name says. PIL knows more formats,
             some of which start other programs.
         channels: 1 for grey (ITU-R 601 luma), 3 for RGB.
+        max_pixels: an image with more pixels is refused before it is decoded.
+        shorter: length of the shorter side after the resize in the context; ``None``: all pixels
+            are kept.
 
     Raises:
-        GraceError: if the file is missing, empty, truncated, damaged, or larger than PIL's limit
-            against decompression bombs; it names the file.
+        GraceError: if the file is missing, no regular file, empty, truncated, damaged, or has too
+            many pixels; it names the file.
     """
-    with naming(path), Image.open(path, formats=FORMATS) as image:
-        _check_area(image)
+    with naming(path), _header(path, max_pixels) as image, BUDGET.taken(_cost(image, shorter)):
         # A camera's MPO holds a second view or a preview, not the next moment.
-        num_frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-        kind = Kind(image.mode, orientation in range(2, 9), num_frames > 1)
-        image.load()
-        return _flattened(ImageOps.exif_transpose(image), channels), kind
+        is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
+        kind = Kind(image.mode, _orientation(image) in _TURNS, is_animated)
+        pixels = _loaded(image)
+        # PIL itself turns TIFF images when it loads them.
+        turn = _TURNS.get(_orientation(image))
+        yield _flattened(pixels if turn is None else pixels.transpose(turn), channels), kind
 
 
-def upright_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an upright image, from the file's header alone.
+def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Return width and height of an upright image, from the file's header where it shows them.
+
+    Args:
+        path: the file.
+        max_pixels: an image with more pixels is refused.
 
     Raises:
-        GraceError: as ``open_image``, as far as the header shows it.
+        GraceError: as ``decoded``, as far as the header shows it.
     """
-    with naming(path), Image.open(path, formats=FORMATS) as image:
-        _check_area(image)
+    with naming(path), _header(path, max_pixels) as image, BUDGET.taken(_cost(image, 1)):
         # Orientations 5 to 8 lie on their side.
-        is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+        is_turned = _orientation(image) >= 5
         return (image.height, image.width) if is_turned else (image.width, image.height)
+
+
+@contextmanager
+def _header(path: Path, max_pixels: int) -> Iterator[Any]:
+    """Open an image file without decoding it; refuse what would cost too much to decode."""
+    with open_regular(path) as file:
+        refuse_oversized_parts(file)
+        with Image.open(file, formats=FORMATS) as image:
+            num_pixels = image.width * image.height
+            # A program may have lowered PIL's own limit.
+            if num_pixels > min(max_pixels, _lowered_limit()):
+                raise GraceError(
+                    f"{image.width}×{image.height} pixels are too many",
+                    f"make it smaller or set data.max_pixels={num_pixels}",
+                )
+            if "progressive" in image.info or _has_partial_scan(image):
+                refuse_many_scans(file, num_pixels)
+            yield image
+
+
+def _lowered_limit() -> int:
+    limit = Image.MAX_IMAGE_PIXELS
+    return limit if limit is not None and limit < MAX_PIXELS else sys.maxsize
+
+
+def _has_partial_scan(image: Any) -> bool:  # noqa: ANN401 - PIL.JpegImagePlugin is untyped
+    """Return True if the first scan of a JPEG file lacks some of its colours: others follow."""
+    if image.format not in ("JPEG", "MPO"):
+        return False
+    # The file stands behind the header of the scan, which has two bytes for each colour.
+    num_colours = image.layers
+    length = 6 + 2 * num_colours
+    if image.fp.tell() < length:
+        return True
+    image.fp.seek(-length, os.SEEK_CUR)
+    return bool(image.fp.read(length)[:3] != bytes([0, length, num_colours]))
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the camera's orientation, 1 to 8; 1 if there is none."""
+    if image.format == "PNG":
+        image.load()  # The EXIF block may follow the pixels.
+    for name in ("exif", "Raw profile type exif"):
+        block = image.info.get(name, b"")
+        if isinstance(block, str):  # As hexadecimal digits, behind three lines.
+            block = bytes.fromhex("".join(block.split("\n")[3:]))
+        refuse_exif(block)
+    found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return found if found in range(1, 9) else 1
+
+
+def _cost(image: Image.Image, shorter: int | None) -> int:
+    """Return the bytes of memory that decoding and converting an image takes at most."""
+    # PIL holds four bytes a pixel, twice while it converts. WebP and TIFF decode into buffers of
+    # their own, progressive JPEG holds coefficients; an image that is kept whole is copied.
+    is_light = image.format in ("PNG", "BMP", "GIF") or (
+        image.format in ("JPEG", "MPO") and "progressive" not in image.info
+    )
+    num_pixels = image.width * image.height
+    if shorter is None:
+        return num_pixels * (13 if is_light else 16)
+    width, height = _resized(image.width, image.height, shorter)
+    return num_pixels * (8 if is_light else 16) + 8 * width * height
 
 
 @contextmanager
@@ -80,9 +200,10 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Damaged bytes can make decoders raise anything.
+        given = isinstance(error, GraceError) and error.remedy
         raise GraceError(
             _reason(path, error),
-            "replace or remove it",
+            given or "replace or remove it",
             setting=Setting("data.skip_unreadable", "true"),
             where=f"cannot read image '{path}'",
         ) from None
@@ -94,6 +215,8 @@ def _reason(path: Path, error: Exception) -> str:
         return error.what
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return "it has too many pixels"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for its pixels"
     if isinstance(error, FileNotFoundError) and path.is_symlink():
         return "it is a link to nothing"
     if isinstance(error, OSError) and error.strerror:
@@ -105,15 +228,12 @@ def _reason(path: Path, error: Exception) -> str:
     return "it is damaged, cut off or of a kind that is not supported"
 
 
-def _check_area(image: Image.Image) -> None:
-    # PIL itself only warns up to twice its limit.
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
-        raise GraceError(f"{image.width}×{image.height} pixels are too many")
-
-
 def read_pixels(
-    path: Path, channels: Literal[1, 3], image_size: int | None, shorter: int | None = None
+    path: Path,
+    channels: Literal[1, 3],
+    image_size: int | None,
+    shorter: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
     """Read an image file as pixels, cut to a centred square when a size is given.
 
@@ -126,17 +246,23 @@ def read_pixels(
         image_size: side of the square in pixels; ``None`` keeps the image as it is.
         shorter: length of the shorter side before the crop, at least ``image_size``; ``None``
             means ``image_size``.
+        max_pixels: an image with more pixels is refused.
 
     Returns:
         (H, W, channels) uint8.
 
     Raises:
-        GraceError: as ``open_image``.
+        GraceError: as ``decoded``.
     """
-    image, _ = open_image(path, channels)
-    if image_size is not None:
-        with naming(path):
-            image = centre_square(image, image_size, shorter or image_size)
+    shorter = shorter or image_size
+    with decoded(path, channels, max_pixels, shorter) as (image, _):
+        if image_size is not None and shorter is not None:
+            image = centre_square(image, image_size, shorter)
+        return as_array(image, channels)
+
+
+def as_array(image: Image.Image, channels: Literal[1, 3]) -> Pixels:
+    """Return an image's pixels, (H, W, channels) uint8."""
     return np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
 
 
@@ -151,26 +277,60 @@ def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
     Raises:
         GraceError: if the resized image would exceed PIL's limit for decompression bombs.
     """
-    width, height = image.size
-    if min(width, height) != shorter:
-        longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
-        if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
-            raise GraceError(f"{width}×{height} pixels are too long and thin to be resized")
-        width, height = (shorter, longer) if width <= height else (longer, shorter)
+    width, height = _resized(image.width, image.height, shorter)
+    if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
 
 
+def _resized(width: int, height: int, shorter: int) -> tuple[int, int]:
+    """Return width and height after the shorter side is resized to ``shorter``."""
+    if min(width, height) == shorter:
+        return width, height
+    longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
+    if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
+        raise GraceError(f"{width}×{height} pixels are too long and thin to be resized")
+    return (shorter, longer) if width <= height else (longer, shorter)
+
+
+def _loaded(image: Any) -> Image.Image:  # noqa: ANN401 - PIL.WebPImagePlugin is untyped
+    """Return an opened image with its pixels decoded."""
+    if image.format != "WEBP" or image.width * image.height < _LARGE:
+        image.load()
+        return cast("Image.Image", image)
+    # PIL would hold the decoder's two copies of the image beside two of its own.
+    data = image._decoder.get_next()[0]
+    image._decoder = None
+    return Image.frombytes(image.mode, image.size, data, "raw", image.rawmode)
+
+
 def _flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
     """Convert any mode to 8-bit grey or RGB."""
-    if image.mode.startswith("I"):
-        levels = np.asarray(image).astype(np.float64).clip(0, 65535) / 257
-        image = Image.fromarray(levels.round().astype(np.uint8))
-    elif image.mode == "F":
+    if image.mode == "F":
         raise GraceError("its pixels are floating-point numbers, which have no known range")
+    mode = "L" if channels == 1 else "RGB"
+    if not image.mode.startswith("I") and not image.has_transparency_data:
+        return image if image.mode == mode else image.convert(mode)
+    # What is between the kinds of pixels takes more memory than they do: take it in strips.
+    num_rows = max(_LARGE // max(image.width, 1), 1)
+    if num_rows >= image.height:
+        return _flattened_strip(image, mode)
+    whole = Image.new(mode, image.size)
+    for top in range(0, image.height, num_rows):
+        strip = image.crop((0, top, image.width, min(top + num_rows, image.height)))
+        whole.paste(_flattened_strip(strip, mode), (0, top))
+    return whole
+
+
+def _flattened_strip(image: Image.Image, mode: str) -> Image.Image:
+    """Convert 16-bit or transparent pixels to 8-bit grey or RGB."""
+    if image.mode.startswith("I"):
+        levels = np.asarray(image).astype(np.int32).clip(0, 65535)
+        # Rounded: no level lies in the middle between two.
+        image = Image.fromarray(((levels + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, layer)
-    return image.convert("L" if channels == 1 else "RGB")
+    return image.convert(mode)

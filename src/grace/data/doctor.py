@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal, final
 
 from grace.data.advice import Expected, advise
+from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
 from grace.data.folder_tree import ImageFile, scan
-from grace.data.looks import Look, decoding_threads, look_at
+from grace.data.looks import Look, decoding_threads, in_order, look_at, num_ahead
 from grace.text.refusals import GraceError
 
 
@@ -77,6 +78,7 @@ def examine(
     known_images: Mapping[bytes, str] | None = None,
     channels: Literal[1, 3] = 3,
     image_size: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Examination:
     """Examine the images of an update; pixels are not kept in memory.
 
@@ -87,18 +89,19 @@ def examine(
             ``image_size``.
         channels: 1 for grey, 3 for colour.
         image_size: side in pixels of the learner's square; ``None``: there is no learner.
+        max_pixels: an image with more pixels is unreadable.
 
     Raises:
         GraceError: if ``root`` is not a folder. Every other problem is a finding.
     """
     assert known_images is None or image_size is not None
-    rules = Rules(image_size=image_size)
+    rules = Rules(image_size=image_size, max_pixels=max_pixels)
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    read = partial(look_at, channels=channels, image_size=image_size)
+    read = partial(look_at, channels=channels, image_size=image_size, max_pixels=max_pixels)
     with decoding_threads() as pool:
-        outcomes = pool.map(read, [file.path for file in files])
         # The pixels of each image are dropped at once.
+        outcomes = in_order(pool, read, [file.path for file in files], num_ahead(image_size))
         looks = [own if isinstance(own, GraceError) else own[0] for own in outcomes]
     judged = judge_images(root, files, looks, rules)
     expected = Expected(

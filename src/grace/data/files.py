@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, final
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
 from grace.data.crops import crop_boxes
-from grace.data.decoding import Pixels, open_image, read_pixels
+from grace.data.decoding import MAX_PIXELS, Pixels, as_array, decoded, read_pixels
 from grace.data.images import CroppableImages
 from grace.text.refusals import GraceError, Setting
 
@@ -32,6 +31,7 @@ class FileImages(CroppableImages):
         shorter: length in pixels to which the shorter side is resized before the centre crop;
             ``None``: all images must have the given size.
         num_threads: files decoded at once; ``None``: Python's default.
+        max_pixels: an image with more pixels is refused.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class FileImages(CroppableImages):
         size: tuple[int, int],
         shorter: int | None,
         num_threads: int | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         assert shorter is None or size[0] == size[1] <= shorter
         self.paths = tuple(paths)
@@ -48,6 +49,7 @@ class FileImages(CroppableImages):
         self._size = size
         self._shorter = shorter
         self._num_threads = num_threads
+        self._max_pixels = max_pixels
 
     @override
     def __len__(self) -> int:
@@ -68,20 +70,22 @@ class FileImages(CroppableImages):
         draws = draws.cpu()
 
         def crop(path: Path, place: int) -> Pixels:
-            image, _ = open_image(path, self._channels)
-            box = crop_boxes(draws[place : place + 1], image.height, image.width)
-            top, left, height, width = (int(value) for value in box[0])
-            # Crop first: resize(box=…) would mix in pixels from outside the box.
-            piece = image.crop((left, top, left + width, top + height))
-            piece = piece.resize(self._size[::-1], Image.Resampling.BILINEAR)
-            return np.array(piece, dtype=np.uint8).reshape(*self._size, self._channels)
+            with decoded(path, self._channels, self._max_pixels, self._shorter) as (image, _):
+                box = crop_boxes(draws[place : place + 1], image.height, image.width)
+                top, left, height, width = (int(value) for value in box[0])
+                # Crop first: resize(box=…) would mix in pixels from outside the box.
+                piece = image.crop((left, top, left + width, top + height))
+                piece = piece.resize(self._size[::-1], Image.Resampling.BILINEAR)
+                return as_array(piece, self._channels)
 
         return self._decode(crop, range(len(indices)), indices)
 
     @override
     def subset(self, indices: Tensor) -> "FileImages":
         paths = [self.paths[index] for index in indices.tolist()]
-        return FileImages(paths, self._channels, self._size, self._shorter, self._num_threads)
+        return FileImages(
+            paths, self._channels, self._size, self._shorter, self._num_threads, self._max_pixels
+        )
 
     @override
     def to(self, device: torch.device) -> "FileImages":
@@ -97,13 +101,14 @@ class FileImages(CroppableImages):
         """Return the SHA-256 of shape and file contents; nothing is decoded."""
         digest = hashlib.sha256(repr((len(self), self.shape, self._shorter)).encode())
         for path in self.paths:
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.digest()
 
     def _read(self, path: Path, place: int) -> Pixels:
         if self._shorter is not None:
-            return read_pixels(path, self._channels, self._size[0], self._shorter)
-        image = read_pixels(path, self._channels, None)
+            return read_pixels(path, self._channels, self._size[0], self._shorter, self._max_pixels)
+        image = read_pixels(path, self._channels, None, None, self._max_pixels)
         if image.shape[:2] != self._size:
             raise GraceError(
                 f"image '{path}' has {image.shape[1]}×{image.shape[0]} pixels, but "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from grace.data.class_names import twins
+from grace.data.decoding import MAX_PIXELS
 from grace.data.folder_tree import ClassFolder, FolderTree, ImageFile
 from grace.data.looks import Look
 from grace.text.escaping import printable
@@ -66,6 +67,8 @@ class Rules:
     images too."""
     image_size: int | None = None
     """Side in pixels of the square cut from each image; ``None``: all must have one size."""
+    max_pixels: int = MAX_PIXELS
+    """An image with more pixels is unreadable."""
 
 
 def refuse_first(findings: Sequence[Finding], root: Path) -> None:

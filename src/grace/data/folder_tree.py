@@ -134,15 +134,32 @@ def files_below(folder: Path) -> FoundFiles:
     others: list[Path] = []
     links: list[Path] = []
     closed: list[Path] = []
-    walk = os.walk(folder, onerror=lambda error: closed.append(Path(error.filename or folder)))
-    for parent, folders, names in walk:
-        folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        links.extend(path for name in folders if _is_link(path := Path(parent) / name))
-        for name in sorted(name for name in names if not _is_hidden(name)):
-            path = Path(parent) / name
-            is_candidate = _is_image(path) and not _is_special(path)
-            (images if is_candidate else others).append(path)
+    waiting = [folder]
+    while waiting:  # os.walk calls itself for each level, and some are deeper than Python allows.
+        parent = waiting.pop()
+        try:
+            with os.scandir(parent) as entries:
+                kinds = {e.name: _leads_to_folder(e) for e in entries if not _is_hidden(e.name)}
+        except OSError:
+            closed.append(parent)
+            continue
+        inner: list[Path] = []
+        for name in sorted(kinds):
+            path = parent / name
+            if kinds[name]:
+                (links if _is_link(path) else inner).append(path)
+            else:
+                is_candidate = _is_image(path) and not _is_special(path)
+                (images if is_candidate else others).append(path)
+        waiting += reversed(inner)
     return FoundFiles(images=images, others=others, links=links, closed=closed)
+
+
+def _leads_to_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # For example a link to itself.
+        return False
 
 
 def split_folders(root: Path) -> tuple[Path, Path | None]:

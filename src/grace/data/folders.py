@@ -98,6 +98,7 @@ def _rules(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> R
         skip_unreadable=settings.skip_unreadable,
         skip_duplicates=settings.skip_duplicates,
         image_size=settings.image_size,
+        max_pixels=settings.max_pixels,
     )
 
 
@@ -166,13 +167,13 @@ def _streams(
     if settings.streaming != "auto":
         return settings.streaming
     side = settings.image_size
-    num_pixels = side * side if side is not None else _area_of_first(files)
+    num_pixels = side * side if side is not None else _area_of_first(files, settings.max_pixels)
     return len(files) * channels * num_pixels > limit
 
 
-def _area_of_first(files: Sequence[ImageFile]) -> int:
+def _area_of_first(files: Sequence[ImageFile], max_pixels: int) -> int:
     """Return the number of pixels of the first readable image; 0 if there is none."""
     for file in files:
         with suppress(GraceError):
-            return math.prod(upright_size(file.path))
+            return math.prod(upright_size(file.path, max_pixels))
     return 0

@@ -5,18 +5,20 @@ Shapes: C channels, H×W pixels.
 
 import hashlib
 import warnings
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from grace.data.decoding import Kind, Pixels, centre_square, naming, open_image
+from grace.data.decoding import MAX_PIXELS, Kind, Pixels, as_array, centre_square, decoded
 from grace.text.refusals import GraceError
+
+Found = TypeVar("Found")
 
 
 @final
@@ -34,7 +36,11 @@ class Look:
 
 
 def look_at(
-    path: Path, *, channels: Literal[1, 3], image_size: int | None
+    path: Path,
+    *,
+    channels: Literal[1, 3],
+    image_size: int | None,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[Look, Pixels] | GraceError:
     """Decode an image file.
 
@@ -42,21 +48,20 @@ def look_at(
         path: image file.
         channels: 1 for grey, 3 for colour.
         image_size: side in pixels of the centred square to cut; ``None`` keeps the image's size.
+        max_pixels: an image with more pixels is refused.
 
     Returns:
         Its properties, and its pixels, uint8 (C, H, W); or the error if it cannot be read.
     """
     try:
-        image, kind = open_image(path, channels)
-        size = image.size
-        if image_size is not None:
-            with naming(path):
+        with decoded(path, channels, max_pixels, image_size) as (image, kind):
+            size = image.size
+            if image_size is not None:
                 image = centre_square(image, image_size, image_size)
+            pixels = np.ascontiguousarray(as_array(image, channels).transpose(2, 0, 1))
     except GraceError as error:
         return error
-    pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
-    pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    key = hashlib.sha256(pixels.tobytes()).digest()
+    key = hashlib.sha256(pixels.data).digest()
     return Look(size=size, key=key if image_size else (key, size), kind=kind), pixels
 
 
@@ -71,6 +76,33 @@ def decoding_threads(num_threads: int = 4) -> Iterator[ThreadPoolExecutor]:
     with warnings.catch_warnings(), ThreadPoolExecutor(num_threads) as pool:
         warnings.simplefilter("ignore")
         yield pool
+
+
+def num_ahead(image_size: int | None) -> int:
+    """Return how many images may wait, decoded, until the first of them is taken."""
+    # Images that are kept whole would take much memory.
+    return 8 if image_size is None else 1024
+
+
+def in_order(
+    pool: Executor, read: Callable[[Path], Found], paths: Sequence[Path], most: int
+) -> Iterator[Found]:
+    """Read files in threads; yield their results in the order of the files.
+
+    Args:
+        pool: the threads.
+        read: called with each path.
+        paths: files.
+        most: results that may wait to be taken. Higher: a slow file delays others less, and more
+            results are in memory.
+    """
+    coming: deque[Future[Found]] = deque()
+    for path in paths:
+        if len(coming) >= most:
+            yield coming.popleft().result()
+        coming.append(pool.submit(read, path))
+    while coming:
+        yield coming.popleft().result()
 
 
 def file_keys(paths: Sequence[Path]) -> list[Hashable]:
@@ -96,4 +128,5 @@ def _ending(path: Path) -> bytes:
 
 
 def _digest(path: Path) -> bytes:
-    return hashlib.sha256(path.read_bytes()).digest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -4,6 +4,7 @@ Shapes: N images, C channels, H×W pixels.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Literal, final
 
 import torch
 
-from grace.data.decoding import open_image, upright_size
+from grace.data.decoding import MAX_PIXELS, decoded, upright_size
 from grace.data.files import FileImages
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
 from grace.data.folder_tree import ImageFile
 from grace.data.images import Images, TensorImages
-from grace.data.looks import Look, decoding_threads, file_keys, look_at
-from grace.text.refusals import GraceError
+from grace.data.looks import Look, decoding_threads, file_keys, in_order, look_at, num_ahead
+from grace.storage.memory import memory_bytes
+from grace.text.escaping import printable
+from grace.text.refusals import GraceError, Setting
+from grace.text.units import in_bytes
 
 Looks = Sequence[Look | GraceError]
 
@@ -73,7 +77,7 @@ def read_parts(
     if streams:
         read = list(_streamed(paths, channels, rules, shorter))
     else:
-        read = [decode_all(own, channels, rules.image_size) for own in paths]
+        read = [decode_all(own, channels, rules.image_size, rules.max_pixels) for own in paths]
     files = [file for part in parts for file in part]
     judged = judge_images(root, files, [look for _, looks in read for look in looks], rules)
     refuse_first(judged.findings, root)
@@ -90,7 +94,10 @@ def read_parts(
 
 
 def decode_all(
-    paths: Sequence[Path], channels: Literal[1, 3], image_size: int | None
+    paths: Sequence[Path],
+    channels: Literal[1, 3],
+    image_size: int | None,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[TensorImages, Looks]:
     """Decode image files into memory.
 
@@ -99,28 +106,59 @@ def decode_all(
         channels: 1 for grey, 3 for colour.
         image_size: side in pixels of the centred square to cut; ``None``: keep the images of the
             first one's size, and leave out the pixels of others.
+        max_pixels: an image with more pixels is unreadable.
 
     Returns:
         The images that were read, in order; and for each file its properties, or the error if it
         cannot be read.
+
+    Raises:
+        GraceError: if all images have one size, but the machine has no memory for them.
     """
     looks: list[Look | GraceError] = []
     pixels = torch.empty((0, channels, 1, 1), dtype=torch.uint8)
     count = 0
-    read = partial(look_at, channels=channels, image_size=image_size)
+    read = partial(look_at, channels=channels, image_size=image_size, max_pixels=max_pixels)
     with decoding_threads() as pool:
-        for found in pool.map(read, paths):
+        outcomes = in_order(pool, read, paths, num_ahead(image_size))
+        for path, found in zip(paths, outcomes, strict=True):
             if isinstance(found, GraceError):
                 looks.append(found)
                 continue
-            look, image = found
-            looks.append(look)
-            if count == 0:
-                pixels = torch.empty((len(paths), *image.shape), dtype=torch.uint8)
-            if image.shape == pixels.shape[1:]:
+            own, image = found
+            looks.append(own)
+            if len(pixels) == 0:
+                num_kept = _num_kept(paths, path, own.size, image.nbytes, max_pixels)
+                pixels = torch.empty((num_kept, *image.shape), dtype=torch.uint8)
+            if image.shape == pixels.shape[1:] and count < len(pixels):
                 pixels[count] = torch.from_numpy(image)
                 count += 1
     return TensorImages(pixels[:count]), looks
+
+
+def _num_kept(
+    paths: Sequence[Path], first: Path, size: tuple[int, int], num_bytes: int, max_pixels: int
+) -> int:
+    """Return the number of images to make room for, given the first one's size and bytes.
+
+    Raises:
+        GraceError: if all files have the first one's size, but the machine has no memory for them.
+    """
+    total, memory = len(paths) * num_bytes, memory_bytes()
+    if memory is None or total <= memory // 2:
+        return len(paths)
+    num_alike = 0
+    for path in paths:
+        with suppress(GraceError):
+            num_alike += upright_size(path, max_pixels) == size
+    if num_alike * num_bytes <= memory:
+        return num_alike
+    raise GraceError(
+        f"{num_alike} images of {size[0]}×{size[1]} pixels, as '{printable(str(first))}' has, take "
+        f"{in_bytes(num_alike * num_bytes)} of memory, more than this machine has",
+        "learn smaller or fewer images",
+        setting=Setting("data.image_size"),
+    )
 
 
 def _streamed(
@@ -131,9 +169,10 @@ def _streamed(
 
     def size(path: Path) -> tuple[int, int] | GraceError:
         try:
-            found = (side, side) if side is not None else upright_size(path)
+            found = (side, side) if side is not None else upright_size(path, rules.max_pixels)
             if rules.skip_unreadable:
-                open_image(path, channels)
+                with decoded(path, channels, rules.max_pixels, shorter):
+                    pass
         except GraceError as error:
             return error
         return found
@@ -152,5 +191,8 @@ def _streamed(
     for part in parts:
         own = looks[start : start + len(part)]
         readable = [path for path, look in zip(part, own, strict=True) if isinstance(look, Look)]
-        yield FileImages(readable, channels, (height, width), shorter), own
+        yield (
+            FileImages(readable, channels, (height, width), shorter, max_pixels=rules.max_pixels),
+            own,
+        )
         start += len(part)

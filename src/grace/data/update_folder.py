@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import scan
 from grace.data.images import TensorImages
@@ -41,6 +42,7 @@ def load_update(
     skip_unreadable: bool = False,
     skip_duplicates: bool = False,
     max_images_per_class: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> UpdateFolder:
     """Load the images of one update.
 
@@ -57,6 +59,7 @@ def load_update(
             images too, instead of refusing them.
         max_images_per_class: largest number of files of a class in each part, the first by name,
             at least 1; ``None``: all.
+        max_pixels: an image with more pixels is unreadable.
 
     Raises:
         GraceError: for the first thing that is wrong with the folder, a class name or an image.
@@ -66,7 +69,10 @@ def load_update(
             f"max_images_per_class {max_images_per_class} leaves none", "use 1 or more"
         )
     rules = Rules(
-        skip_unreadable=skip_unreadable, skip_duplicates=skip_duplicates, image_size=image_size
+        skip_unreadable=skip_unreadable,
+        skip_duplicates=skip_duplicates,
+        image_size=image_size,
+        max_pixels=max_pixels,
     )
     tree = scan(root)
     layout = judge_layout(tree, rules)

@@ -43,6 +43,7 @@ def examine_for(
         known_images=known_images,
         channels=channels,
         image_size=height if height == width else None,
+        max_pixels=made.settings.data.max_pixels,
     )
     num_train = sum(count.train for count in found.classes.values())
     num_new = sum(count.is_new is not False for count in found.classes.values())

@@ -96,7 +96,8 @@ class FilePredictor:
             paths[start : start + self._batch_size]
             for start in range(0, len(paths), self._batch_size)
         ]
-        read = partial(_read, shape=self._learner.shape)
+        max_pixels = self._learner.settings.data.max_pixels
+        read = partial(_read, shape=self._learner.shape, max_pixels=max_pixels)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
@@ -144,12 +145,14 @@ class FilePredictor:
             yield guesses, None if self._cutoff is None else known < self._cutoff
 
 
-def _read(path: Path, shape: tuple[int, int, int]) -> Pixels | str:
+def _read(path: Path, shape: tuple[int, int, int], max_pixels: int) -> Pixels | str:
     """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
     depth, height, width = shape
     channels: Literal[1, 3] = 1 if depth == 1 else 3
     try:
-        image = read_pixels(path, channels, height if height == width else None)
+        image = read_pixels(
+            path, channels, height if height == width else None, max_pixels=max_pixels
+        )
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})

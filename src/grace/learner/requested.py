@@ -16,7 +16,14 @@ from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe, completed
 from grace.text.refusals import GraceError, Setting
 
-USED_DATA = ("image_size", "channels", "augmentation", "skip_unreadable", "skip_duplicates")
+USED_DATA = (
+    "image_size",
+    "channels",
+    "augmentation",
+    "max_pixels",
+    "skip_unreadable",
+    "skip_duplicates",
+)
 """Fields of ``data`` that have an effect on a learner."""
 
 
@@ -148,6 +155,8 @@ class RequestedSettings:
             if not text or _is_idle(path) or path.startswith(("engine.", "description")):
                 continue
             if path in self.given and _is_recipe(path) and not is_begun:
+                continue
+            if path == "data.max_pixels":  # It decides what is refused, not what is learnt.
                 continue
             if mine.get(path) != theirs.get(path):
                 raise GraceError(

@@ -96,7 +96,7 @@ def fingerprints(
         GraceError: if pre-trained weights cannot be read.
     """
     config = settings.model_dump(mode="json")
-    carried_out = ("root", "streaming", "skip_unreadable", "skip_duplicates")
+    carried_out = ("root", "streaming", "max_pixels", "skip_unreadable", "skip_duplicates")
     protocol = {
         "data_digest": data_digest,
         "data": {key: value for key, value in config["data"].items() if key not in carried_out},

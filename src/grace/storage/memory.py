@@ -1,5 +1,6 @@
-"""Find out the machine's memory, and refuse allocations that are too large for it."""
+"""Find out the machine's memory, refuse allocations too large for it, give memory back."""
 
+import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,13 @@ def memory_bytes() -> int | None:
         with suppress(OSError, ValueError):
             found = min(found, int(Path(path).read_text()))
     return found
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system; the C library keeps it for each thread otherwise."""
+    # Only glibc has this function, and only glibc needs it.
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def refuse_too_large(num_bytes: int, what: str) -> None:
