@@ -11,7 +11,6 @@ from torch import nn
 
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
-from grace.storage.processor import processor_name
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
@@ -51,18 +50,6 @@ class Device:
         if self.channels_last:
             module.to(memory_format=torch.channels_last)
         return module
-
-    @property
-    def rounding(self) -> str:
-        """Describe all that rounding depends on; with equal text, equal work gives equal bits."""
-        is_gpu = self.torch_device.type == "cuda"
-        parts = (
-            torch.cuda.get_device_name(self.torch_device) if is_gpu else processor_name(),
-            f"{torch.get_num_threads()} threads",
-            f"channels_last={self.channels_last}",
-            f"compile={self.compile}",
-        )
-        return ", ".join(parts)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which forward passes and losses run."""
