@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from grace.home.document import Document
 from grace.home.store import ModelStore
+from grace.text.refusals import GraceError
 
 
 def keep_newest(store: ModelStore, count: int) -> Sequence[int]:
@@ -38,7 +39,12 @@ def keep_within(store: ModelStore, max_mb: float) -> Sequence[int]:
 
     Returns:
         The numbers of the removed versions.
+
+    Raises:
+        GraceError: for a negative ceiling.
     """
+    if not max_mb >= 0:
+        raise GraceError(f"{max_mb:g} MB for all versions", "give a number of megabytes")
     with store.changing():
         survey = store.survey()
         if bytes_of(survey.documents) <= max_mb * 1_000_000:

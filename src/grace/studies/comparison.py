@@ -117,9 +117,7 @@ def compare(
     }
     foreign = foreign_first_tasks(records)
     taken = {
-        cell.name: foreign[place]
-        for cell in cells
-        if (place := _place(directory, cell)) in foreign
+        cell.name: foreign[place] for cell in cells if (place := _place(directory, cell)) in foreign
     }
     return Comparison(records, {**taken, **missing, **failures}, files)
 
