@@ -10,6 +10,7 @@ Ends with status 1 if any trial ends otherwise. In the suite,
 """
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tempfile
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
@@ -82,10 +84,8 @@ def main() -> int:
         for name in NAMES
     ]
     sys.path.insert(0, tests)
-    import grace.methods.module_factory
-    from support.tiny_streams import _resnet8
-
-    grace.methods.module_factory.build_backbone = _resnet8
+    factory: Any = importlib.import_module("grace.methods.module_factory")
+    factory.build_backbone = importlib.import_module("support.tiny_streams")._resnet8
     with tempfile.TemporaryDirectory() as root:
         for racer in racers:
             assert racer.stdout is not None

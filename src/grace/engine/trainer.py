@@ -273,7 +273,7 @@ class Trainer:
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
         for run in runs:
-            if keeper and keeper.is_shared:
+            if snapshots and snapshots.is_shared:
                 run.note_weights()
             run.done.seconds.total = (time.perf_counter() - started) / len(runs)
             self.work.append(run.done)
