@@ -7,7 +7,11 @@ are there.
 
     python benchmarks/kill_harness.py --out benchmarks/results
 
-Ends with status 1 if anything differs. In the suite, ``tests/test_nothing_lost.py`` does a part.
+Works are runs, a learner's life, and every verb that changes files: forget, prune, rollback,
+discard, export, compare. ``--works`` chooses some, ``--every`` takes one of so many points.
+
+Ends with status 1 if anything differs. In the suite, ``tests/test_nothing_lost.py`` and
+``tests/home/test_killed_verbs.py`` do a part.
 """
 
 import argparse
@@ -31,12 +35,18 @@ from typing import Any
 from grace.record import collect_hardware, collect_versions, commit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-kills: Any = importlib.import_module("kills")
+kills: Any = importlib.import_module("support.kills")
 
 WORKS = {
     "run": "a run of GRACE: base, grow, compress",
     "joint_run": "a run of joint training, which saves no images",
     "learner": "a learner's six changes under a ceiling",
+    "forget": "grace forget",
+    "prune": "grace prune",
+    "rollback": "grace rollback",
+    "discard": "grace learn --discard",
+    "export": "grace export",
+    "compare": "grace compare",
 }
 EVERY = 3
 """One of so many chains with a kill at a point has a second one, while a process recovers."""
@@ -57,8 +67,18 @@ class LossMeter:
     differences: list[str] = field(default_factory=list)
 
 
-def examine(work: str, number: int, servers: Sequence[Any], root: Path) -> LossMeter:
-    """Kill one work at every point, and ``number`` times at random."""
+def examine(
+    work: str, number: int, servers: Sequence[Any], root: Path, every: int = 1
+) -> LossMeter:
+    """Kill one work at its points, and at random times.
+
+    Args:
+        work: name of the work.
+        number: kills at random times.
+        servers: fork the processes; as many work at a time.
+        root: folder for the works.
+        every: one of so many points is taken.
+    """
     straight = servers[0].straight(work, root / "straight")
     tally = LossMeter(Counter(_call(name) for name in straight.points), straight.seconds)
     draws = random.Random(work)  # noqa: S311
@@ -78,7 +98,7 @@ def examine(work: str, number: int, servers: Sequence[Any], root: Path) -> LossM
             shutil.rmtree(folder.parent)
 
     with ThreadPoolExecutor(len(servers)) as pool:
-        at_points = list(_at_every_point(len(straight.points), draws))
+        at_points = list(_at_every_point(len(straight.points), draws))[::every]
         for chain, (killed, found) in zip(at_points, pool.map(carry_out, at_points), strict=True):
             _note(tally, chain, found)
             tally.point_kills += killed
@@ -142,6 +162,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--out", type=Path, help="folder for the result (JSON and Markdown)")
     parser.add_argument("--random", type=int, default=60, help="random kills of each work")
+    parser.add_argument("--works", default=",".join(WORKS), help="works, comma-separated")
+    parser.add_argument("--every", type=int, default=1, help="take one of so many points")
     parser.add_argument("--jobs", type=int, default=1, help="processes at work at a time")
     return parser.parse_args()
 
@@ -153,7 +175,8 @@ def main() -> int:
     about = {
         "date": started.isoformat(timespec="seconds"),
         "commit": commit(),
-        "command": f"python benchmarks/kill_harness.py --random {args.random} --jobs {args.jobs}",
+        "command": f"python benchmarks/kill_harness.py --works {args.works} --every {args.every} "
+        f"--random {args.random} --jobs {args.jobs}",
         "hardware": collect_hardware("cpu", 1),
         "versions": collect_versions(),
     }
@@ -161,9 +184,9 @@ def main() -> int:
         servers = [stack.enter_context(kills.Server()) for _ in range(args.jobs)]
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tallies = {}
-        for work in WORKS:
+        for work in args.works.split(","):
             (root / work).mkdir()
-            tallies[work] = examine(work, args.random, servers, root / work)
+            tallies[work] = examine(work, args.random, servers, root / work, args.every)
     seconds = time.monotonic() - clock
     text = table(tallies, seconds)
     print(text)

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,6 +27,7 @@ from grace.configs.methods import AnyMethodSettings, DGRSettings, JointSettings,
 from grace.configs.registry import METHODS, Entry
 from grace.data.images import Dataset, LabelledImages
 from grace.data.scenario import Task
+from grace.engine import rounding
 from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import identify, run_experiment
@@ -35,6 +39,7 @@ from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, LinearHead
 from grace.record import RunRecord, fingerprints
 from grace.storage import atomic, tensors
+from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.summary import shared_seconds
 from support.contract import VARIANTS
 from support.tiny_streams import SIZE, dataset, recipe, settings, task
@@ -199,6 +204,87 @@ def test_what_rounds_otherwise_is_not_shared(
         assert "base" not in trained
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("processor", "processor_name"),
+        ("processor", "processor_flags"),
+        ("torch", "get_cpu_capability"),
+        ("environment", "ONEDNN_MAX_CPU_ISA"),
+        ("environment", "ATEN_CPU_CAPABILITY"),
+        ("probe", "_probe"),
+    ],
+)
+def test_other_instructions_do_not_share_it(
+    trained: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: str,
+    name: str,
+) -> None:
+    """ "AMD EPYC" names every processor of a maker: 25.0 % came out where 71.25 % belonged."""
+    shared = tmp_path / "first-tasks"
+    run(ALIKE["replay"], tmp_path / "one", shared)
+    trained.clear()
+    with monkeypatch.context() as patch:
+        if owner == "environment":
+            patch.setenv(name, "AVX2")
+        elif owner == "torch":
+            patch.setattr(torch.backends.cpu, name, lambda: "AVX2")
+        else:
+            patch.setattr(rounding, name, lambda *_: "another")
+        run(ALIKE["wa"], tmp_path / "two", shared)
+    assert "base" in trained
+    trained.clear()
+    run(ALIKE["der"], tmp_path / "three", shared)
+    assert "base" not in trained
+
+
+def test_a_process_with_other_instructions_has_another_probe() -> None:
+    """A process of its own, limited to older instructions: its bits differ, and so does this."""
+    code = (
+        "import torch; torch.set_num_threads(1); from grace.engine.rounding import Rounding; "
+        "from grace.engine.device import Device; from grace.configs.experiment import "
+        "EngineSettings; print(Rounding.of(Device.from_settings(EngineSettings(device='cpu'))))"
+    )
+    limits = [{}, {}, {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}]
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **limit},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for limit in limits
+    ]
+    assert told[0] == told[1] != told[2]
+
+
+def test_a_network_that_no_run_trained_is_told_of(tmp_path: Path) -> None:
+    """Whoever forges an entry can hash it, too; but not what the run that trained it noted."""
+    shared = tmp_path / "first-tasks"
+    one = run(ALIKE["replay"], tmp_path / "one", shared)
+    two = run(ALIKE["wa"], tmp_path / "two", shared)
+    first, taken = (record.tasks[0].phases[0] for record in (one, two))
+    assert (first.is_shared, taken.is_shared) == (False, True)
+    assert len(first.sha256) == 64
+    assert first.sha256 == taken.sha256
+    assert foreign_first_tasks([one, two]) == {}
+    (left,) = shared.rglob("*.safetensors")
+    kept, metadata = tensors.decode(left.read_bytes(), "entry")
+    kept["head.bias"] = kept["head.bias"] + 1
+    text = metadata["entry"]
+    digest = hashlib.sha256(text.encode() + tensors.encode(kept)).hexdigest()
+    left.write_bytes(tensors.encode(kept, {"entry": text, "sha256": digest}))
+    three = run(ALIKE["der"], tmp_path / "three", shared)
+    foreign = foreign_first_tasks([one, two, three])
+    assert foreign.keys() == {three.directory}
+    assert "no run here trained that network" in foreign[three.directory]
+    # Where the run that trained it is gone, nothing can be said.
+    assert foreign_first_tasks([three]) == {}
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_killed_at_any_time(harness: Harness, work: str) -> None:
         ("run", "unlink lock", 0),
         ("joint_run", "replace .current.json", 1),  # the second version is there, but not in use
         ("learner", "unlink update.json", 1),  # --again is done
-        ("learner", "unlink purge.json", 0),
+        ("learner", "unlink change.json", 0),
     ],
 )
 def test_killed_where_it_changes_a_file(harness: Harness, work: str, name: str, which: int) -> None:

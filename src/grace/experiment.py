@@ -29,6 +29,7 @@ from grace.record import (
 )
 from grace.record.task_line import compare_predictions, task_record
 from grace.storage.atomic import remove, remove_leftovers
+from grace.storage.inside import inside
 from grace.storage.lock import exclusive
 from grace.text.refusals import GraceError, GraceWarning
 
@@ -167,16 +168,16 @@ def _run(
             done = _same_run(place, info) if resume else None
             if done is None or not done.complete:
                 if first_tasks is not None:
-                    learner.share_first_task(first_tasks / info.fingerprints["first_task"])
+                    learner.share_first_task(inside(first_tasks, info.fingerprints["first_task"]))
                 if done is not None and done.tasks:
                     info = _noted_rounding(info, done.info)
                 record = RecordWriter(place, info, done)
                 done = _carry_out(learner, scenario, record, progress)
             else:
                 ranks.broadcast_value(None)  # There is nothing to learn.
-            _drop(place / "checkpoint")
-            (place / "lock").unlink()
+            _drop(inside(place, "checkpoint"))
             _broadcast_record(done, ranks)
+            (place / "lock").unlink()  # The last thing: see ``exclusive``.
             return done
     finally:
         torch.set_num_threads(threads)  # engine.threads is valid for this run only
@@ -310,7 +311,7 @@ def _carry_out(
     """Learn task after task; the work of an earlier process is not repeated."""
     from grace.engine.trainer import NonFiniteLossError
 
-    checkpoint = record.directory / "checkpoint"
+    checkpoint = inside(record.directory, "checkpoint")
     try:
         if not (checkpoint / "model.json").exists():
             _drop(checkpoint)  # A process was killed while removing it.

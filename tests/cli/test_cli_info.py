@@ -136,11 +136,20 @@ def test_what_is_no_learner_or_damaged_is_one_line(copied: Path, tmp_path: Path)
     result = call("info", tmp_path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "is no learner" in result.stderr
-    (copied / "versions" / "0003.json").write_text("{")
+    (copied / "versions" / "0005.json").write_text("{")
     result = call("info", copied)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
-    assert "0003.json' is damaged" in result.stderr
+    assert "0005.json' is damaged" in result.stderr
+
+
+def test_an_old_version_that_is_damaged_blocks_nothing(copied: Path) -> None:
+    (copied / "versions" / "0003.json").write_text("{")
+    result = call("info", copied)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "damaged: 3" in result.stdout
+    facts = json.loads(call("info", copied, "--json").stdout)
+    assert (facts["versions"], facts["damaged_versions"]) == ([1, 2, 4, 5], [3])
 
 
 def test_columns_are_aligned_on_the_screen() -> None:

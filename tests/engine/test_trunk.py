@@ -204,6 +204,8 @@ def test_behind_a_trunk_in_train_mode_batch_norm_of_frozen_branches_stays_in_eva
 class Shelf:
     """Keeps the snapshot of one epoch."""
 
+    is_shared = False
+
     def __init__(self, epoch: int = 0, snapshot: Snapshot | None = None) -> None:
         self.epoch = epoch
         self.snapshot = snapshot

@@ -102,7 +102,7 @@ class TestImages:
         learner.forget("class 1")
         assert holders(home, pixels) == []
         assert holders(home, others) == kept
-        assert not (home / "purge.json").exists()
+        assert not (home / "change.json").exists()
         assert learner.held_out.count(1) == 0
         assert len(learner.method.memory.of_class(1)) == 0
         for document in ModelStore.open(home).documents():
@@ -333,7 +333,8 @@ class TestInterruptions:
             patch.setattr(ModelStore, "write", killed)
             with pytest.raises(KeyboardInterrupt):
                 learner.forget("class 1")
-        assert json.loads((home / "purge.json").read_text()) == {"class": "class 1"}
+        begun = json.loads((home / "change.json").read_text())
+        assert (begun["kind"], begun["class_names"]) == ("forget", ["class 1"])
         assert [d.forgotten for d in ModelStore.open(home).documents()] == [(1,), (), (), ()]
         assert holders(home, pixels) != []
 
@@ -351,7 +352,7 @@ class TestInterruptions:
         else:
             with ModelStore.open(home).changing():
                 pass
-        assert not (home / "purge.json").exists()
+        assert not (home / "change.json").exists()
         assert holders(home, pixels) == []
         forgotten = [set(d.forgotten) for d in ModelStore.open(home).documents()]
         assert all(1 in indices for indices in forgotten)
@@ -373,7 +374,7 @@ class TestInterruptions:
         with pytest.raises(ValueError, match="was interrupted: run it again to finish it, or drop"):
             Learner.load(home).forget("class 1")
         assert [p.read_bytes() for p in sorted((home / "versions").iterdir())] == documents
-        assert not (home / "purge.json").exists()
+        assert not (home / "change.json").exists()
         again = Learner.load(home)
         teach(again, {6: 8})
         again.forget("class 1")

@@ -94,6 +94,8 @@ def value_of(module: nn.Module, name: str = "value") -> float:
 class Shelf:
     """Keeps the snapshot of one epoch, as a file would: tensors on their own."""
 
+    is_shared = False
+
     def __init__(self, epoch: int = 0, snapshot: Snapshot | None = None) -> None:
         self.epoch = epoch
         self.snapshot = snapshot

@@ -6,7 +6,8 @@ What is compared leaves out what the clock says, and nothing else.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,13 @@ import torch._dynamo  # so that it is there before the first fork
 import grace.experiment
 import grace.methods.module_factory
 import grace.record.writing
+from grace.cli.compare import compare as _compare_verb
+from grace.cli.export import export as _export_verb
+from grace.cli.forget import forget as _forget_verb
+from grace.cli.prune import prune as _prune_verb
+from grace.cli.rollback import rollback as _rollback_verb
 from grace.configs.experiment import MemorySettings, ScenarioSettings
-from grace.configs.methods import GraceSettings, JointSettings
+from grace.configs.methods import GraceSettings, JointSettings, ReplaySettings
 from grace.engine.checkpoint import Snapshot
 from grace.engine.phase import Phase
 from grace.experiment import run_experiment
@@ -25,11 +31,13 @@ from grace.home.document import Document
 from grace.home.journal import Journal
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.learner.unfinished import drop_update
 from grace.record import RecordWriter
 from support import kills, tiny_streams
 from support.tiny_streams import class_names, labelled, recipe, settings
 
 CLOCK = {"seconds", "earlier", "date", "created", "started", "finished"}
+PHASES = ("base", "update")
 
 
 SHORT = recipe(2, batch_size=8)
@@ -144,6 +152,101 @@ def _revive(learner: Learner) -> None:
 
 
 STEPS: tuple[Callable[[Learner], None], ...] = (_first, _again, _grow, _refused, _forget, _revive)
+
+
+# --- Verbs of the command line, on a learner of three versions -----------------------------------
+
+
+def forget(folder: Path) -> None:
+    """``grace forget`` of a class that every version knows."""
+    _verb(folder, lambda home: _forget_verb(home, "class 1", yes=True))
+
+
+def prune(folder: Path) -> None:
+    """``grace prune`` down to the newest version."""
+    _verb(folder, lambda home: _prune_verb(home, keep=1))
+
+
+def rollback(folder: Path) -> None:
+    """``grace rollback`` to the first version."""
+    _verb(folder, lambda home: _rollback_verb(home, 1))
+
+
+def discard(folder: Path) -> None:
+    """``grace learn --discard`` of an update that was interrupted."""
+    _verb(folder, drop_update, begin=lambda store: store.begin(3, "0" * 64))
+
+
+def export(folder: Path) -> None:
+    """``grace export``, which changes nothing in the learner."""
+    out = folder / "model.onnx"
+    _verb(folder, lambda home: _export_verb(home, out=out, force=True), made=[out])
+
+
+def compare(folder: Path) -> None:
+    """``grace compare`` of two methods that share their first task; its runs are not killed."""
+    experiment = ["digits", "data.max_train_per_class=4", "scenario.base=4", "scenario.increment=6"]
+    short = [f"methods.{m}.{phase}.epochs=1" for m in ("replay", "wa") for phase in PHASES]
+    _compare_verb([*experiment, *short], methods="replay,wa", seeds="1", jobs=1, out=folder / "out")
+    runs = sorted((folder / "out" / "runs").iterdir())
+    facts = {
+        "tasks": [[json.loads(line) for line in (run / "tasks.jsonl").open()] for run in runs],
+        "files": [name for name in _files(folder / "out") if not name.startswith("first-tasks/")],
+    }
+    kills.note(folder / "facts.json", timeless(facts))
+
+
+def _verb(
+    folder: Path,
+    call: Callable[[Path], object],
+    begin: Callable[[ModelStore], object] | None = None,
+    made: Sequence[Path] = (),
+) -> None:
+    """Call a verb on a copy of the learner, and note what is left."""
+    _prepare()
+    home = folder / "learner"
+    if not home.exists():
+        with kills.looking_away():
+            shutil.copytree(_template(), home.with_name("copied"))
+            if begin is not None:
+                store = ModelStore.open(home.with_name("copied"))
+                begin(store)
+            home.with_name("copied").rename(home)
+    call(home)
+    pictures = tiny_streams.labelled({1: 10}).images.pixels
+    with kills.looking_away(), ModelStore.open(home).changing():
+        pass  # Whoever writes next removes what is left over.
+    facts = {
+        **_describe_home(home),
+        "changes": [change.model_dump() for change in ModelStore.open(home).log.changes()],
+        "pictures of class 1": _holders(home, pictures),
+        "files": [name for name in _files(home) if not name.startswith("objects/")],
+        "made": [hashlib.sha256(path.read_bytes()).hexdigest() for path in made],
+    }
+    kills.note(folder / "facts.json", timeless(facts))
+
+
+def _template() -> Path:
+    """Return a learner of three versions, made once for all processes of a server."""
+    place = kills.common_folder() / "learner"
+    if not place.exists():
+        beside = place.with_name("unfinished")
+        shutil.rmtree(beside, ignore_errors=True)
+        method = ReplaySettings(base=SHORT, update=SHORT)
+        memory = MemorySettings(size=20, validation=2)
+        made = Learner.create(settings(method, memory=memory), shape=(3, 8, 8), directory=beside)
+        for counts in ({0: 10, 1: 10}, {2: 10}, {3: 10}):
+            data = labelled(counts)
+            made.update(data.images, class_names(data))
+        beside.rename(place)
+    return place
+
+
+def _holders(home: Path, images: torch.Tensor) -> list[str]:
+    """Name the files below a home that hold any of these images (N, C, H, W)."""
+    wanted = [image.numpy().tobytes() for image in images]
+    files = [path for path in sorted(home.rglob("*")) if path.is_file()]
+    return [path.name for path in files if any(w in path.read_bytes() for w in wanted)]
 
 
 def _prepare() -> None:

@@ -17,13 +17,16 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -174,6 +177,7 @@ def serve() -> None:
         order = json.loads(line)
         do = getattr(killed_works, order.pop("work"))
         print(json.dumps(_attempt(do, **order)), file=answers, flush=True)
+    shutil.rmtree(common_folder(os.getpid()), ignore_errors=True)
     os._exit(0)  # Nothing here needs torch's slow farewell.
 
 
@@ -230,6 +234,24 @@ def note(path: Path, facts: object) -> None:
         text = facts if isinstance(facts, str) else json.dumps(facts)
         beside.write_text(text)
         beside.replace(path)
+
+
+@contextmanager
+def looking_away() -> Iterator[None]:
+    """Prepare something: nothing in the context is a point."""
+    with _points.looking_away():
+        yield
+
+
+def common_folder(server: int | None = None) -> Path:
+    """Return the folder that all processes of one server share, made if it is missing.
+
+    Args:
+        server: the server's process; ``None``: the parent of this process.
+    """
+    place = Path(tempfile.gettempdir(), f"killed-works-{server or os.getppid()}")
+    place.mkdir(exist_ok=True)
+    return place
 
 
 def mark(folder: Path, number: int) -> None:

@@ -48,6 +48,10 @@ VERBS = {
         "grace.cli.forget:forget",
         "Remove a class's images from every version of a learner, and never predict it again.",
     ),
+    "prune": Verb(
+        "grace.cli.prune:prune",
+        "Remove old versions of a learner for good; the version in use stays as it is.",
+    ),
     "predict": Verb(
         "grace.cli.predict:predict",
         "Name the classes of images, with probabilities; exit code 1 if some cannot be read.",
@@ -58,7 +62,7 @@ VERBS = {
     ),
     "history": Verb(
         "grace.cli.history:history",
-        "List all updates of a learner: what each decided, its size and its accuracy.",
+        "List all updates of a learner, and what was forgotten, pruned or rolled back.",
     ),
     "export": Verb(
         "grace.cli.export:export",

@@ -68,7 +68,7 @@ def compare(
         chosen = [name.strip() for name in methods.split(",")] if methods else []
         with one_line_warnings():
             cells = cells_of(experiment, overrides, chosen, _numbers(seeds))
-        directory = out or Path("comparisons") / cells[0].settings.name
+        directory = out or comparison.default_directory(cells)
         with ComparisonProgress(cells) as progress:
             result = comparison.compare(
                 cells,

@@ -41,7 +41,8 @@ def one_line_errors(remedies: Mapping[str, str] | None = None) -> Iterator[None]
         if isinstance(error, RuntimeError) and not _is_lack_of_memory(error):
             raise
         if _tracebacks.get():
-            say(*traceback.format_exc().splitlines(), err=True)
+            for part in traceback.format_exception(error):
+                say(*part.splitlines(), err=True)
         say(f"error{_place()}: {_text(error, remedies or {})}", err=True)
         raise typer.Exit(2) from None
 

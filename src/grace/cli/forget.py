@@ -3,6 +3,7 @@
 import shlex
 import sys
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,17 +28,27 @@ def forget(
     drop = f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
     with one_line_errors({"discard": drop}):
         home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
+        unfinished = home.finish()
         versions = versions_to_purge(home, name)
         if not versions:
+            if unfinished is not None and unfinished.class_names == (name,):
+                say(f"finished what was interrupted: no image of '{name}' is left")
+                return
             say(f"'{model}' has forgotten '{name}' already: nothing to do")
             return
-        which = f"version{'s' * (len(versions) > 1)} {', '.join(map(str, versions))}"
         if not yes:
-            _ask(f"'{model}'", name, which)
+            _ask(f"'{model}'", name, _which(versions))
         with home.changing():
-            home.purge(name)
+            change = home.purge(name)
+        which = _which(change.versions)
         say(f"forgot '{name}': removed its images from {which} of '{model}'")
+        if change.damaged:
+            say(f"removed {_which(change.damaged)}, which cannot be read")
         say("the weights are not unlearnt: what they know of it is hidden, not gone")
+
+
+def _which(versions: Sequence[int]) -> str:
+    return f"version{'s' * (len(versions) > 1)} {', '.join(map(str, versions))}"
 
 
 def _ask(model: str, name: str, which: str) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
-from grace.cli.ledger_table import as_csv, as_json, as_lines, note_on
+from grace.cli.ledger_table import as_csv, as_json, as_lines, change_lines, note_on
 from grace.home.ledger import ledger, other_threshold
 from grace.home.store import ModelStore
 from grace.text.refusals import GraceError
@@ -33,14 +33,16 @@ def history(
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
 ) -> None:
-    """List all updates of a learner: what each decided, its size and its accuracy."""
+    """List all updates of a learner, and what was forgotten, pruned or rolled back."""
     with one_line_errors():
         if json and csv:
             raise GraceError("--json and --csv exclude each other", "give one of them")
         home = ModelStore.open(model)
-        documents = home.documents()
-        initial = other_threshold(documents, threshold, decay)
-        entries = ledger(documents, home.current(), initial)
+        survey = home.survey()
+        for error in survey.damaged.values():
+            say(f"warning: {error}", err=True)
+        initial = other_threshold(survey.documents, threshold, decay)
+        entries, changes = ledger(survey.documents, survey.current, initial), home.log.changes()
         if json:
             emit_json(as_json(entries, initial))
         elif csv:
@@ -48,6 +50,8 @@ def history(
         elif entries:
             for number, line in enumerate(as_lines(entries, initial)):
                 say(line, bold=number < 2)
+            for line in change_lines(changes):
+                say(line)
         else:
             say("nothing has been learnt yet")
         if initial is not None:

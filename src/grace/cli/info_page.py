@@ -18,6 +18,8 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
         model = shlex.quote(printable(str(inventory.path)))
         yield "An update was interrupted: learn the same images again to finish it, or drop it by"
         yield f"'grace learn --model {model} --discard'."
+    if inventory.unfinished is not None:
+        yield f"A {inventory.unfinished.kind} was interrupted: run it again to finish it."
     in_use = inventory.in_use
     if in_use is None:
         yield "Nothing has been learnt yet."
@@ -42,7 +44,10 @@ def as_json(inventory: Inventory) -> dict[str, object]:
         "path": str(inventory.path),
         "versions": list(inventory.versions),
         "rejected_versions": list(inventory.rejected),
+        "damaged_versions": list(inventory.damaged),
         "interrupted_update": inventory.is_interrupted,
+        "interrupted_change": inventory.unfinished.kind if inventory.unfinished else None,
+        "changes": [change.model_dump(mode="json") for change in inventory.changes],
         "num_bytes_of_all_versions": inventory.num_bytes,
         "method": inventory.settings.method.name,
         "backbone": inventory.settings.backbone.name,
@@ -92,6 +97,8 @@ def _versions(inventory: Inventory) -> list[list[str]]:
     versions, rejected, in_use = inventory.versions, inventory.rejected, inventory.in_use
     count = f"{len(versions)} version{'' if len(versions) == 1 else 's'}"
     numbers = f", rejected: {', '.join(map(str, rejected))}" if rejected else ""
+    if inventory.damaged:
+        numbers += f", damaged: {', '.join(map(str, inventory.damaged))} ('grace prune' removes it)"
     if in_use is None:
         return [["version", f"none in use; {count}{numbers}"]]
     document = in_use.document

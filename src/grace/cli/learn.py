@@ -35,6 +35,7 @@ def learn(
     backbone: options.Backbone = None,
     memory: options.Memory = None,
     max_mb: options.MaxMb = None,
+    max_disk_mb: options.MaxDiskMb = None,
     image_size: options.ImageSize = None,
     channels: options.Channels = None,
     seed: options.Seed = None,
@@ -70,6 +71,7 @@ def learn(
             skip_duplicates=skip_duplicates,
             discard=discard,
             again=again,
+            max_disk_mb=max_disk_mb,
         )
         requested = _requested(experiment, given, texts or ())
         with RichProgress(terminal(err=True)) as progress:

@@ -50,8 +50,15 @@ Memory = Annotated[int | None, _option(help="Images of old classes to keep.")]
 MaxMb = Annotated[
     float | None,
     _option(
-        help="Largest size of the learner on disk in megabytes; without --memory, images of old "
-        "classes fill it."
+        help="Largest size of one version of the learner in megabytes; without --memory, images "
+        "of old classes fill it. Earlier versions are kept beside it."
+    ),
+]
+MaxDiskMb = Annotated[
+    float | None,
+    _option(
+        help="Largest size of all versions together in megabytes: afterwards the oldest versions "
+        "are removed. Default: all are kept."
     ),
 ]
 ImageSize = Annotated[int | None, _option(help="Side of the images in pixels.")]

@@ -63,6 +63,7 @@ def as_dict(result: LearnResult) -> dict[str, Any]:
         "max_drop": update.max_drop,
         "compression_cost": update.accuracy.compression_cost,
         "seconds": update.seconds,
+        "removed_versions": list(result.pruned),
     }
 
 
@@ -117,6 +118,9 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
             f"compression {_change(accuracy.compression_cost, 'cost')} of accuracy on all classes: "
             f"{_share(accuracy.teacher)} before it, {_share(accuracy.student)} after",
         )
+    if result.pruned:
+        versions = ", ".join(map(str, result.pruned))
+        yield "removed", f"old versions {versions}, for the directory's ceiling (--max-disk-mb)"
     if update.max_drop is not None:
         yield "gate", _gate(update)
 
@@ -166,7 +170,7 @@ def _next_steps(result: LearnResult) -> Sequence[str]:
     if result.is_rejected:
         return [f"use it anyway   grace rollback {model} {document.number}"]
     lines = [f"ask it    grace predict {model} IMAGES"]
-    if document.parent is not None:
+    if document.parent is not None and document.parent not in result.pruned:
         lines.append(f"go back   grace rollback {model} {document.parent}")
     return lines
 

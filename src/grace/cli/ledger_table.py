@@ -1,4 +1,8 @@
-"""The output of ``grace history``: two lines per update within 80 columns, CSV or JSON."""
+"""The output of ``grace history``: two lines per update within 80 columns, CSV or JSON.
+
+Changes other than updates (forget, prune, rollback) follow the table; ``grace info --json`` has
+them for programs.
+"""
 
 import csv
 import io
@@ -8,7 +12,9 @@ from typing import Any
 
 from grace.capacity.threshold import Threshold
 from grace.cli.columns import aligned
+from grace.home.changes import Change, in_words
 from grace.home.ledger import LedgerEntry, as_row
+from grace.text.escaping import printable
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
@@ -47,6 +53,14 @@ def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
             str(value).lower() if isinstance(value, bool) else value for value in row.values()
         )
     return out.getvalue()
+
+
+def change_lines(changes: Sequence[Change]) -> list[str]:
+    """Return a line for every change other than an update, below a heading; none without any."""
+    return ["", "changes other than updates"] * bool(changes) + [
+        f"  {change.date[:16].replace('T', ' ')}  {printable(in_words(change))}"
+        for change in changes
+    ]
 
 
 def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[dict[str, Any]]:

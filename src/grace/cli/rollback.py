@@ -26,6 +26,7 @@ def rollback(
     """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
     with one_line_errors():
         home = ModelStore.open(model)
+        home.finish()
         wanted = home.document(version)
         names: Sequence[str] = ()
         number: int | None = None

@@ -148,9 +148,9 @@ class MemorySettings(Settings):
         None,
         gt=0,
         le=1e9,
-        description="ceiling on the saved learner in megabytes (10⁶ bytes): weights, method "
-        "state and exemplars. Lower: fewer exemplars and backbones; none: no "
-        "ceiling",
+        description="ceiling on one saved version in megabytes (10⁶ bytes): weights, method "
+        "state and all its images; earlier versions are kept beside it. Lower: fewer exemplars "
+        "and backbones; none: no ceiling",
     )
 
     @model_validator(mode="after")

@@ -52,6 +52,9 @@ class SweepResult:
 class SnapshotStore(Protocol):
     """Stores snapshots of one phase, so that a killed run can go on from the last one."""
 
+    is_shared: bool
+    """``True`` if other learners take the phase's result from here."""
+
     def saved(self) -> Snapshot | None:
         """Return the phase's last snapshot; ``None`` if there is none."""
 

@@ -53,14 +53,15 @@ class Device:
         return module
 
     @property
-    def rounding(self) -> str:
-        """Describe all that rounding depends on; with equal text, equal work gives equal bits."""
+    def description(self) -> str:
+        """Describe it for people: what computes, and the settings that change last digits."""
         is_gpu = self.torch_device.type == "cuda"
         parts = (
             torch.cuda.get_device_name(self.torch_device) if is_gpu else processor_name(),
             f"{torch.get_num_threads()} threads",
             f"channels_last={self.channels_last}",
             f"compile={self.compile}",
+            str(self.precision),
         )
         return ", ".join(parts)
 

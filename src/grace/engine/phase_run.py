@@ -1,5 +1,6 @@
 """One phase while it is trained: its optimiser steps and its snapshots."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -104,6 +105,15 @@ class PhaseRun:
             self._passes.scaler.load_state_dict(dict(saved.scaler))
         self.done.losses = saved.losses
         self.done.seconds.earlier, self.done.is_shared = saved.seconds, saved.is_shared
+
+    def note_weights(self) -> None:
+        """Note the hash of what the phase trained, so that others can compare what they took."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self._kept().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+        self.done.sha256 = digest.hexdigest()
 
     def equalise(self) -> None:
         """Copy the first process's weights and buffers, so that processes cannot drift apart."""

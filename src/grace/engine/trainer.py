@@ -292,6 +292,8 @@ class Trainer:
         if self.device.torch_device.type == "cuda":
             torch.cuda.synchronize()
         for run in runs:
+            if snapshots and snapshots.is_shared:
+                run.note_weights()
             run.done.seconds.total = (time.perf_counter() - started) / len(runs)
             self.work.append(run.done)
         self.progress.phase_finished(work.name, runs[0].done.seconds.total * len(runs))

@@ -33,3 +33,5 @@ class WorkDone:
     seconds: Seconds = field(default_factory=Seconds)
     is_shared: bool = False
     """True if another learner trained it and this one took the result."""
+    sha256: str = ""
+    """Hash of the weights that it ended with, if other learners may share them."""

@@ -1,13 +1,24 @@
 """What all versions of a learner have in common: ``model.json``. Torch-free."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grace.configs.experiment import ExperimentSettings
-from grace.home.document import Mean, Shape, StandardDeviation, refuse_other_channels
-from grace.text.refusals import GraceError
+from grace.home.document import (
+    FORMAT,
+    Mean,
+    Shape,
+    StandardDeviation,
+    check_format,
+    refuse_other_channels,
+)
+from grace.storage import atomic, strict_json
+from grace.storage.models import checked
+from grace.storage.reading import read_small
+from grace.text.refusals import DamagedError, GraceError
 from grace.text.validation import first_problem
 
 
@@ -53,3 +64,35 @@ class Creation(BaseModel):
             return cls.model_validate({"settings": settings, **given})
         except ValidationError as error:
             raise GraceError(f"no learner can be made: {first_problem(error)}") from None
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse a directory that holds more than an interrupted creation leaves behind.
+
+    Raises:
+        GraceError: naming what it is.
+    """
+    if path.exists() and (
+        not path.is_dir()
+        or any(
+            entry.name not in ("lock", "versions") and not atomic.is_leftover(entry)
+            for entry in path.iterdir()
+        )
+    ):
+        what = "is another learner" if (path / "model.json").exists() else "is no learner"
+        raise GraceError(f"'{path}' exists already and {what}", "choose another name")
+
+
+def read_creation(path: Path) -> Creation:
+    """Read ``model.json`` of a learner's directory.
+
+    Raises:
+        NewerFormatError: if a newer grace made it.
+        DamagedError: if it is damaged.
+    """
+    what = f"'{path / 'model.json'}'"
+    raw = strict_json.parse(read_small(path / "model.json", what, 1 << 22), what)
+    if not isinstance(raw, dict):
+        raise DamagedError(f"{what} is damaged: it describes no learner")
+    check_format(raw.get("format"), FORMAT, what)
+    return checked(Creation, raw, what)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
+from grace.home.changes import Change
 from grace.home.document import Document, ObjectRef, UpdateRecord
+from grace.home.pruning import bytes_of
 from grace.home.store import ModelStore
 
 
@@ -79,8 +81,14 @@ class Inventory:
     rejected: Sequence[int]
     in_use: InUse | None
     """``None``: the first update is not finished."""
+    damaged: Sequence[int]
+    """Old versions that cannot be read."""
     is_interrupted: bool
     """``True`` if an update was interrupted."""
+    unfinished: Change | None
+    """A forget, prune or rollback that was interrupted."""
+    changes: Sequence[Change]
+    """The changes other than updates, oldest first."""
     num_bytes: int
     """Bytes of all versions together; shared objects are counted once."""
 
@@ -89,14 +97,12 @@ def take_inventory(home: ModelStore) -> Inventory:
     """Read the documents of a home and summarise them.
 
     Raises:
-        DamagedError: if a document is damaged.
+        DamagedError: if the document of the version in use is damaged.
     """
-    documents = {document.number: document for document in home.documents()}
-    number = home.current()
-    # A number without a document is refused where the document is read.
-    current = None if number is None else documents.get(number) or home.document(number)
+    survey = home.survey()
+    documents = {document.number: document for document in survey.documents}
+    current = None if survey.current is None else documents[survey.current]
     source = home.creation if current is None else current
-    refs = [ref for document in documents.values() for ref in document.objects.values()]
     return Inventory(
         path=home.path,
         settings=source.settings,
@@ -106,8 +112,11 @@ def take_inventory(home: ModelStore) -> Inventory:
         versions=list(documents),
         rejected=[number for number, made in documents.items() if made.status == "rejected"],
         in_use=None if current is None else _in_use(current),
+        damaged=sorted(survey.damaged),
         is_interrupted=home.pending(),
-        num_bytes=_count(refs, set()) + sum(len(made.dump()) for made in documents.values()),
+        unfinished=home.log.unfinished(),
+        changes=home.log.changes(),
+        num_bytes=bytes_of(survey.documents),
     )
 
 

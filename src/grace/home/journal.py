@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -24,17 +25,20 @@ from grace.engine.checkpoint import Snapshot, SweepResult
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
 from grace.engine.phase_run import PHASE_STATE
+from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
 from grace.home.phase_content import content_address
 from grace.storage import atomic, strict_json, tensors
-from grace.storage.memory import memory_bytes
-from grace.storage.reading import read_small
+from grace.storage.inside import inside
+from grace.storage.reading import read_exactly, read_start
 from grace.storage.values import put_together, take_apart
 from grace.text.escaping import one_line
 from grace.text.refusals import DamagedError, GraceError, GraceWarning, Setting
 
 # The errors that reading a forged entry may raise.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+_SPARE_BYTES = 1 << 20
+"""For step counts, losses and small values of an entry."""
 _MOVED = "moved."
 """Prefix of the buffers' names in a gradient sweep's entry; its value's names are numbers."""
 
@@ -71,8 +75,8 @@ class Journal:
             folder: the shared folder; a phase's entry is named after the hash of its content.
             trainer: its device and number of processes decide the rounding.
         """
-        rounding = f"{trainer.device.rounding}, {trainer.ranks.num_processes} processes"
-        place = folder / hashlib.sha256(rounding.encode()).hexdigest()[:16]
+        rounding = f"{Rounding.of(trainer.device)}; {trainer.ranks.num_processes} processes"
+        place = inside(folder, hashlib.sha256(rounding.encode()).hexdigest()[:16])
         with suppress(OSError):  # Without a shared folder it trains alone.
             place.mkdir(parents=True, exist_ok=True)
             self._common = Journal(place)
@@ -86,7 +90,7 @@ class Journal:
             trainer: carries it out.
         """
         name = f"{number:04d}"
-        self._rounding = f"{trainer.device.rounding}, {trainer.device.precision}"
+        self._rounding = trainer.device.description
         if isinstance(item, Phase | Rounds):
             mine = _PhaseEntry(self, name, item)
             address = content_address(item) if self._common else None
@@ -95,7 +99,7 @@ class Journal:
             common = _PhaseEntry(self._common, address, item)
             return trainer.run(item, _CommonPhase(mine, common, item.phases[0].recipe.epochs))
         wanted = _sweep_key(item)
-        found = self._read(name, wanted)
+        found = self._read(name, wanted, _most_bytes(item))
         if found is not None:
             with suppress(*_UNFIT):
                 value = put_together(found[0]["value"], found[1])
@@ -115,7 +119,7 @@ class Journal:
 
     def saved_phase(self, name: str, phase: Phase | Rounds) -> Snapshot | None:
         """Return the last snapshot of a phase or of ``Rounds``; ``None``: there is none."""
-        found = self._read(name, _phase_key(phase))
+        found = self._read(name, _phase_key(phase), _most_bytes(phase))
         if found is None:
             return None
         entry, kept = found
@@ -176,19 +180,31 @@ class Journal:
         return self._folder / f"{name}.safetensors"
 
     def _read(
-        self, name: str, wanted: Mapping[str, Any]
+        self, name: str, wanted: Mapping[str, Any], most_bytes: int
     ) -> tuple[Mapping[str, Any], dict[str, Tensor]] | None:
+        """Read an entry.
+
+        Args:
+            name: name of the entry.
+            wanted: what it must say about the work.
+            most_bytes: the most bytes that its tensors can have; larger ones are not read.
+        """
         path = self._path(name)
         if not path.exists():
             return None
         with suppress(DamagedError):
-            data = read_small(path, f"'{path}'", (memory_bytes() or 1 << 36) // 4)
-            kept, metadata = tensors.decode(data, "journal")
+            num_bytes, what = path.lstat().st_size, f"'{path}'"
+            outline, metadata = tensors.outline(
+                partial(read_start, path, what, num_bytes), num_bytes, what
+            )
             text = metadata.get("entry", "null")
-            if metadata.get("sha256") != _digest(text, kept):
-                return None
             entry = strict_json.parse(text.encode(), "journal")
             if not isinstance(entry, dict) or not wanted.items() <= entry.items():
+                return None
+            if sum(tensor.nbytes for tensor in outline.values()) > most_bytes:
+                return None
+            kept, again = tensors.decode(read_exactly(path, what, num_bytes), "journal")
+            if again != metadata or metadata.get("sha256") != _digest(text, kept):
                 return None
             # Tensors of a phase's state may be infinite, weights may not.
             weights = (tensor for name, tensor in kept.items() if PHASE_STATE not in name)
@@ -221,6 +237,8 @@ class Journal:
 class _PhaseEntry:
     """The snapshot store of one phase: its entry of the journal."""
 
+    is_shared = False
+
     def __init__(self, journal: Journal, name: str, phase: Phase | Rounds) -> None:
         self._journal = journal
         self._name = name
@@ -236,6 +254,8 @@ class _PhaseEntry:
 @final
 class _CommonPhase:
     """The snapshot store of a shared phase: who finishes it first saves it for all learners."""
+
+    is_shared = True
 
     def __init__(self, mine: _PhaseEntry, common: _PhaseEntry, epochs: int) -> None:
         self._mine = mine
@@ -279,8 +299,25 @@ def _finite(value: object) -> float:
 def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
     """Hash an entry's text and its tensors of any shape."""
     digest = hashlib.sha256(text.encode())
-    digest.update(tensors.encode(kept))
+    for chunk in tensors.chunks(kept):
+        digest.update(chunk)
     return digest.hexdigest()
+
+
+def _most_bytes(item: Work) -> int:
+    """Return the most bytes that the tensors of an item's entry can have.
+
+    A phase keeps what it changes, and two moments of it at most. A sweep keeps features (N, D),
+    moments of features (D, D), or as much as its parts have.
+    """
+    if isinstance(item, Rounds):
+        return sum(_most_bytes(phase) for phase in item.phases)
+    states: list[dict[str, Tensor]] = [part.module.state_dict() for part in item.parts.values()]
+    own: int = sum(tensor.nbytes for state in states for tensor in state.values())
+    if isinstance(item, Phase):
+        return 3 * own + sum(tensor.nbytes for tensor in item.state.values()) + _SPARE_BYTES
+    width = sum(max((t.shape[0] for t in s.values() if t.ndim), default=1) for s in states)
+    return 3 * own + 8 * width * (len(item.data) + width) + _SPARE_BYTES
 
 
 def _phase_key(phase: Phase | Rounds) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from grace.learner.requested import RequestedSettings
 from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure
 from grace.learner.update_input import check_input
-from grace.text.refusals import GraceError, GraceWarning
+from grace.text.refusals import DamagedError, GraceError, GraceWarning
 
 
 @final
@@ -128,8 +128,11 @@ class FolderUpdate:
         with cleaned_after_failure(store):
             learner.update(**self._given, max_drop=self.options.max_drop, again=self.options.again)
         number = store.numbers()[-1]
-        is_new = number not in numbers
-        return self._result(store, store.document(number), before, is_new=is_new)
+        document, is_new = store.document(number), number not in numbers
+        pruned: Sequence[int] = ()
+        if self.options.max_disk_mb is not None:
+            pruned = learner.keep_within(self.options.max_disk_mb)
+        return self._result(store, document, before, is_new=is_new, pruned=pruned)
 
     def known_already(self, store: ModelStore) -> LearnResult | None:
         """Return the result of an earlier call if the learner has learnt these images already."""
@@ -153,7 +156,12 @@ class FolderUpdate:
             return None
         numbers, digests = store.numbers(), dict[float | None, str]()
         while number in numbers:
-            document = store.document(number)
+            try:
+                document = store.document(number)
+            except DamagedError:
+                if number == store.current():
+                    raise
+                return None
             drop = document.history[-1].max_drop
             if drop not in digests:
                 given = check_input(**self._given, shape=store.creation.shape, max_drop=drop)
@@ -167,7 +175,13 @@ class FolderUpdate:
         return None
 
     def _result(
-        self, store: ModelStore, document: Document, was_in_use: int | None, *, is_new: bool
+        self,
+        store: ModelStore,
+        document: Document,
+        was_in_use: int | None,
+        *,
+        is_new: bool,
+        pruned: Sequence[int] = (),
     ) -> LearnResult:
         current = store.current()
         assert current is not None
@@ -178,6 +192,7 @@ class FolderUpdate:
             in_use=current,
             was_in_use=was_in_use,
             class_names=sorted(set(self.folder.labels)),
+            pruned=pruned,
         )
 
 

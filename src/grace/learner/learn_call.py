@@ -20,6 +20,8 @@ class LearnOptions:
         skip_duplicates: leave out images that are in two places instead of refusing them.
         discard: drop an interrupted update before this one.
         again: learn images that have been learnt already.
+        max_disk_mb: megabytes (10⁶ bytes) that all versions together may take afterwards; the
+            oldest are removed. Fewer: fewer versions to roll back to. ``None``: all are kept.
     """
 
     max_drop: float | None = None
@@ -27,6 +29,7 @@ class LearnOptions:
     skip_duplicates: bool = False
     discard: bool = False
     again: bool = False
+    max_disk_mb: float | None = None
 
 
 @final
@@ -41,6 +44,7 @@ class LearnResult:
         in_use: number of the version in use now.
         was_in_use: number of the version in use before; ``None``: the learner is new.
         class_names: classes of the given images, sorted.
+        pruned: numbers of the versions that were removed for ``max_disk_mb``.
     """
 
     model: Path
@@ -49,6 +53,7 @@ class LearnResult:
     in_use: int
     was_in_use: int | None
     class_names: Sequence[str]
+    pruned: Sequence[int] = ()
 
     @property
     def is_rejected(self) -> bool:

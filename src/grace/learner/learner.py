@@ -12,6 +12,7 @@ from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
+from grace.home import pruning
 from grace.home.document import Document, UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner import saving
@@ -176,6 +177,17 @@ class Learner:
             DamagedError: if its files cannot be trusted.
         """
         store = ModelStore.open(Path(directory))
+        return store.steadily(lambda: cls._loaded(store, version, engine, method, progress))
+
+    @classmethod
+    def _loaded(
+        cls,
+        store: ModelStore,
+        version: int | None,
+        engine: EngineSettings | None,
+        method: AnyMethodSettings | None,
+        progress: Progress | None,
+    ) -> Self:
         number = store.current() if version is None else version
         saved = store.creation if number is None else store.document(number)
         settings = saving.carried_out_here(saved.settings, engine)
@@ -252,9 +264,20 @@ class Learner:
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the ``count`` newest versions from the home; the one in use stays."""
-        store = self._at_home().store
-        with store.changing():
-            store.prune(count)
+        pruning.keep_newest(self._at_home().store, count)
+
+    def keep_within(self, max_disk_mb: float) -> Sequence[int]:
+        """Remove the oldest versions until the home takes at most so many megabytes.
+
+        The version in use stays, and the one before it as long as possible.
+
+        Args:
+            max_disk_mb: megabytes (10⁶ bytes) of all versions together; fewer keep fewer versions.
+
+        Returns:
+            The numbers of the removed versions.
+        """
+        return pruning.keep_within(self._at_home().store, max_disk_mb)
 
     def rollback(self, version: int) -> None:
         """Put another version of the home in use, and load it.
@@ -324,15 +347,19 @@ class Learner:
             GraceError: if no version has this class, it is the last class of this learner, or an
                 update of the home was interrupted.
         """
+        unfinished = self.home.finish() if self.home else None
         live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
         elsewhere = self.home.live_class_names() if self.home else set()
+        if unfinished is not None and unfinished.class_names == (name,):
+            elsewhere.add(name)  # An earlier process began it; it is done now.
         if name not in {*live, *elsewhere}:
             raise GraceError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
         if live == [name]:
             raise GraceError(f"'{name}' is the last class left: a learner without classes is none")
         if self.home is not None:
             with self.home.changing():
-                self.home.purge(name)
+                if name in self.home.live_class_names():
+                    self.home.purge(name)
         if name in live:
             self.model.hide({self.class_names.index(name)})
 

@@ -21,7 +21,7 @@ from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.methods.method import Method
 from grace.methods.slots import Parts
-from grace.methods.state import MethodState
+from grace.methods.state import DeclaredState, MethodState
 from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
@@ -198,6 +198,39 @@ def refuse_too_large(document: Document, home: ModelStore) -> None:
             )
 
 
+def refuse_unlike(document: Document, home: ModelStore, state: DeclaredState) -> None:
+    """Refuse a version whose files hold other tensors than it must have, by their headers alone.
+
+    Args:
+        document: the version.
+        home: of the learner.
+        state: the state of its method, for the shapes of all tensors.
+
+    Raises:
+        DamagedError: naming the file.
+    """
+    parts = {name: home.outline(ref, name) for name, ref in document.parts.items()}
+    with naming_source(document, home):
+        state.refuse_unlike(parts, len(document.class_names))
+    memory, num_exemplars, num_held_out = document.settings.memory, 0, 0
+    for index, ref in document.exemplars.items():
+        what = f"exemplars of class {index}"
+        count = document.exemplar_counts.get(index)
+        num_exemplars += _num_images(document, home, home.outline(ref, what), count, what)
+    if memory.size is not None and memory.per_class is None and num_exemplars > memory.size:
+        raise DamagedError(
+            f"version {document.number} of '{home.path}' is damaged: it keeps {num_exemplars} "
+            f"exemplars, and its memory.size is {memory.size}"
+        )
+    for index, ref in document.validation.items():
+        what, count = f"held-out images of class {index}", document.validation_counts.get(index)
+        num_held_out += _num_images(document, home, home.outline(ref, what), count, what)
+    if document.calibration is not None:
+        found = home.outline(document.calibration, "calibration").get("familiarities")
+        if found is None or found.numel() > num_held_out:
+            raise DamagedError(f"the calibration of '{home.path}' is damaged: it holds no scores")
+
+
 @contextmanager
 def naming_source(saved: Document | Creation, home: ModelStore) -> Iterator[None]:
     """Prefix errors raised while loading with the version and path that they concern.
@@ -258,6 +291,26 @@ def _pixels(
 ) -> TensorImages:
     """Read images (n, C, H, W); ``count`` is their number where the document states it."""
     tensors = home.read(ref, what)
+    _num_images(document, home, tensors, count, what)
+    return TensorImages(tensors["images"])
+
+
+def _num_images(
+    document: Document,
+    home: ModelStore,
+    tensors: Mapping[str, Tensor],
+    count: int | None,
+    what: str,
+) -> int:
+    """Refuse tensors that are no images of a learner; return their number.
+
+    Args:
+        document: the version that they belong to.
+        home: of the learner.
+        tensors: those of a file, maybe on the meta device: images (n, C, H, W).
+        count: number of images that the document states; ``None``: it states none.
+        what: name of the file in messages.
+    """
     pixels = tensors.get("images")
     if len(tensors) != 1 or pixels is None or pixels.dtype != torch.uint8 or not len(pixels):
         raise DamagedError(f"the {what} of '{home.path}' are damaged: they are no images")
@@ -270,4 +323,4 @@ def _pixels(
         raise DamagedError(
             f"the {what} of '{home.path}' are damaged: there are {len(pixels)}, not {count}"
         )
-    return TensorImages(pixels)
+    return len(pixels)

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from grace.engine.progress import Progress, Silence
+from grace.home.creation import refuse_taken
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.requested import RequestedSettings
 from grace.learner.unfinished import find_learner, is_empty
-from grace.storage import atomic
-from grace.text.refusals import GraceError
 
 
 def learn(
@@ -41,7 +40,7 @@ def learn(
     requested, options = requested or RequestedSettings(), options or LearnOptions()
     store = find_learner(model, discard=options.discard)
     if store is None:
-        _refuse_taken(model)
+        refuse_taken(model)
         wanted = requested.settings()
     else:
         wanted = requested.checked(store.creation.settings, model, is_begun=is_empty(store))
@@ -55,12 +54,3 @@ def learn(
         return update.learn(update.create(settings))
     known = update.known_already(store)
     return known or update.learn(update.load(store, requested, wanted))
-
-
-def _refuse_taken(model: Path) -> None:
-    """Refuse a used directory before all images are read; ``ModelStore.create`` does it after."""
-    if model.exists() and (
-        not model.is_dir()
-        or any(path.name != "versions" and not atomic.is_leftover(path) for path in model.iterdir())
-    ):
-        raise GraceError(f"'{model}' exists already and is no learner", "choose another directory")

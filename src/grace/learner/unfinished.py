@@ -67,10 +67,12 @@ def remove_empty(store: ModelStore) -> None:
         # Whenever this stops, what is left is still an empty learner, or no learner at all.
         with suppress(OSError):
             (path / "objects").rmdir()
-        for name in ("lock", "model.json"):
-            atomic.remove(path / name)
+        atomic.remove(path / "model.json")
         with suppress(OSError):
             (path / "versions").rmdir()
+        # The lock goes last: another process may hold the new one as soon as it is gone.
+        atomic.remove(path / "lock")
+        with suppress(OSError):
             path.rmdir()
 
 

@@ -1,5 +1,6 @@
 """The versions of a model in its home: save, load, learn, roll back."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self, final
 
@@ -80,8 +81,9 @@ class Versions:
                 except GraceError:
                     self.store.discard()  # Going on would fail in the same way.
                     raise
-            self.store.discard()
-            self.store.remove_unused()
+            with suppress(OSError):  # The update is saved; the next change removes what is left.
+                self.store.discard()
+                self.store.remove_unused()
         return done
 
     def load(self, document: Document) -> None:
@@ -103,6 +105,7 @@ class Versions:
                 f"{document.shape}, this learner those of {model.shape}"
             )
         saving.refuse_too_large(document, store)
+        saving.refuse_unlike(document, store, model.state.method.state)
         saved = saving.read_state(document, store)
         exemplars, held_out = saving.read_images(document, store)
         familiarities = saving.read_familiarities(document, store)
@@ -140,7 +143,7 @@ class Versions:
         """
         with self.store.changing():
             self.load(self.store.document(number))
-            self.store.make_current(number)
+            self.store.roll_back(number)
 
     def _refuse_stale(self) -> None:
         """Refuse to go on if the version in use is no longer the one in memory."""
@@ -153,8 +156,7 @@ class Versions:
 
     def _done_already(self, given: UpdateInput) -> UpdateRecord | None:
         """Return this update if a version holds it: a process was killed after saving it."""
-        numbers, version = self.store.numbers(), self._model.state.version
-        newest = self.store.document(numbers[-1]) if numbers else None
+        version, newest = self._model.state.version, self.store.newest()
         if newest is None or newest.digest != given.digest:
             return None
         if not set(given.labels) <= set(newest.live_class_names):

@@ -40,16 +40,25 @@ class Slot(ABC, Generic[T]):
         """Return meta tensors of the shapes that the value has beside a network of this form."""
 
     @abstractmethod
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
-        """Make the value from saved tensors.
+    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
+        """Remove this slot's tensors from those that were saved; refuse any that do not fit.
+
+        Nothing is made: the settings of a stranger's file may ask for any width.
 
         Args:
-            parts: saved tensors by name, of any shape; those of this slot are removed.
+            parts: saved tensors by name, of any shape, maybe on the meta device; changed.
             network: form of the method's network; ``None`` if it has no network yet.
+
+        Returns:
+            The slot's own tensors; empty if its value was not saved.
 
         Raises:
             DamagedError: if the tensors do not fit this slot.
         """
+
+    @abstractmethod
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        """Make the value from saved tensors; arguments and errors are those of ``take``."""
 
     def mask(self, classes: Collection[int]) -> None:
         """Hide these class indices and no others."""
@@ -85,20 +94,26 @@ class NetworkSlot(Slot[ExpandableNetwork]):
         return {f"{self.name}{part}": tensors for part, tensors in own.parts().items()}
 
     @override
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
-        self.value = None
-        own = [name for name in parts if name.startswith(self.name)]
-        count = sum(name.startswith(f"{self.name}backbone.") for name in own)
+    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
+        count = sum(name.startswith(f"{self.name}backbone.") for name in parts)
         if not count or network is None:
-            return
+            return {}
         expected = network.with_more(count - network.num_backbones).parts()
         for part, tensors in expected.items():
             what = f"{self.name}{part}".replace("backbone.", "backbone ")
             refuse_unlike(tensors, parts.get(f"{self.name}{part}", {}), what)
+        return {part: parts.pop(f"{self.name}{part}") for part in expected}
+
+    @override
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        self.value, own = None, self.take(parts, network)
+        if not own or network is None:
+            return
+        count = sum(part.startswith("backbone.") for part in own)
         made = self._factory.network(count, network.head.num_classes)
         for part, module in made.modules_by_part().items():
-            name = f"{self.name}{part}"
-            load_exactly(module, parts.pop(name), name.replace("backbone.", "backbone "))
+            what = f"{self.name}{part}".replace("backbone.", "backbone ")
+            load_exactly(module, own[part], what)
         self.value = made
 
     @override
@@ -147,19 +162,24 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
         return {self.name: self._like(network)}
 
     @override
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
-        self.value = None
+    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
         what = self.name.replace("_", " ")
         if network is None or (self.name not in parts and not self._is_needed):
-            return
+            return {}
         if self.name not in parts:
             raise DamagedError(f"the saved method lacks the {what} of its network")
         saved = {self._now(name): tensor for name, tensor in parts.pop(self.name).items()}
         like = self._like(network)
         refuse_unlike(like, saved, what)
-        device = self._device
-        self.value = {name: torch.empty_like(t, device=device) for name, t in like.items()}
-        load_tensors(self.value, saved, what)
+        return {self.name: {name: saved[name] for name in like}}
+
+    @override
+    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+        self.value = None
+        for saved in self.take(parts, network).values():
+            made = {name: torch.empty_like(t, device=self._device) for name, t in saved.items()}
+            load_tensors(made, saved, self.name.replace("_", " "))
+            self.value = made
 
     @override
     def mask(self, classes: Collection[int]) -> None:
@@ -204,11 +224,17 @@ class ModuleSlot(Slot[ModuleT]):
         return {self.name: self._sketch().state_dict()}
 
     @override
+    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
+        if network is None:
+            return {}
+        saved = parts.pop(self.name, {})
+        refuse_unlike(self._sketch().state_dict(), saved, self.name)
+        return {self.name: saved}
+
+    @override
     def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
         self.value = None
-        if network is not None:
-            # Before anything is made: the settings of a stranger's file may ask for any width.
-            refuse_unlike(self._sketch().state_dict(), parts.get(self.name, {}), self.name)
+        for saved in self.take(parts, network).values():
             made = self._make().eval().requires_grad_(False)
-            load_exactly(made, parts.pop(self.name, {}), self.name)
+            load_exactly(made, saved, self.name)
             self.value = made

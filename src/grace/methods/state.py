@@ -118,23 +118,46 @@ class DeclaredState:
         parts = {name: part for slot in self._slots for name, part in slot.parts().items()}
         return MethodState(self._values.model_dump() if self._values else {}, parts)
 
+    def refuse_unlike(self, parts: Parts, num_classes: int) -> None:
+        """Refuse saved tensors by their names, shapes and types alone.
+
+        Args:
+            parts: saved tensors, which may be on the meta device: their numbers are not read yet.
+            num_classes: K of the saved method.
+
+        Raises:
+            DamagedError: if this method cannot have saved them.
+        """
+        outline, left = self._outline_of(parts, num_classes), dict(parts)
+        for slot in self._slots:
+            slot.take(left, outline)
+        self._refuse_unknown(left)
+
     def restore(self, state: MethodState, num_classes: int) -> None:
         """Replace the present state by a saved one of ``num_classes`` classes.
 
         Raises:
             DamagedError: if this method cannot have saved such a state.
         """
-        parts = dict(state.parts)
-        count = sum(name.startswith("backbone.") for name in parts)
-        outline = self._factory.outline(count, num_classes) if count else None
+        outline, left = self._outline_of(state.parts, num_classes), dict(state.parts)
         for slot in self._slots:
-            slot.restore(parts, outline)
+            slot.restore(left, outline)
+        self._refuse_unknown(left)
+        count = outline.num_backbones if outline else 0
         method = self._factory.settings.method.name
-        if parts:
-            raise DamagedError(
-                f"the saved {method} has parts that it never writes: '{ascii(min(parts))[1:81]}'"
-            )
         self._restore_values(dict(state.values), count, num_classes, method)
+
+    def _outline_of(self, parts: Parts, num_classes: int) -> Outline | None:
+        """Return the form of the network whose tensors were saved; ``None``: there is none."""
+        count = sum(name.startswith("backbone.") for name in parts)
+        return self._factory.outline(count, num_classes) if count else None
+
+    def _refuse_unknown(self, left: Parts) -> None:
+        if left:
+            raise DamagedError(
+                f"the saved {self._factory.settings.method.name} has parts that it never writes: "
+                f"'{ascii(min(left))[1:81]}'"
+            )
 
     def _restore_values(
         self, saved: dict[str, Any], num_backbones: int, num_classes: int, method: str

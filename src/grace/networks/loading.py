@@ -46,7 +46,7 @@ def refuse_unlike(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: 
 
     Args:
         own: tensors by name, of any device; meta tensors need no memory.
-        saved: tensors of a file, by name.
+        saved: tensors of a file, by name; meta tensors have no numbers to check.
         what: name of the owner in errors.
 
     Raises:
@@ -64,5 +64,7 @@ def refuse_unlike(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: 
                 f"tensor '{name}' of the saved {what} is {found.dtype} {tuple(found.shape)}, not "
                 f"{tensor.dtype} {tuple(tensor.shape)}: it belongs to another network"
             )
+        if found.is_meta:
+            continue
         if found.is_floating_point() and not bool(found.isfinite().all()):
             raise DamagedError(f"tensor '{name}' of the saved {what} holds numbers not finite")

@@ -76,6 +76,8 @@ class PhaseRecord(_Frozen):
     """The part of ``seconds`` that another process spent."""
     is_shared: bool = False
     """``True`` if that process belonged to another run."""
+    sha256: str = ""
+    """Hash of the weights that it ended with, if runs share them; empty otherwise."""
     losses: dict[str, float] = {}
 
 

@@ -121,6 +121,7 @@ def task_record(
                 seconds=work.seconds.total,
                 earlier=work.seconds.earlier,
                 is_shared=work.is_shared,
+                sha256=work.sha256,
                 losses=dict(work.losses),
             )
             for work in update.work

@@ -10,6 +10,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.record.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.storage.atomic import is_leftover, write_text
+from grace.storage.inside import refuse_path
 from grace.text.refusals import GraceError
 
 
@@ -75,10 +76,14 @@ def run_directory(root: Path, info: RunInfo) -> Path:
 
     The seed is that of the initialisation, the time that of the start, ``fp8`` the first eight
     digits of the run's fingerprint.
+
+    Raises:
+        GraceError: if the experiment's name is a path.
     """
+    experiment = refuse_path(info.experiment, "the experiment's name")
     started = datetime.fromisoformat(info.started).strftime("%Y%m%d-%H%M%S")
     fingerprint = info.fingerprints["run"][:8]
-    return root / info.experiment / f"{info.method}-s{info.seed}-{started}-{fingerprint}"
+    return root / experiment / f"{info.method}-s{info.seed}-{started}-{fingerprint}"
 
 
 @final

@@ -44,8 +44,8 @@ else:
 def exclusive(path: Path, what: str) -> Iterator[None]:
     """Hold a lock while the context lasts; raise an error at once if it is held already.
 
-    The file is not deleted with the lock: otherwise two processes could hold locks on files of one
-    name. The lock ends with the process, even with a killed one.
+    The lock ends with the process, even with a killed one. Only its holder may delete the file, as
+    the last thing that it does: whoever waited for the deleted file notices, and opens the new one.
 
     Args:
         path: the lock file, created if it is missing.
@@ -56,15 +56,8 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         DamagedError: if the lock file is a link or no regular file.
         OSError: if the lock file cannot be opened.
     """
-    handle = _open(path, what)
+    handle = _taken(path, what)
     try:
-        try:
-            _take(handle)
-        except (BlockingIOError, PermissionError):
-            raise BusyError(
-                f"{what} is being changed by another process (pid {_holder(handle)})",
-                "wait for it to end",
-            ) from None
         try:
             _note_pid(handle)
             yield
@@ -72,6 +65,32 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
             _release(handle)
     finally:
         os.close(handle)
+
+
+def _taken(path: Path, what: str) -> int:
+    """Open the lock file and take the lock on it; return its handle."""
+    while True:
+        handle = _open(path, what)
+        try:
+            _take(handle)
+            if _is_at(path, handle):
+                return handle
+            # Its holder deleted it after this process had opened it: it locks nothing any more.
+            _release(handle)
+        except (BlockingIOError, PermissionError):
+            text = f"{what} is being changed by another process (pid {_holder(handle)})"
+            os.close(handle)
+            raise BusyError(text, "wait for it to end") from None
+        os.close(handle)
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Return ``True`` if a path still leads to an open file."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(handle))
 
 
 def _open(path: Path, what: str) -> int:

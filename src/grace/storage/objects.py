@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from grace.storage.atomic import remove_leftovers, sync_folder, write_bytes
-from grace.storage.reading import read_exactly
+from grace.storage.reading import read_exactly, read_start
 from grace.text.refusals import DamagedError
 
 _SUFFIX = ".safetensors"
@@ -90,6 +90,22 @@ class ObjectStore:
         if hashlib.sha256(data).hexdigest() != ref.sha256:
             raise DamagedError(f"{what} is damaged: its content does not match its SHA-256")
         return data
+
+    def start(self, ref: Ref, what: str, length: int) -> bytes:
+        """Read the first bytes of an object; only its size is checked.
+
+        Args:
+            ref: reference to the object.
+            what: name of the object in messages.
+            length: number of bytes.
+
+        Raises:
+            DamagedError: as ``get``.
+            OSError: if the system refuses to read it.
+        """
+        self._refuse_linked_folder()
+        ref = Ref.checked(ref.sha256, ref.num_bytes, what)
+        return read_start(self._path(ref.sha256), what, ref.num_bytes, length)
 
     def names(self) -> set[str]:
         """List the hashes of all stored objects; their content is not checked.

@@ -1,4 +1,4 @@
-"""The name of this machine's processor."""
+"""The name and the instructions of this machine's processor."""
 
 import platform
 from functools import cache
@@ -8,9 +8,20 @@ from pathlib import Path
 @cache
 def processor_name() -> str:
     """Return the processor's name, or its architecture if the machine does not give a name."""
+    return _first_of("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def processor_flags() -> str:
+    """Return the instructions that the processor has, as it names them; empty if it does not."""
+    return _first_of("flags") or _first_of("Features")
+
+
+def _first_of(name: str) -> str:
+    """Return the first value of this name in the system's description of its processors."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return names[0] if names else platform.processor() or platform.machine()
+        return ""
+    rows = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for key, _, value in rows if key.strip() == name), "")

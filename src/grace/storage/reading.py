@@ -53,8 +53,7 @@ def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
         OSError: if the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
-        if size != num_bytes:
-            raise DamagedError(f"{what} is damaged: it has {size} bytes instead of {num_bytes}")
+        _refuse_other_size(size, num_bytes, what)
         return _read(file, size, what)
 
 
@@ -96,6 +95,24 @@ def read_head(path: Path, what: str, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
+def read_start(path: Path, what: str, num_bytes: int, length: int) -> bytes:
+    """Read the first bytes of a regular file of known size, as ``read_exactly`` would.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        num_bytes: the file's expected size.
+        length: number of bytes to read; fewer are returned if the file has fewer.
+
+    Raises:
+        DamagedError: if it is missing, a link, no regular file, or of another size.
+        OSError: if the system refuses to read it.
+    """
+    with _opened(path, what) as (file, size):
+        _refuse_other_size(size, num_bytes, what)
+        return file.read(length)
+
+
 @contextmanager
 def _opened(
     path: Path, what: str, *, follows_links: bool = False
@@ -121,6 +138,11 @@ def _refuse_other_kinds(mode: int, what: str) -> None:
         raise DamagedError(f"{what} is damaged: it is a link, and links are not followed")
     if not stat.S_ISREG(mode):
         raise DamagedError(f"{what} is damaged: it is no regular file")
+
+
+def _refuse_other_size(size: int, expected: int, what: str) -> None:
+    if size != expected:
+        raise DamagedError(f"{what} is damaged: it has {size} bytes instead of {expected}")
 
 
 def _read(file: BinaryIO, size: int, what: str) -> bytes:

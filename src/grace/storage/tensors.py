@@ -5,7 +5,7 @@ the order of metadata from call to call. That package reads them, after the chec
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 import torch
@@ -43,10 +43,7 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
     Raises:
         GraceError: if a tensor has a type or name that such files cannot hold.
     """
-    plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-    shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in plain.items()}
-    parts = (plain[name].reshape(-1).view(torch.uint8).numpy() for name in _order(shapes))
-    return b"".join((_header(shapes, metadata or {}), *(part.data for part in parts)))
+    return b"".join(chunks(tensors, metadata))
 
 
 def encoded_size(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
@@ -79,16 +76,7 @@ def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         DamagedError: if it is not such a file.
     """
-    header, start = _read_header(data, what)
-    metadata = _checked_metadata(header.pop(_METADATA, {}), what)
-    spans = sorted((*_span(name, entry, what), name) for name, entry in header.items())
-    place = 0
-    for begin, end, name in spans:
-        if begin != place:
-            raise _damaged(what, f"tensor {_short(name)} leaves a gap or overlaps another")
-        place = end
-    if place != len(data) - start:
-        raise _damaged(what, f"its tensors take {place} bytes, but {len(data) - start} follow")
+    header, metadata = _checked_header(data, len(data), what)
     try:
         tensors = load(data)
     except SafetensorError as error:
@@ -99,6 +87,51 @@ def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         if tensor.dtype == torch.bool and tensor.view(torch.uint8).gt(1).any():
             raise _damaged(what, f"tensor {_short(name)} has booleans other than 0 and 1")
     return tensors, metadata
+
+
+def outline(
+    read: Callable[[int], bytes], num_bytes: int, what: str
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the names, shapes and types in a safetensors file, but none of its numbers.
+
+    Nothing that a forged file claims costs memory: the header alone is read, and it is checked
+    against the file's size.
+
+    Args:
+        read: returns so many bytes from the file's beginning.
+        num_bytes: size of the file.
+        what: name of the file in messages.
+
+    Returns:
+        Tensors on the meta device, of any shape; and the metadata.
+
+    Raises:
+        DamagedError: if it is not such a file.
+    """
+    length = _header_length(read(8), num_bytes, what)
+    header, metadata = _checked_header(read(8 + length), num_bytes, what)
+    types = {name: dtype for dtype, name in _NAMES.items()}
+    found = {
+        name: torch.empty(entry["shape"], dtype=types[entry["dtype"]], device="meta")
+        for name, entry in header.items()
+    }
+    return found, metadata
+
+
+def chunks(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of ``encode`` piece by piece, so that hashing them takes no memory.
+
+    Args:
+        tensors: by name, of any shape.
+        metadata: text by name.
+    """
+    plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in plain.items()}
+    yield _header(shapes, metadata or {})
+    for name in _order(shapes):
+        yield plain[name].reshape(-1).view(torch.uint8).numpy().data
 
 
 def _order(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
@@ -127,17 +160,44 @@ def _header(
     return len(text).to_bytes(8, "little") + text
 
 
-def _read_header(data: bytes, what: str) -> tuple[dict[str, Any], int]:
-    """Parse the header; return it and the position where the tensors' bytes start."""
-    if len(data) < 8:
+def _header_length(start: bytes, num_bytes: int, what: str) -> int:
+    """Return the length of the header in a file of so many bytes."""
+    if len(start) < 8:
         raise _damaged(what, "it ends before its header")
-    num_bytes = int.from_bytes(data[:8], "little")
-    if num_bytes > min(len(data) - 8, MAX_HEADER_BYTES):
-        raise _damaged(what, f"its header of {num_bytes} bytes is too long")
-    header = parse(data[8 : 8 + num_bytes], what)
+    length = int.from_bytes(start[:8], "little")
+    if length > min(num_bytes - 8, MAX_HEADER_BYTES):
+        raise _damaged(what, f"its header of {length} bytes is too long")
+    return length
+
+
+def _checked_header(
+    start: bytes, num_bytes: int, what: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read the header and check that its tensors fill the file.
+
+    Args:
+        start: the file, or its beginning with the whole header.
+        num_bytes: size of the file.
+        what: name of the file in messages.
+
+    Returns:
+        The tensors' entries, and the metadata.
+    """
+    length = _header_length(start, num_bytes, what)
+    header = parse(start[8 : 8 + length], what)
     if not isinstance(header, dict):
         raise _damaged(what, "its header is no object")
-    return header, 8 + num_bytes
+    metadata = _checked_metadata(header.pop(_METADATA, {}), what)
+    spans = sorted((*_span(name, entry, what), name) for name, entry in header.items())
+    place = 0
+    for begin, end, name in spans:
+        if begin != place:
+            raise _damaged(what, f"tensor {_short(name)} leaves a gap or overlaps another")
+        place = end
+    left = num_bytes - 8 - length
+    if place != left:
+        raise _damaged(what, f"its tensors take {place} bytes, but {left} follow")
+    return header, metadata
 
 
 def _checked_metadata(metadata: object, what: str) -> dict[str, str]:

@@ -20,8 +20,10 @@ from grace.configs.load import dump_settings
 from grace.record import RunRecord, read_record
 from grace.record.reading import num_tasks
 from grace.storage.atomic import write_text
+from grace.storage.inside import inside, refuse_path
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
+from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.machine import jobs_at_once, run_command, run_environment, with_threads
 from grace.studies.pool import Job, Unwatched, Watcher, carry_out
 from grace.studies.report import write_report
@@ -94,7 +96,8 @@ def compare(
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
         for folder in ("cells", "runs", "logs"):
-            (directory / folder).mkdir(exist_ok=True)
+            inside(directory, folder).mkdir(exist_ok=True)
+        inside(directory, "first-tasks")
         found, damaged = _records(directory)
         protocols = {identity["protocol"] for identity in identities}
         _refuse_others(found, protocols, settings_of)
@@ -120,7 +123,11 @@ def compare(
         if (place := _place(directory, cell)) not in {record.directory for record in records}:
             damaged.setdefault(place, _INCOMPLETE)
     left_out = {place.name: str(_with_remedy(place, why)) for place, why in damaged.items()}
-    return Comparison(records, {**left_out, **failures}, files)
+    foreign = foreign_first_tasks(records)
+    taken = {
+        cell.name: foreign[place] for cell in cells if (place := _place(directory, cell)) in foreign
+    }
+    return Comparison(records, {**taken, **left_out, **failures}, files)
 
 
 def compare_methods(
@@ -157,15 +164,24 @@ def compare_methods(
     cells = cells_of(experiment, overrides, methods, seeds)
     return compare(
         cells,
-        Path("comparisons", cells[0].settings.name) if directory is None else Path(directory),
+        default_directory(cells) if directory is None else Path(directory),
         watcher or Unwatched(),
         at_once=at_once,
         settings_of=partial(settings_of, experiment, overrides),
     )
 
 
+def default_directory(cells: Sequence[Cell]) -> Path:
+    """Name the directory of a comparison after its experiment.
+
+    Raises:
+        GraceError: if that name is a path.
+    """
+    return Path("comparisons", refuse_path(cells[0].settings.name, "the experiment's name"))
+
+
 def _place(directory: Path, cell: Cell) -> Path:
-    return directory / "runs" / cell.name
+    return inside(directory, "runs", cell.name)
 
 
 def _refuse_occupied(directory: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
+from grace.storage.inside import open_to_append
 from grace.studies.cells import Cell
 
 
@@ -76,7 +77,7 @@ class _Running:
         self.job = job
         self.num_reported = -1
         self._log_start = job.log.stat().st_size if job.log.exists() else 0
-        with job.log.open("ab") as log:
+        with open_to_append(job.log) as log:
             # The process ends when this pipe is closed, so that it never outlives its parent.
             self.process = subprocess.Popen(  # noqa: S603 - our own command, no shell
                 job.command,

@@ -1,0 +1,60 @@
+"""``grace prune``: remove old versions of a learner."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.cli.console import say
+from grace.cli.errors import one_line_errors
+from grace.home.inventory import take_inventory
+from grace.home.pruning import keep_newest, keep_within
+from grace.home.store import ModelStore
+from grace.text.refusals import GraceError
+from grace.text.units import in_bytes
+
+
+def prune(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of newest versions to keep; the one in use stays in any case.",
+            show_default=False,
+        ),
+    ] = None,
+    max_disk_mb: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Remove the oldest versions until all together take at most so many megabytes.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Remove old versions of a learner for good; the version in use stays as it is."""
+    with one_line_errors():
+        if (keep is None) == (max_disk_mb is None):
+            raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
+        home = ModelStore.open(model)
+        home.finish()
+        before = take_inventory(home).num_bytes
+        if keep is not None:
+            gone = keep_newest(home, keep)
+        else:
+            assert max_disk_mb is not None
+            gone = keep_within(home, max_disk_mb)
+        after = take_inventory(home).num_bytes
+        if gone:
+            which = f"version{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
+            say(f"removed {which} of '{model}': {in_bytes(before - after)} freed")
+        else:
+            say(f"'{model}' has no version to remove: nothing to do")
+        say(f"{in_bytes(after)} are left")
+        if max_disk_mb is not None and after > max_disk_mb * 1_000_000:
+            say(
+                f"warning: the version in use alone takes more than the {max_disk_mb:g} MB asked "
+                "for",
+                err=True,
+            )

@@ -1,0 +1,168 @@
+"""Changes of a home other than updates: forget, prune, rollback. Torch-free.
+
+A change is written to ``change.json`` before it begins, carried out, noted in ``changes.json``, and
+then that file is removed. Whoever changes the home next finishes a change that was cut off: every
+step of it can be done twice.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal, Self, final
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from grace.home.document import Line
+from grace.storage import atomic, strict_json
+from grace.storage.models import read_model
+from grace.text.refusals import DamagedError, GraceError
+
+MAX_NOTED = 10_000
+"""The number of changes that a home remembers; the oldest are dropped."""
+
+_MAX_BYTES = 1 << 25
+_Number = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@final
+class Change(_Strict):
+    """One change of a home, as its history tells it."""
+
+    kind: Literal["forget", "prune", "rollback"]
+    date: Line
+    class_names: tuple[str, ...] = ()
+    """forget: the class whose images are removed."""
+    versions: tuple[_Number, ...] = ()
+    """forget: the versions that knew it; prune: those removed; rollback: the one put in use."""
+    damaged: tuple[_Number, ...] = ()
+    """forget: old versions that could not be read, and were removed for that reason."""
+    was_in_use: _Number | None = None
+    """rollback: the version in use before."""
+
+    @classmethod
+    def now(
+        cls,
+        kind: Literal["forget", "prune", "rollback"],
+        versions: Sequence[int],
+        *,
+        class_names: Sequence[str] = (),
+        damaged: Sequence[int] = (),
+        was_in_use: int | None = None,
+    ) -> Self:
+        """Describe a change that begins now.
+
+        Args:
+            kind: what is done.
+            versions: the versions that it concerns, as in ``Change.versions``.
+            class_names: classes that are forgotten.
+            damaged: unreadable versions that are removed.
+            was_in_use: version in use before.
+        """
+        return cls(
+            kind=kind,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            class_names=tuple(class_names),
+            versions=tuple(versions),
+            damaged=tuple(damaged),
+            was_in_use=was_in_use,
+        )
+
+    @model_validator(mode="after")
+    def _names_what_it_concerns(self) -> Self:
+        if len(self.class_names) != (self.kind == "forget"):
+            raise GraceError("it forgets no class, or several")
+        if self.kind == "rollback" and len(self.versions) != 1:
+            raise GraceError("it puts no version in use, or several")
+        return self
+
+
+def in_words(change: Change) -> str:
+    """Describe a change in a line."""
+    numbers = ", ".join(map(str, change.versions)) or "–"
+    match change.kind:
+        case "forget":
+            dropped = ", ".join(map(str, change.damaged))
+            more = f"; removed {dropped}, which could not be read" if dropped else ""
+            return f"forgot {change.class_names[0]} in versions {numbers}{more}"
+        case "prune":
+            return f"removed versions {numbers}"
+        case "rollback":
+            was = "" if change.was_in_use is None else f", before it {change.was_in_use}"
+            return f"put version {numbers} in use{was}"
+
+
+@final
+class _Noted(_Strict):
+    format: Literal[1] = 1
+    changes: tuple[Change, ...] = ()
+
+
+@final
+class _EarlierPurge(_Strict):
+    """An interrupted ``forget`` of an earlier grace, ``purge.json``."""
+
+    class_: str = Field(alias="class")
+
+
+@final
+class ChangeLog:
+    """The files of a home that tell of its changes: the finished ones and an unfinished one.
+
+    Args:
+        home: directory of the learner.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._noted = home / "changes.json"
+        self._begun = home / "change.json"
+        self._earlier = home / "purge.json"
+
+    def unfinished(self) -> Change | None:
+        """Return the change that was cut off; ``None``: there is none.
+
+        Raises:
+            DamagedError: if its file is damaged.
+        """
+        if _exists(self._begun):
+            return read_model(self._begun, Change, 1 << 20)
+        if _exists(self._earlier):
+            earlier = read_model(self._earlier, _EarlierPurge, 1 << 16)
+            return Change.now("forget", (), class_names=(earlier.class_,))
+        return None
+
+    def begin(self, change: Change) -> None:
+        """Write down a change before its first step."""
+        atomic.write_bytes(self._begun, strict_json.dump(change.model_dump(mode="json")))
+
+    def end(self, change: Change) -> None:
+        """Note that a change is carried out; it is noted once, however often this is called."""
+        noted = self._readable()
+        if change not in noted:
+            text = _Noted(changes=(*noted, change)[-MAX_NOTED:]).model_dump(mode="json")
+            atomic.write_bytes(self._noted, strict_json.dump(text))
+        for path in (self._begun, self._earlier):
+            if _exists(path):
+                atomic.remove(path)
+
+    def changes(self) -> Sequence[Change]:
+        """Return the finished changes, oldest first.
+
+        Raises:
+            DamagedError: if their file is damaged.
+        """
+        return read_model(self._noted, _Noted, _MAX_BYTES).changes if _exists(self._noted) else ()
+
+    def _readable(self) -> Sequence[Change]:
+        """Return the finished changes; a damaged file holds none, so that nothing is blocked."""
+        try:
+            return self.changes()
+        except DamagedError:
+            return ()
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()

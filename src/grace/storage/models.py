@@ -1,0 +1,40 @@
+"""Read small JSON files of ours as pydantic models, with suspicion."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from grace.storage import strict_json
+from grace.storage.reading import read_small
+from grace.text.refusals import DamagedError
+from grace.text.validation import first_problem
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def read_model(path: Path, model: type[ModelT], max_bytes: int) -> ModelT:
+    """Read a JSON file as a model.
+
+    Args:
+        path: a regular file, no link.
+        model: the model that it must hold.
+        max_bytes: the largest size in bytes that is read.
+
+    Raises:
+        DamagedError: if it is missing, a link, larger, or holds something else.
+    """
+    what = f"'{path}'"
+    return checked(model, strict_json.parse(read_small(path, what, max_bytes), what), what)
+
+
+def checked(model: type[ModelT], raw: object, what: str) -> ModelT:
+    """Validate the content of a file; ``what`` is its name in messages.
+
+    Raises:
+        DamagedError: if it is not such a model.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error

@@ -1,0 +1,191 @@
+"""Several processes at one learner: creating, reading beside changes, and the lock."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.configs.experiment import ExperimentSettings, MemorySettings
+from grace.configs.methods import ReplaySettings
+from grace.home.creation import Creation
+from grace.home.inventory import take_inventory
+from grace.home.store import ModelStore
+from grace.learner.learner import Learner
+from grace.learner.unfinished import remove_empty
+from grace.storage import lock
+from grace.storage.lock import exclusive
+from grace.storage.objects import ObjectStore
+from grace.text.refusals import BusyError, GraceError
+from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+CREATOR = """
+import sys
+from pathlib import Path
+from grace.configs.experiment import ExperimentSettings
+from grace.home.creation import Creation
+from grace.home.store import ModelStore
+from grace.text.refusals import GraceError
+settings = ExperimentSettings(description=sys.argv[1])
+creation = Creation.of(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        ModelStore.create(Path(line.strip()), creation)
+        print("created", flush=True)
+    except GraceError as error:
+        print("refused", error, flush=True)
+"""
+
+
+def test_of_two_processes_one_creates_a_learner(tmp_path: Path) -> None:
+    """Both would succeed in one of ten trials, and one's settings would lie over the other's."""
+    command = [sys.executable, "-c", CREATOR]
+    both = [
+        subprocess.Popen([*command, name], stdin=-1, stdout=-1, text=True, bufsize=1)
+        for name in ("one", "two")
+    ]
+    try:
+        assert [process.stdout.readline() for process in both if process.stdout] == ["ready\n"] * 2
+        for trial in range(60):
+            path = tmp_path / str(trial)
+            for process in both:
+                assert process.stdin is not None
+                process.stdin.write(f"{path}\n")
+            told = [process.stdout.readline() for process in both if process.stdout]
+            assert sorted(line.split()[0] for line in told) == ["created", "refused"], told
+            winner = ("one", "two")[told.index("created\n")]
+            assert ModelStore.open(path).creation.settings.description == winner
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+
+
+def test_a_learner_that_was_replaced_is_not_changed(tmp_path: Path) -> None:
+    """Another process found it empty, removed it, and made its own."""
+
+    def create(seed: int) -> Learner:
+        chosen = settings(ReplaySettings(base=recipe(), update=recipe()), description=str(seed))
+        return Learner.create(chosen, shape=(3, SIZE, SIZE), directory=tmp_path / "model")
+
+    mine = create(1)
+    remove_empty(ModelStore.open(tmp_path / "model"))
+    create(2)
+    data = labelled({0: 8, 1: 8})
+    with pytest.raises(GraceError, match="is another learner now"):
+        mine.update(data.images, class_names(data))
+    assert ModelStore.open(tmp_path / "model").numbers() == []
+
+
+def test_creation_waits_for_nobody(tmp_path: Path) -> None:
+    creation = Creation.of(ExperimentSettings(), (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
+    (tmp_path / "model").mkdir()
+    with exclusive(tmp_path / "model" / "lock", "it"), pytest.raises(BusyError):
+        ModelStore.create(tmp_path / "model", creation)
+    # What an interrupted creation leaves is taken over.
+    assert ModelStore.create(tmp_path / "model", creation).numbers() == []
+
+
+def test_a_lock_that_its_holder_deleted_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, take, opened = tmp_path / "lock", lock._take, []
+
+    def deleted_meanwhile(handle: int) -> None:
+        take(handle)
+        opened.append(os.fstat(handle).st_ino)
+        if len(opened) == 1:
+            path.unlink()
+
+    monkeypatch.setattr(lock, "_take", deleted_meanwhile)
+    with exclusive(path, "it"):
+        monkeypatch.setattr(lock, "_take", take)
+        assert len(opened) == 2
+        assert path.stat().st_ino == opened[-1]
+        with pytest.raises(BusyError), exclusive(path, "it"):
+            pytest.fail("entered")
+
+
+@pytest.fixture(scope="module")
+def original(
+    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Versions of two, three and four classes."""
+    home = tmp_path_factory.mktemp("readers") / "model"
+    method = ReplaySettings(base=recipe(), update=recipe())
+    chosen = settings(method, memory=MemorySettings(size=20, validation=2))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+    for counts in ({0: 8, 1: 8}, {2: 8}, {3: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    return home
+
+
+@pytest.fixture
+def home(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "model")
+
+
+def change_once(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[[], object]
+) -> list[str]:
+    """Let another process change the home just before a reader's next step."""
+    method, done = getattr(owner, name), []
+
+    def changed(*arguments: Any) -> Any:
+        if not done:
+            done.append(name)
+            change()
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, changed)
+    return done
+
+
+@pytest.mark.parametrize("step", [(ObjectStore, "get"), (ModelStore, "outline")])
+@pytest.mark.parametrize("version", [None, 2])
+def test_a_reader_beside_forget(
+    home: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], version: int | None
+) -> None:
+    other = Learner.load(home)
+    # Of version 2 the calibration and the images of the class are gone when they are read.
+    done = change_once(monkeypatch, *step, lambda: other.forget("class 1"))
+    found = Learner.load(home, version)
+    assert done
+    assert found.forgotten == {1}
+
+
+def test_a_reader_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Learner.load(home)
+
+    def learn_and_prune() -> None:
+        data = labelled({4: 8})
+        other.update(data.images, class_names(data))
+        other.keep_versions(1)
+
+    done = change_once(monkeypatch, ModelStore, "document", learn_and_prune)
+    assert Learner.load(home).version == 4
+    assert done
+
+
+def test_an_inventory_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Learner.load(home)
+    change_once(monkeypatch, ModelStore, "document", lambda: other.keep_versions(1))
+    assert take_inventory(ModelStore.open(home)).versions == [3]
+
+
+def test_what_is_damaged_is_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (home / "objects").iterdir():
+        path.write_bytes(b"")
+    read: list[int] = []
+    monkeypatch.setattr(ModelStore, "current", lambda _: read.append(1) or 3)
+    with pytest.raises(GraceError, match="is damaged"):
+        Learner.load(home)
+    assert len(read) == 1

@@ -1,0 +1,142 @@
+"""Nothing inside our own directories is followed or written through."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.configs.experiment import ExperimentSettings, MemorySettings, ScenarioSettings
+from grace.configs.methods import ReplaySettings
+from grace.engine.phase import Phase
+from grace.engine.trainer import Trainer
+from grace.experiment import run_experiment
+from grace.home.creation import Creation
+from grace.home.store import ModelStore
+from grace.learner.learner import Learner
+from grace.storage.inside import inside, open_to_append, refuse_path
+from grace.studies.cells import cells_of
+from grace.studies.comparison import compare, default_directory
+from grace.studies.pool import Unwatched
+from grace.text.refusals import DamagedError, GraceError
+from support.learn_calls import files
+from support.tiny_streams import SIZE, class_names, dataset, labelled, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+REPLAY = ReplaySettings(base=recipe(), update=recipe())
+
+
+def learner_of(home: Path) -> Path:
+    """Three versions."""
+    chosen = settings(REPLAY, memory=MemorySettings(size=20, validation=2))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+    for counts in ({0: 8, 1: 8}, {2: 8}, {3: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    return home
+
+
+def test_a_linked_folder_of_versions_is_no_place_for_a_new_learner(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "versions").symlink_to(tmp_path / "outside")
+    creation = Creation.of(ExperimentSettings(), (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
+    with pytest.raises(DamagedError, match=r"versions' is a link, and links are not followed"):
+        ModelStore.create(tmp_path / "model", creation)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["versions", "pending"])
+def test_a_folder_that_becomes_a_link_is_not_written_through(name: str, tmp_path: Path) -> None:
+    home, other = learner_of(tmp_path / "mine"), learner_of(tmp_path / "others")
+    made = Learner.load(home)
+    (other / "pending").mkdir()
+    shutil.rmtree(home / name, ignore_errors=True)
+    (home / name).symlink_to(other / name)
+    before = files(other)
+    data = labelled({4: 8})
+    for change in (
+        lambda: made.keep_versions(1),
+        lambda: made.forget("class 1"),
+        lambda: made.update(data.images, class_names(data)),
+    ):
+        with pytest.raises(DamagedError, match="is a link"):
+            change()
+    assert files(other) == before
+
+
+def test_a_linked_checkpoint_of_a_run_is_not_another_learner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its versions were pruned, and it was removed in the end."""
+    other, run = learner_of(tmp_path / "others"), tmp_path / "run"
+    chosen = settings(REPLAY, scenario=ScenarioSettings(base=2, increment=1))
+    images, optimise = dataset(3, train=6, test=4), Trainer.optimise
+
+    def killed(trainer: Trainer, phase: Phase, *rest: Any) -> Any:
+        if phase.name == "update":
+            raise KeyboardInterrupt
+        return optimise(trainer, phase, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "optimise", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(chosen, run, dataset=images)
+    shutil.rmtree(run / "checkpoint")
+    (run / "checkpoint").symlink_to(other)
+    before = files(other)
+    with pytest.raises(DamagedError, match="checkpoint' is a link"):
+        run_experiment(chosen, run, dataset=images, resume=True)
+    assert files(other) == before
+
+
+@pytest.mark.parametrize("name", ["cells", "logs", "runs", "first-tasks", "runs/replay-s1"])
+def test_linked_folders_of_a_comparison_are_refused(name: str, tmp_path: Path) -> None:
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    outside.mkdir()
+    (out / "runs").mkdir(parents=True)
+    (out / "lock").touch()
+    if name == "runs":
+        (out / "runs").rmdir()
+    (out / name).symlink_to(outside)
+    cells = cells_of("digits", ["data.max_train_per_class=4"], ["replay"], [1])
+    with pytest.raises(DamagedError, match="is a link, and links are not followed"):
+        compare(cells, out, Unwatched())
+    assert list(outside.iterdir()) == []
+
+
+def test_a_linked_log_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "diary").write_text("mine")
+    (tmp_path / "log").symlink_to(tmp_path / "diary")
+    with pytest.raises(DamagedError, match="is a link"):
+        open_to_append(tmp_path / "log")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises((DamagedError, OSError)):
+        open_to_append(tmp_path / "pipe")
+    assert (tmp_path / "diary").read_text() == "mine"
+    with open_to_append(tmp_path / "new") as log:
+        log.write(b"line")
+    assert (tmp_path / "new").read_bytes() == b"line"
+
+
+def test_names_that_are_paths_are_refused() -> None:
+    for name in ("..", ".", "", "a/b", "/a", "a\\b", "../x"):
+        with pytest.raises(GraceError, match="is a path, and a folder is named after it"):
+            refuse_path(name, "the experiment's name")
+    assert refuse_path("my.study-2", "the experiment's name") == "my.study-2"
+
+
+@pytest.mark.parametrize("name", ["..", "."])
+def test_a_comparison_is_not_written_over_the_working_folder(name: str) -> None:
+    cells = cells_of("digits", [f"name={json.dumps(name)}"], ["replay"], [1])
+    with pytest.raises(GraceError, match="is a path"):
+        default_directory(cells)
+
+
+def test_ours_may_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert inside(tmp_path / "link", "a", "b") == tmp_path / "link" / "a" / "b"

@@ -1,0 +1,222 @@
+"""Old versions: damaged ones block nothing, and they can be removed; all of it is noted."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import ReplaySettings
+from grace.home.inventory import take_inventory
+from grace.home.pruning import bytes_of, keep_within
+from grace.home.store import ModelStore
+from grace.learner.learner import Learner
+from grace.text.refusals import DamagedError
+from support.learn_calls import files
+from support.saved_learners import call
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+
+def teach(made: Learner, *indices: int) -> None:
+    data = labelled(dict.fromkeys(indices, 8))
+    made.update(data.images, class_names(data))
+
+
+@pytest.fixture(scope="module")
+def original(
+    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Versions of two, three, four and five classes."""
+    home = tmp_path_factory.mktemp("versions") / "model"
+    method = ReplaySettings(base=recipe(), update=recipe())
+    chosen = settings(method, memory=MemorySettings(size=20, validation=2))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+    for indices in ((0, 1), (2,), (3,), (4,)):
+        teach(made, *indices)
+    return home
+
+
+@pytest.fixture
+def home(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "model")
+
+
+def spoil(home: Path, number: int, how: str) -> None:
+    path = home / "versions" / f"{number:04d}.json"
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+        return
+    path.unlink()
+    if how == "link":
+        path.symlink_to("/etc/hostname")
+    if how == "folder":
+        path.mkdir()
+        (path / "x").touch()
+    if how == "huge":
+        path.touch()
+        os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("how", ["cut", "link", "folder", "huge"])
+class TestDamaged:
+    def test_it_does_not_block_the_others(self, home: Path, how: str) -> None:
+        """Learning committed the update and ended with status 2; the others were refused."""
+        spoil(home, 2, how)
+        made = Learner.load(home)
+        teach(made, 5)
+        assert made.version == 5
+        for verb in ("info", "history"):
+            result = call(verb, home)
+            assert result.exit_code == 0
+            assert "is damaged" in result.stderr or "damaged: 2" in result.stdout
+        made.rollback(3)
+        assert take_inventory(ModelStore.open(home)).damaged == [2]
+
+    def test_forgetting_removes_it(self, home: Path, how: str) -> None:
+        spoil(home, 2, how)
+        result = call("forget", home, "class 1", "--yes")
+        assert result.exit_code == 0
+        assert "removed version 2, which cannot be read" in result.stdout
+        store = ModelStore.open(home)
+        assert store.numbers() == [1, 3, 4]
+        assert all(1 in document.forgotten for document in store.documents())
+        wanted = [image.numpy().tobytes() for image in pictures(1, 8)]
+        kept = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
+        assert not any(image in data for image in wanted for data in kept)
+
+    def test_pruning_removes_it(self, home: Path, how: str) -> None:
+        spoil(home, 3, how)
+        assert call("prune", home, "--keep", "3").exit_code == 0
+        assert ModelStore.open(home).numbers() == [2, 4]
+
+    def test_the_version_in_use_still_counts(self, home: Path, how: str) -> None:
+        spoil(home, 4, how)
+        for arguments in (["info", home], ["history", home], ["forget", home, "class 1", "--yes"]):
+            result = call(*arguments)
+            assert (result.exit_code, result.stdout) == (2, "")
+        assert call("rollback", home, 3).exit_code == 0
+        assert call("info", home).exit_code == 0
+
+
+class TestPrune:
+    def test_the_newest_stay(self, home: Path) -> None:
+        before = Learner.load(home).predict_proba(pictures(0, 3))
+        result = call("prune", home, "--keep", "2")
+        assert result.stdout.startswith(f"removed versions 1, 2 of '{home}': ")
+        store = ModelStore.open(home)
+        assert store.numbers() == [3, 4]
+        used = {r.sha256 for made in store.documents() for r in made.objects.values()}
+        assert {path.stem for path in (home / "objects").iterdir()} == used
+        assert torch.equal(Learner.load(home).predict_proba(pictures(0, 3)), before)
+        before_files = files(home)
+        again = call("prune", home, "--keep", "2")
+        assert "has no version to remove: nothing to do" in again.stdout
+        assert files(home).keys() == before_files.keys()
+
+    def test_the_one_in_use_stays(self, home: Path) -> None:
+        Learner.load(home).rollback(2)
+        call("prune", home, "--keep", "1")
+        assert ModelStore.open(home).numbers() == [2, 4]
+        call("prune", home, "--keep", "0")
+        assert ModelStore.open(home).numbers() == [2]
+
+    def test_the_one_that_an_interrupted_update_starts_from_stays(self, home: Path) -> None:
+        store = ModelStore.open(home)
+        with store.changing():
+            store.begin(4, "0" * 64)
+        Learner.load(home).rollback(2)
+        call("prune", home, "--keep", "0")
+        assert store.numbers() == [2, 4]
+
+    def test_a_ceiling_takes_the_oldest_first(self, home: Path) -> None:
+        store = ModelStore.open(home)
+        documents = store.documents()
+        sizes = [bytes_of(documents[first:]) for first in range(4)]
+        assert sizes == sorted(sizes, reverse=True)
+        assert list(keep_within(store, sizes[0] / 1e6)) == []
+        assert list(keep_within(store, (sizes[0] - 1) / 1e6)) == [1]
+        # The one before the one in use goes last, and the one in use never.
+        Learner.load(home).rollback(3)
+        assert list(keep_within(store, 1.2 * bytes_of([documents[2], documents[1]]) / 1e6)) == [4]
+        assert list(keep_within(store, 0.0)) == [2]
+        assert store.numbers() == [3]
+        result = call("prune", home, "--max-disk-mb", "0.001")
+        assert result.exit_code == 0
+        assert "the version in use alone takes more than the 0.001 MB asked for" in result.stderr
+
+    def test_what_shall_stay_must_be_said(self, home: Path) -> None:
+        assert "give either --keep or --max-disk-mb" in call("prune", home).stderr
+        both = call("prune", home, "--keep", "1", "--max-disk-mb", "3")
+        assert (both.exit_code, ModelStore.open(home).numbers()) == (2, [1, 2, 3, 4])
+
+
+class TestAudit:
+    def test_all_changes_have_entries(self, home: Path) -> None:
+        made = Learner.load(home)
+        made.rollback(2)
+        made.forget("class 1")
+        made.keep_versions(1)
+        teach(made, 1, 5)
+        facts = json.loads(call("info", home, "--json").stdout)
+        told = [
+            (c["kind"], c["versions"], c["class_names"], c["was_in_use"]) for c in facts["changes"]
+        ]
+        assert told == [
+            ("rollback", [2], [], 4),
+            ("forget", [1, 2, 3, 4], ["class 1"], None),
+            ("prune", [1, 3], [], None),
+        ]
+        assert all(change["date"][:2] == "20" for change in facts["changes"])
+        lines = call("history", home).stdout.splitlines()
+        assert "forgot class 1 in versions 1, 2, 3, 4" in lines[-2]
+        assert made.history[-1].revived_class_names == ("class 1",)
+
+    def test_a_damaged_log_blocks_nothing(self, home: Path) -> None:
+        made = Learner.load(home)
+        made.rollback(2)
+        (home / "changes.json").write_text("{")
+        made.rollback(3)
+        assert [change.versions for change in ModelStore.open(home).log.changes()] == [(3,)]
+
+
+class TestLeftovers:
+    def test_what_a_finished_update_left_is_removed(self, home: Path) -> None:
+        """The process was killed at the very end: 2.2 MB lay there until the next update."""
+        store = ModelStore.open(home)
+        begun = {"parent": 3, "digest": store.document(4).digest, "number": 4}
+        (home / "pending").mkdir()
+        (home / "pending" / "update.json").write_text(json.dumps(begun))
+        (home / "pending" / "0001.safetensors").write_bytes(bytes(1000))
+        unused = home / "objects" / f"{'0' * 64}.safetensors"
+        unused.write_bytes(bytes(1000))
+        with store.changing():
+            assert not (home / "pending" / "0001.safetensors").exists()
+            assert not unused.exists()
+            # That it is done is still known: learning it --again would be one update more.
+            assert store.has_saved(begun["digest"])
+
+    def test_a_purge_of_an_earlier_grace_is_finished(self, home: Path) -> None:
+        (home / "purge.json").write_text('{"class": "class 1"}\n')
+        result = call("info", home)
+        assert "A forget was interrupted: run it again to finish it." in result.stdout
+        result = call("forget", home, "class 1", "--yes")
+        assert result.stdout.startswith("finished what was interrupted")
+        assert not (home / "purge.json").exists()
+        assert all(1 in document.forgotten for document in ModelStore.open(home).documents())
+
+    def test_an_unfinished_forget_does_not_block_rolling_back(self, home: Path) -> None:
+        (home / "purge.json").write_text('{"class": "class 1"}\n')
+        spoil(home, 4, "cut")
+        store = ModelStore.open(home)
+        with pytest.raises(DamagedError, match=r"0004\.json"):
+            Learner.load(home)
+        Learner.load(home, 3).rollback(3)
+        assert (store.current(), store.numbers()) == (3, [1, 2, 3])
+        assert all(1 in document.forgotten for document in store.documents())
+        assert [change.kind for change in store.log.changes()] == ["rollback", "forget"]
+        assert store.log.unfinished() is None
