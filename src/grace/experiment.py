@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from grace.data.scenario import Scenario, Task
     from grace.engine.ranks import Ranks
     from grace.learner.learner import Learner
+    from grace.networks.preprocessing import Constants
 
 
 def run_experiment(
@@ -147,7 +148,8 @@ def _run(
         dataset = given or load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     shape = dataset.train.images.shape
-    model = Model(settings, shape, dataset.mean, dataset.std, progress, ranks=ranks)
+    constants = _constants(settings, dataset)
+    model = Model(settings, shape, *constants, progress, ranks=ranks)
     learner = Learner(model)
     try:
         model.check_memory(len(scenario.class_names))
@@ -216,10 +218,19 @@ def identify(
         scenario = Scenario(images, settings.scenario, settings.seeds.class_order)
         if settings.method.name not in tried:
             tried.add(settings.method.name)
-            model = Model(settings, images.train.images.shape, images.mean, images.std)
+            shape = images.train.images.shape
+            model = Model(settings, shape, *_constants(settings, images))
             model.check_memory(len(scenario.class_names))
         found.append(fingerprints(settings, digest, versions))
     return found
+
+
+def _constants(settings: ExperimentSettings, dataset: "Dataset") -> "Constants":
+    """Return the constants that the images are normalised by: the backbone's own or theirs."""
+    from grace.networks.preprocessing import constants
+
+    channels = dataset.train.images.shape[0]
+    return constants(settings.backbone, channels, dataset.mean, dataset.std)
 
 
 def _broadcast_record(record: RunRecord, ranks: "Ranks") -> None:

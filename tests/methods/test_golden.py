@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from grace.configs.methods import (
-    BaseMethodSettings,
+    AnyMethodSettings,
     BeefSettings,
     CreateSettings,
     DERSettings,
@@ -36,6 +36,7 @@ from grace.configs.methods import (
     ICaRLSettings,
     JointSettings,
     MemoSettings,
+    ProbeSettings,
     ReplaySettings,
     TagFexSettings,
     WASettings,
@@ -52,7 +53,7 @@ FOLDER = Path(__file__).parent / "golden"
 # and wa keeps another exemplar; at this one to 3e-5 (measured with AVX512 against SSE4.1 kernels).
 LATER = recipe(2, lr=0.005)
 BASE = {"base": LATER}
-RUNS: Mapping[str, BaseMethodSettings] = {
+RUNS: Mapping[str, AnyMethodSettings] = {
     "grace": GraceSettings(grow=LATER, compress=LATER, expand_at=(2,), **BASE),
     "grace-previous": GraceSettings(
         grow=LATER, compress=LATER, assess_on="previous", threshold=1.0, **BASE
@@ -74,6 +75,7 @@ RUNS: Mapping[str, BaseMethodSettings] = {
     "beef-released": BeefSettings(
         expand=LATER, fuse=LATER, old_bias="newest", old_batch_norm="train", **BASE
     ),
+    "probe": ProbeSettings(update=LATER),
 }
 
 
@@ -87,7 +89,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def learnt(method: BaseMethodSettings) -> Learner:
+def learnt(method: AnyMethodSettings) -> Learner:
     """Three tasks of two classes: among fewer new logits than two, cross-entropy is 0."""
     made = learner(method)
     for counts in ({0: 10, 1: 9}, {2: 10, 3: 9}, {4: 9, 5: 10}):

@@ -22,6 +22,7 @@ from grace.configs.methods import (
     ICaRLSettings,
     JointSettings,
     MemoSettings,
+    ProbeSettings,
     ReplaySettings,
     TagFexSettings,
     WASettings,
@@ -53,6 +54,8 @@ VARIANTS: dict[str, AnyMethodSettings] = {
     # Its scores differ little in so few steps, the more the larger the scale.
     "create": CreateSettings(update=recipe(), balance=recipe(), score_scale=0.3, **BASE),
     "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
+    "probe": ProbeSettings(update=recipe()),
+    "probe-mean": ProbeSettings(head="nearest_mean"),
 }
 EXCEPTIONS: dict[tuple[str, str], str] = {
     # Method and piece of its work: what that does which no other may do, and why.
@@ -67,6 +70,8 @@ ALONE = {("beef", "expand")}
 """Methods and their phases that train a module without the old network beside it."""
 HEADLESS = {("beef", "expand"), ("beef", "fuse")}
 """Methods and their phases that train no grown head: rows that others trained are joined after."""
+WITHOUT_PHASE = ("probe-mean",)
+"""Variants that train nothing."""
 if outside := os.environ.get("GRACE_CONTRACT_VARIANTS"):
     VARIANTS |= import_module(outside).VARIANTS
     EXCEPTIONS |= getattr(import_module(outside), "EXCEPTIONS", {})

@@ -65,6 +65,15 @@ def _stem(settings: ExperimentSettings, _path: str) -> str | None:
     return None if name in with_stem else f"only {', '.join(with_stem)} choose a stem, not {name}"
 
 
+def _backbone(settings: ExperimentSettings, path: str) -> str | None:
+    backbone = settings.backbone
+    if path == "backbone.last_stages" and backbone.train != "last-stages":
+        return "backbone.train is not last-stages"
+    if path == "backbone.interpolation" and backbone.input_size is None:
+        return "backbone.input_size enlarges no image"
+    return None
+
+
 def _class_order(settings: ExperimentSettings, _path: str) -> str | None:
     explicit = settings.scenario.class_order is not None
     return "scenario.class_order gives the order itself" if explicit else None
@@ -102,6 +111,7 @@ _RULES = (
     _Rule("data.test_fraction", _source),
     _Rule("data.split_seed", _source),
     _Rule("backbone.stem", _stem),
+    _Rule("backbone.*", _backbone),
     _Rule("seeds.class_order", _class_order),
     _Rule("method.*.decay", _decay),
     _Rule("method.*.momentum", _moments),

@@ -1,14 +1,15 @@
 """Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from grace.configs.augmentation import AugmentationSetting
 from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
 from grace.configs.settings_model import Settings
+from grace.configs.traits import Traits
 from grace.text.refusals import GraceError
 
 
@@ -181,8 +182,42 @@ class BackboneSettings(Settings):
         "such as timm/resnet18.a1_in1k; a path ending in .safetensors: the weights "
         "in that file",
     )
+    train: Literal["all", "last-stages", "frozen"] | None = Field(
+        None,
+        description="what of the backbone learns. all: all of it; last-stages: its last stages, "
+        "over a trunk that stays as it is; frozen: nothing, so that only the head learns. Less: "
+        "faster and less is forgotten, but the features fit new images less well; none: what the "
+        "method trains",
+    )
+    last_stages: int = Field(
+        1,
+        ge=1,
+        description="with train=last-stages, how many stages learn. More: closer to training all "
+        "of it, slower and larger",
+    )
+    input_size: Annotated[int, Field(ge=8, le=1024)] | Literal["model"] | None = Field(
+        None,
+        description="side in pixels to which images are enlarged before the backbone, while they "
+        "are stored as small as they are; model: that of the backbone's pre-training. Higher: more "
+        "exact features up to that size, and slower with its square; none: as they are",
+    )
+    interpolation: Literal["bilinear", "bicubic"] | None = Field(
+        None,
+        description="how images are enlarged to input_size; none: as in the backbone's "
+        "pre-training",
+    )
+    mean: tuple[float, ...] | None = Field(
+        None,
+        description="means that pixels in [0, 1] are normalised by, one for each channel; none: "
+        "with weights those of the pre-training, else those of the images",
+    )
+    std: tuple[PositiveFloat, ...] | None = Field(
+        None, description="deviations that pixels are normalised by, likewise"
+    )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"weights"})
+    _later: ClassVar[frozenset[str]] = frozenset(
+        {"weights", "train", "last_stages", "input_size", "interpolation", "mean", "std"}
+    )
 
     @model_validator(mode="after")
     def _weights_can_be_named(self) -> Self:
@@ -203,6 +238,12 @@ class BackboneSettings(Settings):
             raise GraceError(
                 f"weights '{self.weights}' should be none, timm, or a path ending in .safetensors"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _preprocessing_is_possible(self) -> Self:
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            raise GraceError("mean and std need one number for each channel", "set both")
         return self
 
 
@@ -276,3 +317,25 @@ class ExperimentSettings(Settings):
         if isinstance(name, str) and name not in METHOD_SETTINGS:
             raise GraceError(why_unknown(name))
         return value
+
+    @model_validator(mode="after")
+    def _method_trains_what_is_asked(self) -> Self:
+        """Refuse a part of the backbone that the method cannot train, or cannot leave alone."""
+        train, name, traits = self.backbone.train, self.method.name, self.method.traits
+        problem = None
+        if train == "frozen" and traits.trains_backbone:
+            problem = f"method {name} trains its backbone, which backbone.train=frozen forbids"
+        elif train not in (None, "frozen") and not traits.trains_backbone:
+            problem = f"method {name} trains no backbone, but backbone.train is {train}"
+        elif train == "last-stages" and not traits.takes_frozen_trunk:
+            problem = f"method {name} cannot train the last stages alone (backbone.train)"
+        if problem is not None:
+            able = [n for n, own in METHOD_SETTINGS.items() if _can_train(own.traits, train)]
+            raise GraceError(problem, f"choose {', '.join(able)}, or another backbone.train")
+        return self
+
+
+def _can_train(traits: Traits, train: str | None) -> bool:
+    if train == "frozen":
+        return not traits.trains_backbone
+    return traits.takes_frozen_trunk if train == "last-stages" else traits.trains_backbone

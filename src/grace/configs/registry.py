@@ -49,6 +49,7 @@ BUILT_IN: Sequence[type[AnyMethodSettings]] = (
     methods.BeefSettings,
     methods.TagFexSettings,
     methods.CreateSettings,
+    methods.ProbeSettings,
 )
 """The methods of this package, in the order of lists and figures; add new ones at the end."""
 

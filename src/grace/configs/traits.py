@@ -22,6 +22,11 @@ class Traits:
     learns_known_classes: bool = False
     """It has a rule for a later task without a new class; a method without one refuses it."""
 
+    trains_backbone: bool = True
+    """Its backbone learns; otherwise it never changes, and its features of an image are kept."""
+    takes_frozen_trunk: bool = False
+    """It can train the last stages of its backbones over a trunk that never changes."""
+
     def leaves_lone_class(self, number: int, num_new: int) -> bool:
         """Return True if task ``number`` has one new class and the method cannot learn it.
 

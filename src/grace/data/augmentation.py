@@ -17,9 +17,10 @@ Departures from the torchvision pipelines of the published protocols (docs/data.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import final
+from typing import Literal, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from grace.configs.augmentation import AugmentationSetting, split_operation
@@ -32,6 +33,27 @@ from grace.data.operations import (
     RandomFlip,
     RandomResizedCrop,
 )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Enlarge:
+    """Enlarges normalised images to a square, after everything else.
+
+    Images are stored at their own size and enlarged batch by batch, so that a backbone that was
+    trained on larger images needs no larger exemplars.
+    """
+
+    size: int
+    """Side of the result in pixels."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Enlarge images (B, C, H, W) to (B, C, size, size)."""
+        if images.shape[2:] == (self.size, self.size):
+            return images
+        size = (self.size, self.size)
+        return F.interpolate(images, size, mode=self.interpolation, align_corners=False)
 
 
 @final
@@ -49,6 +71,8 @@ class Augmentation:
     """(C, 1, 1) summand, -mean / std."""
     operations: tuple[Operation, ...] = ()
     """Operations on training images, in this order, before normalisation."""
+    enlarge: Enlarge | None = None
+    """Follows normalisation; ``None``: images keep their size."""
 
     @property
     def num_draws(self) -> int:
@@ -81,9 +105,9 @@ class Augmentation:
             channels_last: the result has channels-last strides.
 
         Returns:
-            (B, C, H, W) float32.
+            (B, C, H, W) float32; H and W are the enlarged ones if images are enlarged.
         """
-        return self._scaled(_as_float(images, channels_last))
+        return self._enlarged(self._scaled(_as_float(images, channels_last)))
 
     def apply(self, images: Tensor, draws: Tensor, channels_last: bool = False) -> Tensor:
         """Augment and normalise a batch.
@@ -127,7 +151,10 @@ class Augmentation:
             images = operation(images, draws[:, end - operation.num_draws : end])
         if last == len(self.operations):
             images = _as_float(images, channels_last)
-        return self._scaled(images)
+        return self._enlarged(self._scaled(images))
+
+    def _enlarged(self, images: Tensor) -> Tensor:
+        return images if self.enlarge is None else self.enlarge(images)
 
     def _scaled(self, levels: Tensor) -> Tensor:
         """Normalise float levels in place."""
@@ -156,7 +183,11 @@ def _as_float(images: Tensor, channels_last: bool) -> Tensor:
 
 
 def build_augmentation(
-    name: AugmentationSetting, mean: Sequence[float], std: Sequence[float], size: int
+    name: AugmentationSetting,
+    mean: Sequence[float],
+    std: Sequence[float],
+    size: int,
+    enlarge: Enlarge | None = None,
 ) -> Augmentation:
     """Make a named augmentation, or one from a list of operations.
 
@@ -165,6 +196,7 @@ def build_augmentation(
         mean: normalisation mean per channel, of pixels in [0, 1].
         std: normalisation standard deviation per channel, positive.
         size: side of the images in pixels.
+        enlarge: what normalised images are enlarged to; ``None``: they keep their size.
 
     Returns:
         The transform, with constants on the CPU.
@@ -177,6 +209,7 @@ def build_augmentation(
         scale=(1 / (255 * deviation)).float(),
         shift=(-torch.tensor(mean, dtype=torch.float64)[:, None, None] / deviation).float(),
         operations=build_operations(name, size),
+        enlarge=enlarge,
     )
 
 

@@ -4,7 +4,7 @@ Shapes: N images, B of them in a batch, C channels, H×W pixels, K draws per ima
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 
@@ -66,6 +66,39 @@ def epoch_batches(
         wanted, sizes = _wanted(sizes, rows)
         order, drawn = order[wanted], drawn.unflatten(0, (len(data), views))[wanted].flatten(0, 1)
     yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last, views)
+
+
+def row_batches(
+    rows: Mapping[str, Tensor],
+    labels: Tensor,
+    batch_size: int,
+    order_generator: torch.Generator,
+    *,
+    device: torch.device = _CPU,
+    wanted: WantedRows | None = None,
+) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """Yield one epoch of shuffled rows that are known already, in the order of ``epoch_batches``.
+
+    Args:
+        rows: by name, each (N, …).
+        labels: class indices (N,) int64.
+        batch_size: rows per batch, at least 1.
+        order_generator: CPU generator of the permutation, drawn from once.
+        device: where batches are given.
+        wanted: the rows of each batch that this process computes; ``None``: all.
+
+    Yields:
+        Rows (B, …) by name and their labels (B,), on ``device``.
+    """
+    order = torch.randperm(len(labels), generator=order_generator)
+    sizes = batch_sizes(len(labels), batch_size)
+    if wanted is not None:
+        places, sizes = _wanted(sizes, wanted)
+        order = order[places]
+    rows = {name: values.to(device) for name, values in rows.items()}
+    labels = labels.to(device)
+    for chosen in order.to(device).split(sizes):
+        yield {name: values[chosen] for name, values in rows.items()}, labels[chosen]
 
 
 def augmented_batches(

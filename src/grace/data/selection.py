@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.experiment import DataSettings
+from grace.data.images import Images
 from grace.randomness import generator
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
@@ -100,3 +101,9 @@ def held_out(
 def pixel_keys(pixels: Tensor) -> list[bytes]:
     """Hash each image (N, C, H, W) uint8; equal images have equal keys."""
     return [hashlib.sha256(image).digest() for image in pixels.contiguous().cpu().numpy()]
+
+
+def image_keys(images: Images) -> list[bytes]:
+    """Return N hashes, one of each image: equal images have equal keys."""
+    parts = torch.arange(len(images)).split(1000)
+    return [key for part in parts for key in pixel_keys(images.gather(part))]

@@ -5,7 +5,7 @@ Shapes: B rows in a batch.
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
 
@@ -31,11 +31,13 @@ class BatchRows:
         images: rows (B, C, H, W).
         labels: their class indices (B,).
         num_images: images of the whole batch, on all processes.
+        known: the phase's own rows (B, …) by name.
     """
 
     images: Tensor
     labels: Tensor
     num_images: int
+    known: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @final
@@ -69,7 +71,7 @@ class ForwardBackward:
         )
         self._work = work
         self.modules = modules
-        off = graph.without_autograd(work.parts)
+        off = graph.without_autograd(work.parts, work.rows if isinstance(work, Phase) else ())
         self._before = {name: part for name, part in work.parts.items() if name in off}
         self._after = {name: part for name, part in work.parts.items() if name not in off}
         self._device = device
@@ -102,7 +104,13 @@ class ForwardBackward:
             ready = clock()
             with self._device.autocast():
                 with torch.no_grad():
-                    outputs = graph.run(self._before, self.modules, rows.images, self._forward)
+                    outputs = graph.run(
+                        self._before,
+                        self.modules,
+                        rows.images,
+                        self._forward,
+                        dict(rows.known),
+                    )
                 frozen_done = clock()
                 outputs = graph.run(self._after, self.modules, rows.images, self._forward, outputs)
                 batch = Batch(

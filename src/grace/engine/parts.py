@@ -3,7 +3,7 @@
 Shapes: B rows in a batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,12 +26,18 @@ def last(parts: Parts) -> list[str]:
     return [name for name in parts if name not in read]
 
 
-def without_autograd(parts: Parts) -> set[str]:
-    """Name the parts that need no autograd: nothing trains in them or before them."""
+def without_autograd(parts: Parts, rows: Collection[str] = ()) -> set[str]:
+    """Name the parts that need no autograd: nothing trains in them or before them.
+
+    Args:
+        parts: each reads the images, parts before it, or rows.
+        rows: names of what is known beforehand.
+    """
     off: set[str] = set()
+    given = {"images", *rows}
     for name, part in parts.items():
-        assert all(read == "images" or read in parts for read in part.reads), part.reads
-        if not part.trains and all(read == "images" or read in off for read in part.reads):
+        assert all(read in given or read in parts for read in part.reads), part.reads
+        if not part.trains and all(read in given or read in off for read in part.reads):
             off.add(name)
     return off
 

@@ -28,7 +28,7 @@ class Part:
 
     Args:
         module: called with the outputs that it reads; gives a tensor or a tuple.
-        reads: ``"images"`` or names of parts that stand before this one.
+        reads: ``"images"``, names of parts that stand before this one, or of the phase's rows.
         trains: True if all of its parameters train, False if none, or the names of those that do.
         mode: of batch norm and dropout; ``None``: train if anything in it trains, else eval.
         group: the recipe's parameter group that its parameters belong to.
@@ -197,6 +197,8 @@ class Phase:
         rule: combines the gradients of the losses; ``None``: the gradient of their weighted sum.
         after_step: runs after every step without autograd: clamps, proximal steps.
         state: named tensors of this phase alone, such as accumulators; snapshots store them.
+        rows: tensors with a row for each image of ``data``, such as features computed before. A
+            part may read them by name. With rows no image is read, and ``Batch.images`` is empty.
         teacher: the network that the phase distils into a smaller one, so that the loss of
             accuracy can be measured. The engine does not use it.
     """
@@ -211,7 +213,12 @@ class Phase:
     rule: GradientRule | None = None
     after_step: Callable[[], None] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
     teacher: ExpandableNetwork | None = None
+
+    def __post_init__(self) -> None:
+        assert all(len(values) == len(self.data) for values in self.rows.values())
+        assert not self.rows or self.views == 1
 
     @property
     def phases(self) -> "Sequence[Phase]":

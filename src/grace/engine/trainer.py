@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from grace.configs.experiment import EngineSettings
 from grace.data.augmentation import Augmentation
-from grace.data.batches import augmented_batches, batch_sizes, epoch_batches, ordered_batches
+from grace.data.batches import (
+    augmented_batches,
+    batch_sizes,
+    epoch_batches,
+    ordered_batches,
+    row_batches,
+)
 from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.batch_norm import synchronised
@@ -301,7 +307,8 @@ class Trainer:
         return results[0] if isinstance(work, Phase) else results
 
     def _steps(self, phase: Phase) -> PhaseRun:
-        data, modules = self._on_device(phase.data), self._modules(phase.parts)
+        data = phase.data if phase.rows else self._on_device(phase.data)
+        modules = self._modules(phase.parts)
         return PhaseRun(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
 
     def _epoch(self, run: PhaseRun, epoch: int, lr: float) -> None:
@@ -310,9 +317,12 @@ class Trainer:
         augmentation = self._augmentation
         if phase.augmentation is not None:
             augmentation = augmentation.with_operations(phase.augmentation)
-        batches = self._epoch_batches(
-            phase.name, epoch, run.data, recipe.batch_size, augmentation, phase.views
-        )
+        if phase.rows:
+            batches = self._row_batches(phase, epoch)
+        else:
+            batches = self._epoch_batches(
+                phase.name, epoch, run.data, recipe.batch_size, augmentation, phase.views
+            )
         if recipe.drop_last:
             full = batch_sizes(len(run.data), recipe.batch_size)
             batches = islice(batches, len(full) - (len(full) > 1 and full[-1] < full[0]))
@@ -360,6 +370,22 @@ class Trainer:
             views=views,
         )
         return (BatchRows(*batch, size) for batch, size in zip(batches, sizes, strict=True))
+
+    def _row_batches(self, phase: Phase, epoch: int) -> Iterator[BatchRows]:
+        """Yield this process's rows of every batch of an epoch that reads no image."""
+        labels, size = phase.data.labels, phase.recipe.batch_size
+        batches = row_batches(
+            phase.rows,
+            labels,
+            size,
+            self._draws("order", phase.name, epoch),
+            device=self.device.torch_device,
+            wanted=self.ranks.rows if self.ranks.are_several else None,
+        )
+        sizes = batch_sizes(len(labels), size)
+        for (rows, labels), num_images in zip(batches, sizes, strict=True):
+            images = torch.empty((len(labels), 0, 0, 0), device=labels.device)
+            yield BatchRows(images, labels, num_images, rows)
 
     def _draws(self, purpose: str, name: str, epoch: int) -> torch.Generator:
         return generator(self._data_seed, purpose, self._task, name, epoch)

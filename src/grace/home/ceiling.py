@@ -15,6 +15,8 @@ RESERVED_PER_UPDATE = 2_500
 """Bytes: an update's record (about 600), its reason (up to 500), the entries of new parts."""
 RESERVED_PER_CLASS = 600
 """Bytes: headers of a class's two files (130 each), their entries (110 each), its counts."""
+RESERVED_FOR_FEATURES = 240
+"""Bytes: longer headers of a class's two files if they also hold features."""
 
 
 @final

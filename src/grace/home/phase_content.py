@@ -15,15 +15,15 @@ def content_address(phase: Phase | Rounds) -> str | None:
     """Hash everything in a phase: weights, modules, images, labels, recipe and objective.
 
     Functions are hashed by their source text. A phase cannot be hashed if a function holds values,
-    such as a nested function, or if the phase has a rule, a teacher, an augmentation or a function
-    that runs after steps. The engine's seeds and augmentation are not part of the hash.
+    such as a nested function, or if the phase has a rule, a teacher, an augmentation, rows or a
+    function that runs after steps. The engine's seeds and augmentation are not part of the hash.
 
     Returns:
         64 hexadecimal digits; ``None`` for a phase that cannot be hashed, and for ``Rounds``.
     """
     if isinstance(phase, Rounds):
         return None
-    acts = (phase.rule, phase.after_step, phase.teacher, phase.augmentation)
+    acts = (phase.rule, phase.after_step, phase.teacher, phase.augmentation, phase.rows or None)
     objective = _source(phase.objective)
     classes = {type(module) for part in phase.parts.values() for module in part.module.modules()}
     sources = {f"{cls.__module__}.{cls.__qualname__}": _source(cls) for cls in classes}

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from grace.data.images import LabelledImages
+from grace.data.selection import image_keys
 from grace.engine.parts import frozen
-from grace.engine.phase import Sweep
+from grace.engine.phase import Parts, Sweep
+from grace.engine.reducers import Collect
 from grace.engine.trainer import Trainer
 from grace.methods.classifier import Classifier
+from grace.methods.feature_cache import FeatureCache
 
 
 @final
@@ -31,7 +34,10 @@ class _Scores:
 
 
 def scores(
-    trainer: Trainer, classifiers: dict[str, Classifier], data: LabelledImages
+    trainer: Trainer,
+    classifiers: dict[str, Classifier],
+    data: LabelledImages,
+    cache: FeatureCache | None = None,
 ) -> dict[str, Tensor]:
     """Score images with every predictor, computing shared features once.
 
@@ -39,6 +45,7 @@ def scores(
         trainer: carries out the passes.
         classifiers: predictors by name.
         data: N images.
+        cache: remembers the features of these images, if the backbones never change.
 
     Returns:
         Scores (N, K) by name, on the CPU; logits for a linear head.
@@ -51,20 +58,43 @@ def scores(
     for group in groups.values():
         group_backbones = next(iter(group.values())).backbones
         parts = frozen(group_backbones)
-        sweep = Sweep(name="evaluate", parts=parts, data=data, reducer=_Scores(group))
-        found |= trainer.sweep(sweep)
+        reducer = _Scores(group)
+        if cache is None:
+            trainer.sweep(Sweep(name="evaluate", parts=parts, data=data, reducer=reducer))
+        else:
+            for rows in _remembered(trainer, parts, data, cache).split(1000):
+                reducer.update(rows.to(trainer.device.torch_device), data.labels)
+        found |= reducer.result()
     return found
 
 
-def accuracy(trainer: Trainer, classifier: Classifier, data: LabelledImages | None) -> float | None:
+def _remembered(
+    trainer: Trainer, parts: Parts, data: LabelledImages, cache: FeatureCache
+) -> Tensor:
+    """Return the features (N, D) of images; compute and remember those that are not known."""
+    keys = image_keys(data.images)
+    absent = cache.missing(keys)
+    if len(absent):
+        sweep = Sweep(name="evaluate", parts=parts, data=data.subset(absent), reducer=Collect())
+        cache.add([keys[i] for i in absent.tolist()], trainer.sweep(sweep))
+    return cache.rows(keys)
+
+
+def accuracy(
+    trainer: Trainer,
+    classifier: Classifier,
+    data: LabelledImages | None,
+    cache: FeatureCache | None = None,
+) -> float | None:
     """Return the share of images that a predictor classifies correctly, in [0, 1].
 
     Args:
         trainer: carries out the passes.
         classifier: the predictor.
         data: images with their labels; ``None``: the result is ``None`` too.
+        cache: see ``scores``.
     """
     if data is None:
         return None
-    found = scores(trainer, {"": classifier}, data)[""]
+    found = scores(trainer, {"": classifier}, data, cache)[""]
     return float((found.argmax(dim=1) == data.labels).double().mean())

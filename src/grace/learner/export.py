@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import grace
+from grace.data.augmentation import Enlarge
 from grace.networks.expandable import copy_of
 from grace.networks.folding import folded
 from grace.networks.heads import MASKED
@@ -36,11 +37,13 @@ class Preprocessing:
         shape: (C, H, W) of the input.
         mean: normalisation constants per channel, of pixels in [0, 1].
         std: likewise.
+        enlarge: enlarges normalised images inside the graph; ``None``: they keep their size.
     """
 
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    enlarge: Enlarge | None = None
 
     def __post_init__(self) -> None:
         assert len(self.mean) == len(self.std) == self.shape[0]
@@ -81,6 +84,7 @@ class _Graph(nn.Module):
         super().__init__()
         self.backbones = nn.ModuleList(folded(backbone) for backbone in backbones)
         self.score = copy_of(score).requires_grad_(False) if isinstance(score, nn.Module) else score
+        self.enlarge = preprocessing.enlarge
         self.register_buffer("mean", torch.tensor(preprocessing.mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(preprocessing.std).view(-1, 1, 1))
 
@@ -88,6 +92,8 @@ class _Graph(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map pixels (N, C, H, W) in [0, 1] to logits (N, K)."""
         normalised = (images - self.mean) / self.std
+        if self.enlarge is not None:
+            normalised = self.enlarge(normalised)
         features = torch.cat([backbone(normalised) for backbone in self.backbones], dim=1)
         return self.score(features)
 

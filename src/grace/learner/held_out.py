@@ -51,12 +51,6 @@ def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:
     return chosen
 
 
-def image_keys(images: Images) -> list[bytes]:
-    """Return N hashes, one of each image: equal images have equal keys."""
-    parts = torch.arange(len(images)).split(1000)
-    return [key for part in parts for key in pixel_keys(images.gather(part))]
-
-
 @final
 class HeldOut:
     """The held-out images of each class index, on the CPU."""

@@ -24,6 +24,7 @@ from grace.learner.unknown import cutoff, familiarity
 from grace.learner.update_input import AnyImages, check_input
 from grace.learner.versions import Versions
 from grace.methods.method import Method
+from grace.networks.preprocessing import constants
 from grace.text.refusals import GraceError
 
 
@@ -135,7 +136,8 @@ class Learner:
             experiment: settings, or the name or path of an experiment.
             overrides: ``key.path=value`` texts over a named experiment.
             shape: (C, H, W) of every image; C is 1 or 3.
-            mean: normalisation constants per channel; ``None``: ImageNet's.
+            mean: normalisation constants per channel; ``None``: those of the backbone (its setting,
+                or its pre-training), else ImageNet's.
             std: likewise.
             directory: home to create; ``None``: the learner lives in memory.
             progress: receives the events of the work.
@@ -144,7 +146,8 @@ class Learner:
             GraceError: for settings that cannot be used, or a directory that is not empty.
         """
         settings = as_settings(experiment, overrides)
-        means, deviations = imagenet_constants(1 if shape[0] == 1 else 3)
+        channels = 1 if shape[0] == 1 else 3
+        means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
         learner = cls(Model(settings, shape, mean or means, std or deviations, progress))
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
@@ -437,7 +440,7 @@ class Learner:
             self.method,
             self.trainer,
             self.held_out,
-            Preprocessing(self.shape, self.model.mean, self.model.std),
+            Preprocessing(self.shape, self.model.mean, self.model.std, self.model.enlarge),
             self.class_names,
             sorted(self.forgotten),
             Path(path),

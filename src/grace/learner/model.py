@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from grace.engine.phase import Phase
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
-from grace.home.ceiling import Ceiling, reserved_bytes
+from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.home.creation import Creation
 from grace.home.document import Accuracies, UpdateRecord
 from grace.home.journal import Journal
@@ -44,6 +44,7 @@ from grace.learner.update_input import (
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method, Outcome
 from grace.methods.module_factory import ModuleFactory
+from grace.networks.preprocessing import enlargement
 from grace.text.refusals import GraceError
 
 
@@ -141,7 +142,10 @@ class Model:
                 f"are {shape[2]}×{shape[1]} pixels",
                 "set data.image_size",
             )
-        augmentation = build_augmentation(settings.data.augmentation, self.mean, self.std, shape[1])
+        self.enlarge = enlargement(settings.backbone, shape)
+        augmentation = build_augmentation(
+            settings.data.augmentation, self.mean, self.std, shape[1], self.enlarge
+        )
         self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress, ranks)
         build: type[Method[Any]] = resolve("method", settings.method.name)
         keeps_all = settings.method.traits.memory == "all images"
@@ -152,7 +156,7 @@ class Model:
         self.state = ModelState(build(settings.method, factory, memory))
         self.ceiling: Ceiling | None = None
         if settings.memory.max_mb is not None:
-            self.ceiling = Ceiling(settings.memory.max_mb, math.prod(shape))
+            self.ceiling = Ceiling(settings.memory.max_mb, math.prod(shape) + self._feature_bytes)
             if keeps_all:
                 raise GraceError(
                     f"{settings.method.name} keeps all images, which no ceiling can bound",
@@ -163,6 +167,12 @@ class Model:
         """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
         if self.settings.method.traits.memory != "none":
             self.state.method.memory.quota(num_classes)
+
+    @property
+    def _feature_bytes(self) -> int:
+        """Bytes of the features that are saved beside each image: two for each number, or 0."""
+        method = self.state.method
+        return 0 if method.features is None else 2 * method.factory.sketch().feature_dim
 
     def size(self) -> Size:
         """Count the network's backbones, parameters and bytes; all 0 before the first update."""
@@ -182,8 +192,7 @@ class Model:
         unknown = torch.zeros(len(data), dtype=torch.int64)
         classifiers = dict(self.state.method.classifiers())
         found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
-        if not all(bool(values.isfinite().all()) for values in found.values()):
-            raise GraceError("the scores are not finite: the weights are damaged")
+        _refuse_damaged(found)
         return found
 
     def learn(
@@ -254,7 +263,9 @@ class Model:
         """Compute the familiarity of the held-out images again."""
         data, familiarities = self.state.held_out.data(), torch.empty(0)
         if data is not None and self.state.method.classifiers():
-            primary = next(iter(self.scores(data.images).values()))
+            method = self.state.method
+            found = scores(self.trainer, dict(method.classifiers()), data, method.features)
+            primary = _refuse_damaged(found)
             familiarities = familiarity(primary).sort().values
         self.state.familiarities = familiarities
 
@@ -305,6 +316,12 @@ class Model:
             outcome, teacher = self._perform(task, journal)
         self._refuse_diverged(task)
         self.calibrate()
+        if state.method.features is not None:
+            # As many as a saved learner has, so that an update that is repeated sweeps the same.
+            exemplars, held = state.method.memory, held_out
+            state.method.features.retain(
+                [*map(exemplars.of_class, exemplars.classes), *map(held.of_class, held.classes)]
+            )
         live = set(range(task.num_classes)) - state.forgotten
         compressed = outcome.verdict in ("compress", "compress (budget)")
         new = {*task.new_classes, *revived}
@@ -421,6 +438,9 @@ class Model:
             reserved = reserved_bytes(portable, state.history, new_names, revived_names)
             # One number per held-out image, by which unknown images are recognised.
             reserved += 4 * len(held_out)
+            held_bytes = held_out.num_bytes + self._feature_bytes * len(held_out)
+            if self._feature_bytes:
+                reserved += RESERVED_FOR_FEATURES * task.num_classes
             # Processes may differ in settings that change no result, such as their threads.
             reserved = self.trainer.ranks.broadcast_value(reserved)
             grows = traits.grows_every_task and task.number > 1
@@ -429,14 +449,22 @@ class Model:
             self.ceiling.check(
                 state.method.state.bytes_after(task.num_classes, int(grows)),
                 task.num_remembered if keeps_any else 0,
-                held_out.num_bytes,
+                held_bytes,
                 reserved,
             )
-            memory.room = self.ceiling.room(held_out.num_bytes, reserved)
+            memory.room = self.ceiling.room(held_bytes, reserved)
         if wants:
             memory.quota(task.num_remembered)
 
     def _accuracy(self, held_out: HeldOut, classes: set[int]) -> float | None:
         classifier = next(iter(self.state.method.classifiers().values()), None)
         data = held_out.data(classes)
-        return accuracy(self.trainer, classifier, data) if classifier else None
+        known = self.state.method.features
+        return accuracy(self.trainer, classifier, data, known) if classifier else None
+
+
+def _refuse_damaged(found: Mapping[str, Tensor]) -> Tensor:
+    """Return the scores (N, K) of the primary predictor; refuse any that are not finite."""
+    if not all(bool(values.isfinite().all()) for values in found.values()):
+        raise GraceError("the scores are not finite: the weights are damaged")
+    return next(iter(found.values()))

@@ -27,6 +27,10 @@ from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
 from grace.text.refusals import DamagedError, GraceError
 
+_WITH_FEATURES = {"images", "features"}
+_MAX_FEATURES = 16_384
+"""The most numbers of one image's features that a saved learner may have."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +70,20 @@ def _objects_of(contents: Contents) -> _Objects:
         for index in method.memory.classes:
             images = method.memory.of_class(index)
             assert isinstance(images, TensorImages)
-            exemplars[index] = {"images": images.pixels}
+            exemplars[index] = _with_features(images, method)
     familiarities = contents.familiarities
     return _Objects(
         parts=method.state.collect().parts,
         exemplars=exemplars,
-        validation={i: {"images": held_out.of_class(i).pixels} for i in held_out.classes},
+        validation={i: _with_features(held_out.of_class(i), method) for i in held_out.classes},
         calibration={"familiarities": familiarities} if len(familiarities) else None,
     )
+
+
+def _with_features(images: TensorImages, method: Method[Any]) -> dict[str, Tensor]:
+    """Return images (n, C, H, W), and their features if the backbone never changes."""
+    known = None if method.features is None else method.features.halves(images)
+    return {"images": images.pixels} | ({} if known is None else {"features": known})
 
 
 def to_document(
@@ -147,19 +157,43 @@ def read_state(document: Document, home: ModelStore) -> MethodState:
     return MethodState(document.values, parts)
 
 
-def read_images(document: Document, home: ModelStore) -> tuple[dict[int, TensorImages], HeldOut]:
-    """Read exemplars (n, C, H, W) by class index, in herding order, and the held-out images."""
-    exemplars = {
-        index: _pixels(
-            document, home, ref, document.exemplar_counts.get(index), f"exemplars of class {index}"
-        )
-        for index, ref in document.exemplars.items()
-    }
-    held_out = HeldOut()
+@final
+@dataclass(frozen=True)
+class SavedImages:
+    """The images of a version, as read."""
+
+    exemplars: dict[int, TensorImages]
+    """By class index, in herding order."""
+    held_out: HeldOut
+    features: list[tuple[TensorImages, Tensor]]
+    """Images (n, C, H, W) and their features (n, D), where these are saved."""
+
+
+def read_images(document: Document, home: ModelStore) -> SavedImages:
+    """Read the exemplars and the held-out images of a version, with their features."""
+    found = SavedImages({}, HeldOut(), [])
+    for index, ref in document.exemplars.items():
+        count, what = document.exemplar_counts.get(index), f"exemplars of class {index}"
+        found.exemplars[index] = _pixels(document, home, ref, count, what, found.features)
     for index, ref in document.validation.items():
         count, what = document.validation_counts.get(index), f"held-out images of class {index}"
-        held_out.add(index, _pixels(document, home, ref, count, what))
-    return exemplars, held_out
+        found.held_out.add(index, _pixels(document, home, ref, count, what, found.features))
+    return found
+
+
+def refuse_other_features(images: SavedImages, method: Method[Any], home: ModelStore) -> None:
+    """Refuse saved features that this method's network cannot have computed.
+
+    Raises:
+        DamagedError: if their number differs from the network's.
+    """
+    width = method.network.feature_dim
+    for _, features in images.features:
+        if features.shape[1] != width:
+            raise DamagedError(
+                f"images of '{home.path}' have {features.shape[1]} features, its network has "
+                f"{width}: they belong to another learner"
+            )
 
 
 def read_familiarities(document: Document, home: ModelStore) -> Tensor:
@@ -189,9 +223,11 @@ def refuse_too_large(document: Document, home: ModelStore) -> None:
             "many for the memory of this machine: it is damaged, or needs a larger one"
         )
     image_bytes = math.prod(document.shape)
+    if not document.settings.method.traits.trains_backbone:
+        image_bytes += 2 * _MAX_FEATURES
     for index, ref in document.exemplars.items():
-        # A header has 200 bytes at most.
-        if ref.bytes > 200 + image_bytes * document.original_counts.get(index, 0):
+        # A header has 400 bytes at most.
+        if ref.bytes > 400 + image_bytes * document.original_counts.get(index, 0):
             raise DamagedError(
                 f"version {document.number} of '{home.path}' is damaged: it keeps more images of "
                 f"class {index} than there ever were"
@@ -287,12 +323,31 @@ def carried_out_here(
 
 
 def _pixels(
-    document: Document, home: ModelStore, ref: ObjectRef, count: int | None, what: str
+    document: Document,
+    home: ModelStore,
+    ref: ObjectRef,
+    count: int | None,
+    what: str,
+    with_features: list[tuple[TensorImages, Tensor]],
 ) -> TensorImages:
-    """Read images (n, C, H, W); ``count`` is their number where the document states it."""
+    """Read images (n, C, H, W).
+
+    Args:
+        document: of the version.
+        home: where it lies.
+        ref: the object that holds them.
+        count: their number where the document states it.
+        what: their name in messages.
+        with_features: the images are added to it with their features (n, D), if it holds any.
+    """
     tensors = home.read(ref, what)
     _num_images(document, home, tensors, count, what)
-    return TensorImages(tensors["images"])
+    images, features = TensorImages(tensors["images"]), tensors.get("features")
+    if features is not None:
+        if not bool(features.isfinite().all()):
+            raise DamagedError(f"the features of the {what} of '{home.path}' are damaged")
+        with_features.append((images, features))
+    return images
 
 
 def _num_images(
@@ -307,12 +362,19 @@ def _num_images(
     Args:
         document: the version that they belong to.
         home: of the learner.
-        tensors: those of a file, maybe on the meta device: images (n, C, H, W).
+        tensors: those of a file, maybe on the meta device: images (n, C, H, W), and maybe their
+            features (n, D).
         count: number of images that the document states; ``None``: it states none.
         what: name of the file in messages.
     """
-    pixels = tensors.get("images")
-    if len(tensors) != 1 or pixels is None or pixels.dtype != torch.uint8 or not len(pixels):
+    pixels, features = tensors.get("images"), tensors.get("features")
+    allowed = {"images"} if document.settings.method.traits.trains_backbone else _WITH_FEATURES
+    if (
+        not tensors.keys() <= allowed
+        or pixels is None
+        or pixels.dtype != torch.uint8
+        or not len(pixels)
+    ):
         raise DamagedError(f"the {what} of '{home.path}' are damaged: they are no images")
     if tuple(pixels.shape[1:]) != document.shape:
         raise DamagedError(
@@ -323,4 +385,11 @@ def _num_images(
         raise DamagedError(
             f"the {what} of '{home.path}' are damaged: there are {len(pixels)}, not {count}"
         )
+    if features is not None and (
+        features.dtype != torch.float16
+        or features.ndim != 2
+        or len(features) != len(pixels)
+        or features.shape[1] > _MAX_FEATURES
+    ):
+        raise DamagedError(f"the features of the {what} of '{home.path}' are damaged")
     return len(pixels)

@@ -16,7 +16,8 @@ from torch import Tensor
 from grace.data.class_names import class_name, spelling
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.memory import ExemplarMemory
-from grace.learner.held_out import HeldOut, first_wanted, hold_out, image_keys
+from grace.data.selection import image_keys
+from grace.learner.held_out import HeldOut, first_wanted, hold_out
 from grace.text.refusals import GraceError
 
 AnyImages = Images | Tensor | np.ndarray[Any, Any]

@@ -107,7 +107,7 @@ class Versions:
         saving.refuse_too_large(document, store)
         saving.refuse_unlike(document, store, model.state.method.state)
         saved = saving.read_state(document, store)
-        exemplars, held_out = saving.read_images(document, store)
+        images = saving.read_images(document, store)
         familiarities = saving.read_familiarities(document, store)
         before = model.state.copy()
         try:
@@ -115,10 +115,13 @@ class Versions:
             with saving.naming_source(document, store):
                 state.method.state.restore(saved, len(document.class_names))
                 state.method.state.refuse_unfit(document.shape)
-            state.method.memory.restore(exemplars, document.original_counts)
+            state.method.memory.restore(images.exemplars, document.original_counts)
+            if state.method.features is not None:
+                saving.refuse_other_features(images, state.method, store)
+                state.method.features.restore(images.features)
             state.class_names = list(document.class_names)
             state.history = list(document.history)
-            state.held_out = held_out
+            state.held_out = images.held_out
             state.familiarities = familiarities
             state.forgotten = set(document.forgotten)
             model.mask_forgotten()

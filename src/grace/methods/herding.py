@@ -16,10 +16,12 @@ from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean
 from grace.data.scenario import Task
+from grace.data.selection import image_keys
 from grace.engine.parts import frozen
 from grace.engine.phase import Sweep
 from grace.engine.reducers import Collect
 from grace.methods.classifier import Classifier
+from grace.methods.feature_cache import FeatureCache
 from grace.methods.module_factory import Outline
 from grace.methods.planning import Coming
 from grace.methods.state import DeclaredState
@@ -76,7 +78,10 @@ class ClassMeans:
 
 
 def features(
-    name: str, data: LabelledImages, network: ExpandableNetwork
+    name: str,
+    data: LabelledImages,
+    network: ExpandableNetwork,
+    cache: FeatureCache | None = None,
 ) -> Generator[Sweep, Any, Tensor]:
     """Yield a sweep over images with the test transform; return the network's features (N, D).
 
@@ -84,14 +89,27 @@ def features(
         name: of the sweep.
         data: N images.
         network: its backbones' features are concatenated.
+        cache: features known already, if the backbones never change; the sweep is over all other
+            images, and there is none if all are known.
     """
-    sweep = Sweep(name=name, parts=frozen(network.extractors), data=data, reducer=Collect())
-    found: Tensor = yield sweep
-    return found
+    keys = [] if cache is None else image_keys(data.images)
+    absent = torch.arange(len(data)) if cache is None else cache.missing(keys)
+    if cache is None or len(absent):
+        rest = data if len(absent) == len(data) else data.subset(absent)
+        sweep = Sweep(name=name, parts=frozen(network.extractors), data=rest, reducer=Collect())
+        found: Tensor = yield sweep
+        if cache is None:
+            return found
+        cache.add([keys[i] for i in absent.tolist()], found)
+    return cache.rows(keys)
 
 
 def update_exemplars(
-    memory: ExemplarMemory, task: Task, quota: int, network: ExpandableNetwork
+    memory: ExemplarMemory,
+    task: Task,
+    quota: int,
+    network: ExpandableNetwork,
+    cache: FeatureCache | None = None,
 ) -> Generator[Sweep, Any, None]:
     """Cut the exemplars of old classes to ``quota``, and herd those of the task's classes.
 
@@ -102,12 +120,13 @@ def update_exemplars(
         task: its images are candidates.
         quota: exemplars per class. With more, fewer classes are forgotten and phases last longer.
         network: its features are herded.
+        cache: features known already; see ``features``.
     """
     exemplars = memory.data()
     stored = torch.isin(exemplars.labels, torch.tensor(task.present_classes))
     known = exemplars.subset(stored.nonzero().flatten())
     candidates = concatenate([known, task.data])
-    found = yield from features("herd", candidates, network)
+    found = yield from features("herd", candidates, network, cache)
     memory.reduce(quota)
     for index in task.present_classes:
         places = (candidates.labels == index).nonzero().flatten()

@@ -23,6 +23,7 @@ from grace.data.scenario import Task
 from grace.engine.phase import Objective, Phase, Work
 from grace.methods.classification import classification, plain_objective
 from grace.methods.classifier import Classifier as Classifier
+from grace.methods.feature_cache import FeatureCache
 from grace.methods.herding import ClassMeans, update_exemplars
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import trained_network
@@ -56,7 +57,9 @@ class Method(ABC, Generic[SettingsT]):
         self.memory = memory
         self.state = DeclaredState(self.factory)
         self._class_means: ClassMeans | None = None
-        if settings.traits.memory == "exemplars":
+        self.features = None if settings.traits.trains_backbone else FeatureCache()
+        """Features of images computed before, if the backbone never changes."""
+        if settings.traits.memory == "exemplars" and settings.traits.trains_backbone:
             self._class_means = ClassMeans(self.state, self.factory.device.torch_device)
 
     @property
@@ -121,14 +124,16 @@ class Method(ABC, Generic[SettingsT]):
         """
         if self.settings.traits.memory == "all images":
             self.memory.keep(task.data)
-        if self._class_means is None:
+        if self.settings.traits.memory != "exemplars":
             return
         weight_bytes = self.state.bytes_after(task.num_classes)
         quota = self.memory.quota(task.num_remembered, weight_bytes)
         if not quota:
             return
-        yield from update_exemplars(self.memory, task, quota, herd_with or self.network)
-        yield from self._class_means.update(self.memory, task.num_classes, self.network)
+        network = herd_with or self.network
+        yield from update_exemplars(self.memory, task, quota, network, self.features)
+        if self._class_means is not None:
+            yield from self._class_means.update(self.memory, task.num_classes, self.network)
 
     def classifiers(self) -> Mapping[str, Classifier]:
         """Name the predictors, the primary one first: the one that is reported and exported."""

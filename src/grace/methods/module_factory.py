@@ -17,6 +17,7 @@ from grace.networks.branching import split
 from grace.networks.build import build_backbone, without_weights
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, LinearHead
+from grace.networks.preprocessing import input_shape
 from grace.randomness import generator
 from grace.storage.memory import refuse_too_large
 from grace.text.escaping import first_line
@@ -127,7 +128,9 @@ class ModuleFactory:
         return ExpandableNetwork(backbones, head, trunk).eval().requires_grad_(False)
 
     def _cut(self, backbone: Backbone) -> tuple[nn.Module | None, Backbone]:
-        """Split a backbone into trunk and branch, if the method's backbones share a trunk."""
+        """Split a backbone into trunk and branch, if the backbones share a trunk."""
+        if self.settings.backbone.train == "last-stages":
+            return split(backbone, -self.settings.backbone.last_stages)
         return split(backbone) if self.settings.method.traits.shares_trunk else (None, backbone)
 
     def first_network(
@@ -163,6 +166,7 @@ class ModuleFactory:
             trunk, backbone = self._cut(self.backbone("probe"))
             probe = backbone if trunk is None else nn.Sequential(trunk, backbone)
         try:
+            shape = input_shape(self.settings.backbone, shape)
             with torch.no_grad():
                 probe(torch.zeros(1, *shape, device=self.device.torch_device))
         except torch.OutOfMemoryError:

@@ -88,7 +88,7 @@ def split(backbone: Backbone, at: int = -1) -> tuple[nn.Module, Branch]:
         number = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
         raise GraceError(
             f"backbone '{backbone.name}' cannot be cut before {where}, because it has {number}",
-            "choose a ResNet for this method",
+            "choose a ResNet or EfficientNet",
         )
     layers: list[nn.Module] = []
     for stage in stages[:first]:

@@ -1,5 +1,6 @@
 """Any image model of the timm library as a backbone (an optional package)."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, cast, final
 
@@ -13,19 +14,23 @@ from grace.randomness import seeded_globally
 from grace.text.escaping import one_line
 from grace.text.refusals import GraceError
 
-Form = Literal["resnet", "map", "channels_last", "tokens", "vector"]
-"""Form of a model's maps: five stages; or one map (B, c, h, w), (B, h, w, c), (B, T, d), or only
-the features (B, d)."""
+Form = Literal["resnet", "efficientnet", "map", "channels_last", "tokens", "vector"]
+"""Form of a model's maps: stages; or one map (B, c, h, w), (B, h, w, c), (B, T, d), or only the
+features (B, d)."""
 
 _RESNET = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4")
 """The children of timm's ResNets before pooling, in the order of the pass."""
+_EFFICIENTNET = ("conv_stem", "bn1", "blocks", "conv_head", "bn2")
+"""Likewise of timm's EfficientNets and the models built like them."""
 
 
 @final
 class TimmBackbone(Backbone):
     """A timm model, freshly initialised and without its classifier.
 
-    A model built like timm's ResNets has five stages. Every other model has one, timm's
+    A model built like timm's ResNets has five stages; one built like its EfficientNets has the
+    stem, a stage for each group of blocks, and in the last stage the last group together with the
+    convolution after it. Every other model has one, timm's
     ``forward_features``: its map is (B, c, h, w), or the tokens (B, T, d) of a transformer with the
     class token. The pool is then timm's ``forward_head`` without the classifier. If a model does
     not have these two, its one stage is the whole model and its map is the features.
@@ -66,7 +71,12 @@ class TimmBackbone(Backbone):
 
     @override
     def stages(self) -> tuple[nn.Module, ...]:
-        """Return the stem and the four layers of a ResNet, or one stage of any other model."""
+        """Return the stem and the layers of a ResNet or EfficientNet, or one stage of another."""
+        if self.form == "efficientnet":
+            body = self.body
+            *groups, last_group = body.blocks
+            stem = JoinedStage(body.conv_stem, body.bn1)
+            return stem, *groups, JoinedStage(last_group, body.conv_head, body.bn2)
         if self.form == "resnet":
             parts = [self.body.get_submodule(name) for name in _RESNET]
             return JoinedStage(*parts[:4]), *parts[4:]
@@ -76,6 +86,11 @@ class TimmBackbone(Backbone):
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
         """Map images (B, C, H, W) to the output of every stage."""
         body = self.body
+        if self.form == "efficientnet":
+            maps = [body.bn1(body.conv_stem(images))]
+            for group in body.blocks:
+                maps.append(group(maps[-1]))
+            return *maps[:-1], body.bn2(body.conv_head(maps[-1]))
         if self.form != "resnet":
             return (_only_map(body, self.form, images),)
         stem = body.maxpool(body.act1(body.bn1(body.conv1(images))))
@@ -123,7 +138,7 @@ def _only_map(body: Any, form: Form, images: Tensor) -> Tensor:  # noqa: ANN401 
 
 
 def _pool_of(body: Any, form: Form) -> nn.Module:  # noqa: ANN401 - see _create
-    if form == "resnet":
+    if form in ("resnet", "efficientnet"):
         return cast("nn.Module", body.global_pool)
     return nn.Identity() if form == "vector" else _Head(body, form)
 
@@ -138,8 +153,11 @@ def _features_of(body: Any, name: str, image: Tensor) -> Tensor:  # noqa: ANN401
 
 
 def _form_of(body: Any, image: Tensor, whole: Tensor) -> Form:  # noqa: ANN401 - see _create
-    if tuple(dict(body.named_children())) == (*_RESNET, "global_pool", "fc"):
+    children = tuple(dict(body.named_children()))
+    if children == (*_RESNET, "global_pool", "fc"):
         return "resnet"
+    if children == (*_EFFICIENTNET, "global_pool", "classifier") and not body.drop_rate:
+        return "efficientnet"
     try:
         own = body.forward_features(image)
         features = body.forward_head(own, pre_logits=True)
@@ -154,6 +172,23 @@ def _form_of(body: Any, image: Tensor, whole: Tensor) -> Form:  # noqa: ANN401 -
         return "tokens"
     channels_last = own.shape[1] != body.num_features == own.shape[3]
     return "channels_last" if channels_last else "map"
+
+
+def pretraining_of(name: str) -> Mapping[str, Any]:
+    """Return what timm states of a model's pre-training: ``mean``, ``std``, ``input_size``, ….
+
+    Args:
+        name: timm's name with or without a tag; without one, those of the usual tag.
+
+    Raises:
+        GraceError: if timm is not installed or has no such model.
+    """
+    timm = _timm_with(name)
+    stated = timm.get_pretrained_cfg(name)
+    if stated is not None:
+        return cast("Mapping[str, Any]", stated.to_dict())
+    with torch.device("meta"):
+        return cast("Mapping[str, Any]", _create(name, 3).default_cfg)
 
 
 def pretrained_state(name: str) -> dict[str, Tensor]:

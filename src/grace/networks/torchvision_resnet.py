@@ -9,6 +9,8 @@ from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
 
+TORCHVISION_RESNETS = ("resnet18", "resnet34", "resnet50")
+
 
 @final
 class TorchvisionResNet(Backbone):
