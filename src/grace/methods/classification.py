@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from grace.configs.methods import AnyMethodSettings, PriorSettings
+from grace.configs.methods import AnyMethodSettings, PriorSettings, ProbeSettings
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective
@@ -57,7 +57,7 @@ def class_prior(
     Returns:
         ``None`` without a ``class_prior``, and where all classes have equally many images.
     """
-    if not isinstance(settings, PriorSettings) or settings.class_prior == "none":
+    if not isinstance(settings, PriorSettings | ProbeSettings) or settings.class_prior == "none":
         return None
     counts = torch.bincount(data.labels, minlength=task.num_classes)
     if len(counts[task.remembered_classes].unique()) == 1:

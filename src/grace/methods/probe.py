@@ -6,8 +6,7 @@ Two heads of the literature on frozen backbones, with these departures:
    exemplars together, over all classes, where the sequential probe of the prompt papers trains on
    new images and their classes alone, and forgets.
 2. Images are not augmented: every image passes the backbone once, with the test transform.
-3. ``balanced`` adds log π of the images of the phase to the logits in the loss (Menon et al., ICLR
-   2021; Ren et al., NeurIPS 2020): new classes have many images, old ones a few exemplars.
+3. ``class_prior`` is balanced by default: new classes have many images, old ones a few exemplars.
 4. ``nearest_mean`` is SimpleCIL's prototype classifier (Zhou et al., arXiv 2303.07338): the plain
    mean of the raw features of all images of a class, compared by the cosine. Scores are
    ``2·cos − 2``, minus the squared distance of the two directions. Sum and number of the features
@@ -27,14 +26,13 @@ from typing_extensions import override
 from grace.configs.methods import ProbeSettings
 from grace.data.memory import ExemplarMemory, nearest_mean
 from grace.data.scenario import Task
-from grace.engine.phase import Batch, Loss, Part, Phase
+from grace.engine.phase import Part, Phase
+from grace.methods.classification import plain_objective
 from grace.methods.herding import features
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.planning import Coming, PlannedPhase
 from grace.networks.heads import MASKED
-from grace.objectives.classification import cross_entropy
-from grace.objectives.imbalance import log_prior, prior_adjusted_cross_entropy
 
 
 @final
@@ -51,13 +49,13 @@ class Probe(Method[ProbeSettings]):
     def first_task(self, task: Task) -> Steps[Outcome]:
         self.network = self.fresh_network(task)
         yield from self._learn_head(task)
-        return Outcome(verdict="base")
+        return Outcome(verdict="start")
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:
         self.grow_head(task)
         yield from self._learn_head(task)
-        return Outcome(verdict="update", reason="probe keeps its backbone as it is")
+        return Outcome(verdict="train", reason="probe keeps its backbone as it is")
 
     def _learn_head(self, task: Task) -> Steps[None]:
         data = self.with_exemplars(task)
@@ -67,21 +65,10 @@ class Probe(Method[ProbeSettings]):
         if self.settings.head == "nearest_mean":
             self.network.eval().requires_grad_(False)
             return
-        counts = torch.bincount(data.labels, minlength=task.num_classes)
-        prior = log_prior(counts).to(self.factory.device.torch_device)
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            logits = batch["head"]
-            if self.settings.balanced:
-                value = prior_adjusted_cross_entropy(logits, batch.labels, prior)
-            else:
-                value = cross_entropy(logits, batch.labels)
-            return {"classification": Loss(value)}
-
         yield Phase(
             name="head",
             parts={"head": Part(self.network.head, ["features"])},
-            objective=objective,
+            objective=plain_objective(self.settings, self.factory, task, data),
             recipe=self.settings.update,
             data=data,
             rows={"features": found},

@@ -36,15 +36,15 @@ class ProbeSettings(AnyMethodSettings):
         ),
         description="recipe of the linear head, in every task",
     )
-    balanced: bool = Field(
-        True,
-        description="true: the loss adds the logarithm of each class's share of the images to its "
-        "logit, so that classes with few exemplars are predicted as often as others; false: plain "
-        "cross-entropy",
+    class_prior: Literal["none", "balanced"] = Field(
+        "balanced",
+        description="none: plain cross-entropy, by which classes of few images are predicted "
+        "rarely; balanced: in training, the logits get + log of the class's share of the images, "
+        "so that predictions favour no class",
     )
 
     @override
     def idle_settings(self) -> Mapping[str, str]:
         if self.head == "linear":
             return {}
-        return dict.fromkeys(("update", "balanced"), "method.head=nearest_mean trains nothing")
+        return dict.fromkeys(("update", "class_prior"), "method.head=nearest_mean trains nothing")
