@@ -106,9 +106,10 @@ def right_answers(model: nn.Module, folder: Path, most: int = 20) -> tuple[int, 
     Returns:
         The number of right answers and the number of images.
     """
-    from timm.data import ImageNetInfo
+    import timm.data
 
-    synsets = ImageNetInfo().label_names()
+    labels: Any = timm.data
+    synsets = labels.ImageNetInfo().label_names()
     data = load_folder(
         DataSettings(
             source="folder", root=str(folder), image_size=64, channels=3, max_test_per_class=most

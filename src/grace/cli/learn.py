@@ -33,6 +33,8 @@ def learn(
     experiment: options.Experiment = None,
     method: options.Method = None,
     backbone: options.Backbone = None,
+    weights: options.Weights = None,
+    train: options.Train = None,
     memory: options.Memory = None,
     max_mb: options.MaxMb = None,
     max_disk_mb: options.MaxDiskMb = None,
@@ -54,6 +56,8 @@ def learn(
     given = {
         "method": method,
         "backbone.name": backbone,
+        "backbone.weights": weights,
+        "backbone.train": train,
         "memory.size": memory,
         "memory.max_mb": max_mb,
         "memory.validation": validation,

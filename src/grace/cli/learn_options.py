@@ -9,6 +9,8 @@ import typer
 OPTIONS = {
     "method": "--method",
     "backbone.name": "--backbone",
+    "backbone.weights": "--weights",
+    "backbone.train": "--train",
     "memory.size": "--memory",
     "memory.max_mb": "--max-mb",
     "memory.validation": "--validation",
@@ -46,6 +48,22 @@ Experiment = Annotated[
 ]
 Method = Annotated[str | None, _option(help="Method, such as grace or der.")]
 Backbone = Annotated[str | None, _option(help="Backbone, such as resnet18.")]
+Weights = Annotated[
+    str | None,
+    _option(
+        metavar="FILE|timm",
+        help="Pre-trained weights of the backbone: a .safetensors file, or timm for those of the "
+        "tag in --backbone.",
+    ),
+]
+Train = Annotated[
+    str | None,
+    _option(
+        metavar="PART",
+        help="What of the backbone learns: all, last-stages or frozen (the default with "
+        "--weights).",
+    ),
+]
 Memory = Annotated[int | None, _option(help="Images of old classes to keep.")]
 MaxMb = Annotated[
     float | None,

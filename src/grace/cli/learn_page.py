@@ -7,6 +7,7 @@ from typing import Any
 
 from grace.cli.columns import aligned
 from grace.cli.why import why
+from grace.configs.pretrained import recommended
 from grace.home.document import UpdateRecord
 from grace.learner.learn_call import LearnResult
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
@@ -111,6 +112,7 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
         "images",
         f"{update.num_images} learnt from; {held if _num_held_out(update) else 'none held out'}",
     )
+    yield "backbone", _backbone(result, update)
     yield "verdict", why(update, settings)
     if accuracy.compression_cost is not None:
         yield (
@@ -123,6 +125,24 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
         yield "removed", f"old versions {versions}, for the directory's ceiling (--max-disk-mb)"
     if update.max_drop is not None:
         yield "gate", _gate(update)
+
+
+def _backbone(result: LearnResult, update: UpdateRecord) -> str:
+    """Say what of the backbone learns, and what would suit so many images."""
+    settings = result.document.settings
+    weights = sum(ref.bytes for name, ref in result.document.parts.items() if "backbone" in name)
+    num_classes = len(result.class_names)
+    best, why_best = recommended(update.num_images, num_classes, weights, settings.memory.max_mb)
+    traits, train = settings.method.traits, settings.backbone.train
+    now = train or ("all" if traits.trains_backbone else "frozen")
+    if settings.backbone.weights == "none":
+        return (
+            f"learns from scratch; {why_best}, so that pre-trained weights (--weights) are likely "
+            f"better, with --train {best}"
+        )
+    told = {"all": "all of it learns", "last-stages": "its last stages learn", "frozen": "frozen"}
+    advice = "as recommended" if now == best else f"--train {best} may be better"
+    return f"pre-trained, {told[now]}; {why_best}: {advice}"
 
 
 def _gate(update: UpdateRecord) -> str:

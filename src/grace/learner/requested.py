@@ -13,6 +13,7 @@ from grace.configs.flat import flatten
 from grace.configs.layers import parse_overrides
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.methods import AnyMethodSettings
+from grace.configs.pretrained import with_lower_rates, with_weights
 from grace.configs.recipe import Recipe, completed
 from grace.text.refusals import GraceError, Setting
 
@@ -77,7 +78,8 @@ class RequestedSettings:
         Warns:
             ConfigWarning: a setting has no effect.
         """
-        overrides = list(self.overrides)
+        values = flatten(parse_overrides(self.overrides)[0])
+        overrides = [*with_weights(values), *self.overrides]
         if method is not None:
             overrides.insert(0, f"method={json.dumps(method)}")
         settings = load_experiment(self.experiment or "folder", overrides)
@@ -96,6 +98,7 @@ class RequestedSettings:
             memory["validation"] = 10
         if data.channels is None:
             data = data.model_copy(update={"channels": 3})
+        settings = with_lower_rates(settings, values)
         return settings.model_copy(update={"memory": MemorySettings(**memory), "data": data})
 
     def engine(self, wanted: ExperimentSettings, saved: EngineSettings) -> EngineSettings | None:

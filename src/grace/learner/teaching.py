@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from grace.configs.pretrained import refuse_random_features
 from grace.engine.progress import Progress, Silence
 from grace.home.creation import refuse_taken
 from grace.learner.learn_call import LearnOptions, LearnResult
@@ -42,6 +43,7 @@ def learn(
     if store is None:
         refuse_taken(model)
         wanted = requested.settings()
+        refuse_random_features(wanted)
     else:
         wanted = requested.checked(store.creation.settings, model, is_begun=is_empty(store))
     # Wrong settings are refused before the import of torch, which takes seconds.

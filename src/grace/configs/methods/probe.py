@@ -29,9 +29,9 @@ class ProbeSettings(AnyMethodSettings):
         default_factory=lambda: Recipe(
             epochs=60,
             batch_size=64,
-            lr=0.003,
+            lr=0.001,
             optimiser="adamw",
-            weight_decay=0.01,
+            weight_decay=0.3,
             schedule="cosine",
         ),
         description="recipe of the linear head, in every task",
