@@ -37,7 +37,7 @@ def compress(
     """
     *fixed, mergeable, provisional = expanded.backbones
     if weight is None:
-        student = method.factory.backbone("student", task.number)
+        student = method.factory.branch("student", task.number)
     else:
         student = merge_backbones(mergeable, provisional, weight)
     head = method.class_head(task, expanded.feature_dim - provisional.feature_dim, "student")
@@ -53,7 +53,7 @@ def compress(
     )
     if method.settings.aligns_weights:
         align_weights(head, task.num_new_classes)
-    return ExpandableNetwork([*fixed, student], head)
+    return ExpandableNetwork([*fixed, student], head, expanded.trunk)
 
 
 def distillation_phase(
@@ -85,9 +85,10 @@ def distillation_phase(
     settings, data = method.settings, method.with_exemplars(task)
     prior = class_prior(method.settings, method.factory, task, data)
     parts = frozen_network(teacher, has_head=settings.logit_distillation)
-    features = [name for name in parts if name != "old.head"]
+    features = [name for name in parts if name not in ("old.head", "trunk")]
+    source = "images" if teacher.trunk is None else "trunk"
     fixed, replaced = features[:-num_replaced], features[-num_replaced:]
-    parts |= {"student": Part(student), "head": Part(head, [*fixed, "student"])}
+    parts |= {"student": Part(student, [source]), "head": Part(head, [*fixed, "student"])}
     if settings.feature_distillation:
         width = sum(backbone.feature_dim for backbone in teacher.backbones[-num_replaced:])
         projection = method.factory.linear(student.feature_dim, width, "projection", task.number)

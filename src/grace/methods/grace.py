@@ -126,9 +126,16 @@ class Grace(Method[GraceSettings]):
 
     def _assess(self, task: Task) -> Sweep:
         """Make the sweep that measures the mergeable backbone's saturation on D̃_t."""
+        trunk, mergeable = self.network.trunk, self.network.backbones[-1]
+        parts = {"mergeable": Part(mergeable, trains=False)}
+        if trunk is not None:
+            parts = {
+                "trunk": Part(trunk, trains=False),
+                "mergeable": Part(mergeable, ["trunk"], trains=False),
+            }
         return Sweep(
             name="assess",
-            parts={"mergeable": Part(self.network.backbones[-1], trains=False)},
+            parts=parts,
             data=self.with_exemplars(task),
             reducer=FeatureMoments(),
             augmented=self.settings.assess_on == "previous",
@@ -179,7 +186,8 @@ class Grace(Method[GraceSettings]):
             num_replaced=1,
             share=0.5,
         )
-        self.network = ExpandableNetwork([*list(present.backbones)[:-1], student], head)
+        backbones = [*list(present.backbones)[:-1], student]
+        self.network = ExpandableNetwork(backbones, head, present.trunk)
         return Outcome(verdict="refresh", threshold=self.threshold.value)
 
     @override

@@ -101,11 +101,13 @@ class Method(ABC, Generic[SettingsT]):
         """Train one fresh backbone and head on the first task with cross-entropy."""
         backbone = self.factory.backbone(task.number)
         self.network = self.fresh_network(task, backbone)
-        # Uncut, so that it is one phase for all methods, whose outcome they can share.
+        # Uncut, so that it is one phase for all methods, whose outcome they can share. Only a trunk
+        # that never changes stands apart.
+        uncut = None if self.factory.freezes_trunk else backbone
         assert isinstance(self.settings, BaseMethodSettings), "without a base recipe: override"
         recipe = self.settings.base
         objective = plain_objective(self.settings, self.factory, task, task.data)
-        yield self.classification_phase("base", recipe, task.data, objective, backbone)
+        yield self.classification_phase("base", recipe, task.data, objective, uncut)
         return Outcome(verdict="start")
 
     @abstractmethod

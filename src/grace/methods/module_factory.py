@@ -127,9 +127,18 @@ class ModuleFactory:
         head = self.head(width, num_classes, "restored")
         return ExpandableNetwork(backbones, head, trunk).eval().requires_grad_(False)
 
+    @property
+    def freezes_trunk(self) -> bool:
+        """True if the backbones share a trunk that never changes."""
+        return self.settings.backbone.train == "last-stages"
+
+    def branch(self, *purpose: str | int) -> Backbone:
+        """Build a fresh backbone as ``backbone`` does, without the trunk if there is one."""
+        return self._cut(self.backbone(*purpose))[1]
+
     def _cut(self, backbone: Backbone) -> tuple[nn.Module | None, Backbone]:
         """Split a backbone into trunk and branch, if the backbones share a trunk."""
-        if self.settings.backbone.train == "last-stages":
+        if self.freezes_trunk:
             return split(backbone, -self.settings.backbone.last_stages)
         return split(backbone) if self.settings.method.traits.shares_trunk else (None, backbone)
 

@@ -11,12 +11,16 @@ def trained_network(
     """Name the parts of a network of one backbone that trains: "backbone.0" and "head".
 
     Args:
-        network: has one backbone, and no trunk unless ``backbone`` is given.
-        backbone: replaces the network's own. The first phase of a method with a trunk trains the
-            backbone that trunk and branch were cut from.
+        network: has one backbone; a trunk does not train.
+        backbone: replaces the network's own and its trunk. The first phase of a method whose trunk
+            trains, trains the backbone that trunk and branch were cut from.
     """
-    return {
-        "backbone.0": Part(backbone or network.backbone),
+    parts: dict[str, Part] = {}
+    source = "images"
+    if network.trunk is not None and backbone is None:
+        parts["trunk"], source = Part(network.trunk, trains=False), "trunk"
+    return parts | {
+        "backbone.0": Part(backbone or network.backbone, [source]),
         "head": Part(network.head, ["backbone.0"]),
     }
 

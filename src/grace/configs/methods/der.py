@@ -14,7 +14,7 @@ class DERSettings(AligningSettings):
 
     summary = "one new backbone per task beside the frozen old ones"
     implementation = "grace.methods.der:DER"
-    traits = Traits(grows_every_task=True, freezes_old_network=True)
+    traits = Traits(grows_every_task=True, freezes_old_network=True, takes_frozen_trunk=True)
 
     name: Literal["der"] = "der"
     grow: Recipe = Field(

@@ -17,7 +17,7 @@ class GraceSettings(AligningSettings):
 
     summary = "grow a provisional backbone, assess the mergeable one, compress where there is room"
     implementation = "grace.methods.grace:Grace"
-    traits = Traits(freezes_old_network=True, learns_known_classes=True)
+    traits = Traits(freezes_old_network=True, learns_known_classes=True, takes_frozen_trunk=True)
 
     name: Literal["grace"] = "grace"
     grow: Recipe = Field(
