@@ -26,12 +26,19 @@ def hits(text: str) -> list[str]:
     return [what for what, pattern in UNSAFE.items() if re.search(pattern, text)]
 
 
+# Lines that read what others wrote by torch's own restricted reader, and why.
+RESTRICTED = {
+    # A checkpoint of the package index, converted once to a file that needs no such reader.
+    'state: Mapping[str, Tensor] = torch.load(data, map_location="cpu", weights_only=True)',
+}
+
+
 def unsafe_lines() -> Iterator[tuple[str, str]]:
     """File and line of everything unsafe in what is shipped or run by hand."""
     for folder in ("src", "examples", "benchmarks", "docs"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for line in path.read_text().splitlines():
-                if hits(line):
+                if hits(line) and line.strip() not in RESTRICTED:
                     yield path.relative_to(ROOT).as_posix(), line.strip()
 
 

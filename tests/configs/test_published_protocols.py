@@ -96,6 +96,13 @@ def published(
     has_resnet18 = backbone == "resnet18"
     found: Mapping[str, dict[str, Any]] = {
         "finetune": {"base": INIT, "update": steps(80, 40, 70)},
+        # This package's own: the papers on frozen backbones have other protocols.
+        "probe": {
+            "head": "linear",
+            "update": cosine(60, weight_decay=0.3)
+            | {"batch_size": 64, "lr": 0.001, "optimiser": "adamw"},
+            "class_prior": "balanced",
+        },
         "replay": {"base": INIT, "update": steps(70, 30, 50)},
         "ewc": {
             "base": INIT,

@@ -12,9 +12,8 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
 6. Singular values come from the Gram matrix, and those up to 1e-5 are dropped; ``"current"`` uses
    the test transform and a fixed order of images. The paper is silent on all of this.
 7. The projection of feature distillation starts like a head; the paper does not say how.
-8. Without a new class there is nothing to grow: one *refresh* phase trains a copy of the
-   mergeable backbone with the present network as teacher, λ = 0.5, and the threshold
-   and the saturation it will be compared with stay.
+8. Without a new class, one *refresh* phase trains a copy of the mergeable backbone with the present
+   network as teacher, λ = 0.5; the threshold and the saturation it will be compared with stay.
 9. Under a ceiling on the learner's bytes, a network that may not grow compresses, whatever its
    saturation, and the threshold decays as after any compression.
 """
@@ -32,11 +31,12 @@ from grace.capacity.threshold import Threshold
 from grace.configs.methods import GraceSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Part, Sweep
+from grace.engine.phase import Sweep
 from grace.methods.compression import compress, distillation_phase
 from grace.methods.growth import grow
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.network_parts import frozen_last
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
 from grace.methods.state import StateValues
 from grace.networks.expandable import ExpandableNetwork, copy_of
@@ -126,16 +126,9 @@ class Grace(Method[GraceSettings]):
 
     def _assess(self, task: Task) -> Sweep:
         """Make the sweep that measures the mergeable backbone's saturation on D̃_t."""
-        trunk, mergeable = self.network.trunk, self.network.backbones[-1]
-        parts = {"mergeable": Part(mergeable, trains=False)}
-        if trunk is not None:
-            parts = {
-                "trunk": Part(trunk, trains=False),
-                "mergeable": Part(mergeable, ["trunk"], trains=False),
-            }
         return Sweep(
             name="assess",
-            parts=parts,
+            parts=frozen_last(self.network, "mergeable"),
             data=self.with_exemplars(task),
             reducer=FeatureMoments(),
             augmented=self.settings.assess_on == "previous",
@@ -186,8 +179,7 @@ class Grace(Method[GraceSettings]):
             num_replaced=1,
             share=0.5,
         )
-        backbones = [*list(present.backbones)[:-1], student]
-        self.network = ExpandableNetwork(backbones, head, present.trunk)
+        self.network = ExpandableNetwork([*present.backbones[:-1], student], head, present.trunk)
         return Outcome(verdict="refresh", threshold=self.threshold.value)
 
     @override

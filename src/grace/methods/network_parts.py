@@ -42,3 +42,11 @@ def frozen_network(network: ExpandableNetwork, *, has_head: bool = True) -> dict
     if has_head:
         parts["old.head"] = Part(network.head, names, trains=False)
     return parts
+
+
+def frozen_last(network: ExpandableNetwork, name: str) -> dict[str, Part]:
+    """Name the parts of the last backbone, which does not train: ``name`` and "trunk", if any."""
+    if network.trunk is None:
+        return {name: Part(network.backbones[-1], trains=False)}
+    trunk = Part(network.trunk, trains=False)
+    return {"trunk": trunk, name: Part(network.backbones[-1], ["trunk"], trains=False)}
