@@ -48,7 +48,13 @@ def test_other_models_state_their_true_width_and_refuse_to_be_cut() -> None:
         ("vit_tiny_patch16_224", "tokens", (2, 197, 192), (192,)),
         ("swin_tiny_patch4_window7_224", "channels_last", (2, 768, 7, 7), (768,)),
         ("convnext_atto", "map", (2, 320, 7, 7), (320,)),
-        ("efficientnet_lite0", "map", (2, 1280, 7, 7), (1280,)),
+        # The stem, six groups of blocks, and the last group with the convolution after it.
+        (
+            "efficientnet_lite0",
+            "efficientnet",
+            (2, 1280, 7, 7),
+            (32, 16, 24, 40, 80, 112, 192, 1280),
+        ),
         # It gives two maps of tokens, whose features are put side by side: 96 + 192.
         ("crossvit_tiny_240", "vector", (2, 288), (288,)),
     ],
