@@ -105,7 +105,7 @@ def test_a_verdict_under_the_ceiling_keeps_its_column(make_record: MakeRecord) -
     assert {len(row) for row in rows} == {80}
     place = rows[1].index("verdict")
     assert [row[place - 1 : place + 7].strip() for row in rows[2:]] == [
-        "base",
+        "start",
         "grow",
         "budget",
         "budget",

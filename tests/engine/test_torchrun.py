@@ -145,7 +145,7 @@ class TestSmallWorks:
     def test_a_bad_loss_anywhere_ends_all_with_the_same_words(self, found: Found) -> None:
         expected = (
             "loss 'bad' is not finite in phase 'bad', epoch 1, batch 2: lower the learning rate of "
-            "this phase's recipe"
+            "this phase's recipe, or its weight_decay"
         )
         assert [process["small works"]["error"] for process in found] == [expected] * 2
 

@@ -28,7 +28,7 @@ def test_two_methods_are_compared(tmp_path: Path) -> None:
 def test_a_learner_is_updated_from_arrays() -> None:
     # A threshold of 0 always expands: nothing is distilled from a teacher of one epoch.
     shown = run("learn_from_arrays.py", "--epochs", "1", "method.threshold=0")
-    assert "update 1: base, 1 backbone(s)" in shown
+    assert "update 1: start, 1 backbone(s)" in shown
     assert "update 2: grow, 2 backbone(s)" in shown
     assert "'5-9': '0.0%'" in shown.splitlines()[1]
     assert shown.count("digit ") == 10

@@ -93,7 +93,7 @@ def count_passes(made: Learner, soak: Soak) -> None:
         soak.passes[-1] += phase.recipe.epochs * len(phase.data) * num_backbones(phase.parts)
         return optimise(trainer, phase, keeper)
 
-    def counted_sweep(item: Sweep) -> Any:
+    def counted_sweep(item: Sweep, **rest: Any) -> Any:
         soak.passes[-1] += len(item.data) * num_backbones(item.parts)
         return sweep(trainer, item)
 

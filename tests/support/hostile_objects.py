@@ -95,7 +95,11 @@ def refs(document: bytes) -> dict[hostile_json.Place, dict[str, Any]]:
     """List where a sound document refers to objects, and to which."""
     tree, everywhere = hostile_json.parsed(document)
     nodes = ((at, hostile_json.find(tree, at)) for at in everywhere)
-    return {at: node for at, node in nodes if isinstance(node, dict) and "sha256" in node}
+    return {
+        at: node
+        for at, node in nodes
+        if isinstance(node, dict) and node.keys() == {"sha256", "bytes"}
+    }
 
 
 def exchange(files: Files, exchanged: Mapping[str, bytes], documents: list[Path]) -> Changes:

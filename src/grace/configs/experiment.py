@@ -282,7 +282,6 @@ class EngineSettings(Settings):
     threads: int | None = Field(
         None,
         ge=1,
-        le=1024,
         description="CPU threads. More: faster, up to the number of cores; none: torch's choice",
     )
     eval_batch_size: int = Field(

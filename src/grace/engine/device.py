@@ -1,5 +1,6 @@
 """The device, number format and memory layout of all computations."""
 
+import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from grace.text.escaping import first_line
 from grace.text.refusals import GraceError, GraceWarning
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+MOST_THREADS = 1024
+"""Largest number of CPU threads that may be asked for."""
 
 
 @final
@@ -41,6 +45,12 @@ class Device:
                 "engine.precision: float16 needs a CUDA device; use float32 or bfloat16 on the CPU"
             )
         if settings.threads is not None:
+            # Each is a thread of the system, and torch ends the process if it cannot make one.
+            if settings.threads > MOST_THREADS:
+                raise GraceError(
+                    f"engine.threads: {settings.threads} is above {MOST_THREADS}",
+                    f"this machine has {os.cpu_count() or 1} cores: set it to that or less",
+                )
             torch.set_num_threads(settings.threads)
         precision: torch.dtype = getattr(torch, settings.precision)
         return cls(torch.device(name), precision, settings.channels_last, settings.compile)

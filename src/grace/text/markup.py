@@ -21,7 +21,9 @@ def markdown(text: str) -> str:
     """Escape text for one line of Markdown: neither markup, HTML nor a link remains."""
     line = re.sub(r"([\\|`*_<>\[\]&~$])", r"\\\1", _line(text))
     # Marks of headings, lists and underlines count at the start of a line only.
-    return re.sub(r"^(\d*)([-+#=.)])", r"\1\\\2", line)
+    # A negative number is none of them.
+    line = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
+    return re.sub(r"^([#=]|[-+](?!\d))", r"\\\1", line)
 
 
 def code_block(text: str, language: str = "") -> str:
