@@ -43,7 +43,7 @@ def ledger(
     entries: list[LedgerEntry] = []
     listed: set[UpdateRecord] = set()
     for document in documents:
-        history = [update.model_copy(update={"work": ()}) for update in document.history]
+        history = [update.past for update in document.history]
         would = (
             what_if(history, initial.initial, initial.decay) if initial else [None] * len(history)
         )
