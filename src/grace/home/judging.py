@@ -77,11 +77,6 @@ class Ruling:
     smallest: float | None = None
     doubtful: tuple[ClassAccuracy, ...] = ()
 
-    @property
-    def is_too_fine(self) -> bool:
-        """``True`` if a drop can be beyond the limit and still be too small for the images."""
-        return self.smallest is None or self.limit < self.smallest - 1e-9
-
 
 def judge(accuracy: Accuracies, limits: Limits) -> list[Ruling]:
     """Judge an update by each limit that is given; see this module for the rules.

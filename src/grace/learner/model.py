@@ -120,6 +120,8 @@ class Model:
         std: likewise.
         progress: receives the events of the work.
         is_saved: a saved version will be loaded: the backbone is not tried out before.
+        chooses: choose the predictor to answer with after every update, on the held-out images;
+            studies do not, as they report their method's primary predictor.
         ranks: the processes that train together, each with its own model and the same images;
             ``None``: this process alone. Only the model of the first process may have a home.
     """
