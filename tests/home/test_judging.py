@@ -1,8 +1,8 @@
 """The gate by hand, and how often chance decides it."""
 
-import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from grace.home.accuracies import Accuracies, ClassAccuracy
@@ -121,7 +121,12 @@ class TestMinNew:
     @pytest.mark.parametrize(
         ("right", "limit", "is_passed", "is_sure"),
         # Wilson's interval of 40 of 50 is 67.0 – 88.8 %.
-        [(40, 60, True, True), (40, 80, True, False), (40, 81, False, False), (40, 90, False, True)],
+        [
+            (40, 60, True, True),
+            (40, 80, True, False),
+            (40, 81, False, False),
+            (40, 90, False, True),
+        ],
     )
     def test_the_observed_accuracy_decides(
         self, right: int, limit: float, is_passed: bool, is_sure: bool
@@ -135,17 +140,17 @@ def test_without_images_nothing_is_rejected() -> None:
         assert (ruling.is_passed, ruling.observed, ruling.is_sure) == (True, None, False)
 
 
-def drawn(rng: random.Random, num_classes: int, num: int, lost: float, won: float) -> Accuracies:
+def drawn(
+    rng: np.random.Generator, num_classes: int, num: int, lost: float, won: float
+) -> Accuracies:
     """Draw the images of classes that were right by 80 %; shares of all images are lost and won."""
-    classes = []
-    for _ in range(num_classes):
-        kinds = rng.choices("kwlx", [0.8 - lost, won, lost, 0.2 - won], k=num)
-        classes.append((kinds.count("k") + kinds.count("l"), kinds.count("l"), kinds.count("w")))
-    return measured(classes, num)
+    shares = [0.8 - lost, won, lost, 0.2 - won]
+    draws = rng.multinomial(num, shares, size=num_classes).tolist()
+    return measured([(kept + gone, gone, gained) for kept, gained, gone, _ in draws], num)
 
 
 def share_passed(num: int, lost: float, won: float, limits: Limits, num_classes: int = 4) -> float:
-    rng, draws = random.Random(1), 2000
+    rng, draws = np.random.default_rng(1), 3000
     passed = sum(
         all(ruling.is_passed for ruling in judge(drawn(rng, num_classes, num, lost, won), limits))
         for _ in range(draws)
@@ -174,11 +179,11 @@ class TestTheCoin:
         assert many > 0.95
 
     def test_a_class_that_is_lost_is_seldom_passed(self) -> None:
-        rng, passed = random.Random(2), 0
+        rng, passed = np.random.default_rng(2), 0
         for _ in range(500):
             others = drawn(rng, 19, 50, 0.10, 0.10)
             # From 28 % to 0 %, each image by itself.
-            right = sum(rng.random() < 0.28 for _ in range(50))
+            right = int(rng.binomial(50, 0.28))
             worst = ClassAccuracy(index=19, num=50, before=right, after=0, lost=right)
             accuracy = others.model_copy(update={"classes": (*others.classes, worst)})
             passed += judge(accuracy, Limits(max_class_drop=10))[0].is_passed

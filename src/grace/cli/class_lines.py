@@ -10,6 +10,9 @@ from grace.home.judging import Ruling, can_show, lost_classes
 from grace.home.predictor import Predictor
 from grace.text.escaping import printable
 
+TEST = f"paired test at {100 * LEVEL:g} %"
+"""Name of the test in messages."""
+
 
 def losses(accuracy: Accuracies, class_names: Sequence[str], most: int = 8) -> str:
     """Name the classes that lost accuracy by the paired test, worst first; empty: there are none.
@@ -78,7 +81,7 @@ def class_table(accuracy: Accuracies, class_names: Sequence[str], most: int = 8)
         )
     lines = aligned(rows, right="<>>>")
     more = len(old) + len(new) - len(shown)
-    return [*lines, f"and {more} more"] if more else lines
+    return [*lines, f"and {more} more: grace history MODEL --classes"] if more else lines
 
 
 def class_facts(accuracy: Accuracies, class_names: Sequence[str]) -> list[dict[str, Any]]:
@@ -130,17 +133,15 @@ def predictor_text(predictor: Predictor) -> str:
     )
 
 
-def with_interval(accuracy: float | None, num: int) -> str:
-    """Return an accuracy with its 95 % interval: "82.5 % (68 – 91)".
+def interval(accuracy: float, num: int) -> str:
+    """Return the 95 % interval of an accuracy: "68 – 91 %".
 
     Args:
-        accuracy: a share; ``None`` gives "–".
-        num: number of images.
+        accuracy: a share.
+        num: number of images, at least 1.
     """
-    if accuracy is None or not num:
-        return "–"
     low, high = wilson(min(num, round(accuracy * num)), num)
-    return f"{100 * accuracy:.1f} % ({100 * low:.0f} – {100 * high:.0f})"
+    return f"{100 * low:.0f} – {100 * high:.0f} %"
 
 
 def _doubt(ruling: Ruling, class_names: Sequence[str]) -> str:
@@ -169,7 +170,3 @@ def _named(classes: Sequence[ClassAccuracy], class_names: Sequence[str], most: i
 
 def _percent(count: int, own: ClassAccuracy) -> str:
     return f"{100 * count / own.num:.1f}"
-
-
-TEST = f"paired test at {100 * LEVEL:g} %"
-"""Name of the test in messages."""

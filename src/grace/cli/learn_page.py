@@ -12,9 +12,9 @@ from grace.cli.class_lines import (
     class_table,
     gate_facts,
     gate_text,
+    interval,
     losses,
     predictor_text,
-    with_interval,
 )
 from grace.cli.columns import aligned
 from grace.cli.why import why
@@ -193,9 +193,9 @@ def _table(result: LearnResult, update: UpdateRecord) -> list[str]:
         ("accuracy, old", accuracy.old_before, accuracy.old_after, accuracy.num_old),
         ("accuracy, new", None, accuracy.new_after, accuracy.num_new),
     ):
-        if count:
-            after = with_interval(second, count)
-            rows.append((label, _share(first), after, f"of {count} held-out images"))
+        if count and second is not None:
+            ends = f"95 % interval {interval(second, count)}, {count} held-out images"
+            rows.append((label, _share(first), _share(second), ends))
     for label, sizes, write in (
         ("backbones", update.num_backbones, str),
         ("parameters", update.num_parameters, in_count),

@@ -23,7 +23,7 @@ from grace.networks.heads import MASKED, LinearHead
 from grace.objectives.imbalance import log_prior
 
 FEWEST = 50
-"""Fewest held-out images that a temperature is fitted on."""
+"""Fewest held-out images by which a predictor is chosen or a temperature fitted."""
 
 
 def classifier_of(method: Method[Any], predictor: Predictor) -> Classifier:
@@ -72,7 +72,8 @@ def choose(
     Args:
         in_use: the predictor of the last update. Its prior is not compared: each update has its
             own.
-        scores: (N, K) of each candidate, the primary one first.
+        scores: (N, K) of each candidate, the primary one first; fewer than 50 images change
+            nothing.
         labels: class indices (N,).
         level: of the test. Higher: it changes more easily.
     """
@@ -83,7 +84,7 @@ def choose(
     won = int((right[best] & ~right[present]).sum())
     lost = int((right[present] & ~right[best]).sum())
     is_shown = won > lost and sign_test(won, lost) <= level / max(1, len(scores) - 1)
-    return best if is_shown else present
+    return best if is_shown and len(labels) >= FEWEST else present
 
 
 def calibrated(predictor: Predictor, scores: Tensor, labels: Tensor) -> Predictor:

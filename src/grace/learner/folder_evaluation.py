@@ -51,12 +51,14 @@ def evaluate(
                 problems.append(prediction.problem)
                 continue
             best = prediction.guesses[0]
-            results.append(ImageResult(
+            results.append(
+                ImageResult(
                     prediction.path,
                     class_of[prediction.path],
                     best.class_name,
                     best.probability,
-                ))
+                )
+            )
     if not results:
         raise GraceError(f"no image of '{images}' can be read", problems[0])
     home = learner.home.path if learner.home else Path()
