@@ -1,11 +1,11 @@
 """``grace evaluate``: the accuracy of a learner on labelled images."""
 
-import json as json_format
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.evaluation_page import as_dict, page
 from grace.text.refusals import GraceError
@@ -53,18 +53,16 @@ def evaluate(
         from grace.learner.folder_evaluation import evaluate as evaluate_folder
 
         found = evaluate_folder(model, images, version)
-        for note in [*found.notes, *found.problems]:
-            typer.echo(f"warning: {note}", err=True)
+        say(*(f"warning: {note}" for note in [*found.notes, *found.problems]), err=True)
         if html is not None:
             from grace.cli.evaluation_html import write_page
 
             write_page(found, html)
         if json:
-            facts = as_dict(found, min_accuracy)
-            typer.echo(json_format.dumps(facts, indent=2, ensure_ascii=False))
+            emit_json(as_dict(found, min_accuracy))
         else:
-            typer.echo("\n".join(page(found, min_accuracy)))
+            say(*page(found, min_accuracy))
             if html is not None:
-                typer.echo(f"\nmistakes with their pictures: {html}")
+                say("", f"mistakes with their pictures: {html}")
         if not found.reaches(min_accuracy):
             raise typer.Exit(3)

@@ -5,10 +5,8 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from grace.cli.evaluation_page import calibration, cells, in_words
-from grace.data.decoding import open_image
+from grace.data.decoding import decoded
 from grace.learner.evaluated import Evaluated, ImageResult
 from grace.storage.atomic import write_bytes
 from grace.text.escaping import printable
@@ -81,10 +79,10 @@ def _figure(result: ImageResult) -> str:
 def _picture(path: Path, side: int = 128) -> str:
     """Return a thumbnail inside the page; empty if the file has changed and cannot be read."""
     try:
-        image: Image.Image = open_image(path, 3)
+        with decoded(path, 3) as (image, _):
+            image.thumbnail((side, side))
     except GraceError:
         return ""
-    image.thumbnail((side, side))
     out = io.BytesIO()
     image.save(out, "JPEG", quality=80)
     data = base64.b64encode(out.getvalue()).decode()

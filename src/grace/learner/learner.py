@@ -22,7 +22,8 @@ from grace.learner import saving
 from grace.learner.export import Preprocessing
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
-from grace.learner.model import Model, Size
+from grace.learner.model import Model
+from grace.learner.model_state import Size
 from grace.learner.unknown import cutoff, familiarity
 from grace.learner.update_input import AnyImages, check_input
 from grace.learner.versions import Versions
