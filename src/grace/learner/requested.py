@@ -167,8 +167,8 @@ class RequestedSettings:
                 continue
             if path == "data.max_pixels":  # It decides what is refused, not what is learnt.
                 continue
-            defaults = (HELD_OUT, _EARLIER_HELD_OUT)
-            if path == "memory.validation" and (mine[path], theirs[path]) == defaults:
+            is_default = path == "memory.validation" and path not in self.given
+            if is_default and (mine[path], theirs[path]) == (HELD_OUT, _EARLIER_HELD_OUT):
                 continue
             if mine.get(path) != theirs.get(path):
                 raise GraceError(
