@@ -15,6 +15,7 @@ __all__ = [
     "ConfigError",
     "ConfigWarning",
     "DamagedError",
+    "Evaluated",
     "ExperimentSettings",
     "GraceError",
     "GraceWarning",
@@ -28,6 +29,7 @@ __all__ = [
     "UpdateRecord",
     "__version__",
     "compare",
+    "evaluate",
     "learn",
     "load_experiment",
     "read_record",
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from grace.configs.load import ConfigError, ConfigWarning, load_experiment
     from grace.experiment import run
     from grace.home.document import UpdateRecord
+    from grace.learner.evaluated import Evaluated
+    from grace.learner.folder_evaluation import evaluate
     from grace.learner.learn_call import LearnOptions, LearnResult
     from grace.learner.learner import Learner
     from grace.learner.requested import RequestedSettings
@@ -63,6 +67,7 @@ else:
         "ConfigError": "grace.configs.load:ConfigError",
         "ConfigWarning": "grace.configs.load:ConfigWarning",
         "DamagedError": "grace.text.refusals:DamagedError",
+        "Evaluated": "grace.learner.evaluated:Evaluated",
         "ExperimentSettings": "grace.configs.experiment:ExperimentSettings",
         "GraceError": "grace.text.refusals:GraceError",
         "GraceWarning": "grace.text.refusals:GraceWarning",
@@ -75,6 +80,7 @@ else:
         "TaskRecord": "grace.record:TaskRecord",
         "UpdateRecord": "grace.home.document:UpdateRecord",
         "compare": "grace.studies.comparison:compare_methods",
+        "evaluate": "grace.learner.folder_evaluation:evaluate",
         "learn": "grace.learner.teaching:learn",
         "load_experiment": "grace.configs.load:load_experiment",
         "read_record": "grace.record:read_record",

@@ -75,7 +75,10 @@ def test_csv_and_json_round_nothing(saved: Path) -> None:
         assert own["old_accuracy_after"] == update["accuracy"]["old_after"]
         assert own["seconds"] == update["seconds"]
         assert "new_class_names" not in row
-        assert set(row) == set(own) - {"new_class_names", "revived_class_names"}
+        assert set(row) == set(own) - {"new_class_names", "revived_class_names", "classes"}
+        assert [found["index"] for found in own["classes"]] == [
+            found["index"] for found in update["accuracy"]["classes"]
+        ]
     assert [row["in_use"] for row in rows] == ["false"] * 4 + ["true"]
     assert "Käse" in call("history", saved, "--json").stdout
 
@@ -143,3 +146,16 @@ def test_versions_that_were_removed_are_told_without_number(copied: Path) -> Non
     lines = call("history", copied).stdout.splitlines()
     assert [line.split()[0] for line in lines[2:10:2]] == ["–", "–", "–", "5"]
     assert "– no version of its own is kept" in lines
+
+
+def test_every_class_over_the_versions(saved: Path) -> None:
+    lines = call("history", saved, "--classes").stdout.splitlines()
+    assert lines[0].split() == ["class", "1", "2", "3", "4", "×", "5", "held", "out"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:5]}
+    assert set(rows) == {"apple", "Käse", "cat", "dog"}
+    # Three images of each class; the last number is theirs.
+    assert all(row[-1] == "3" for row in rows.values())
+    assert rows["cat"][0] == "–"
+    assert {cell for row in rows.values() for cell in row[:-1]} <= {
+        "–", "0.0", "33.3", "66.7", "100.0"
+    }  # fmt: skip

@@ -88,8 +88,8 @@ class TestRollback:
         assert not update.accepted
         result = call("rollback", model, 2)
         assert (
-            f"it was rejected: the classes before it lost {update.accuracy.drop:.1f} points, "
-            "0 were allowed"
+            f"it was rejected: the old classes lost {update.accuracy.drop:.1f} points, 0 allowed "
+            "(--max-drop)"
         ) in result.stdout
         assert Learner.load(model).class_names == list(NAMES)
 

@@ -8,7 +8,8 @@ import pytest
 from grace.capacity.threshold import Threshold
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings, ReplaySettings
-from grace.home.document import Accuracies, UpdateRecord
+from grace.home.accuracies import Accuracies
+from grace.home.document import UpdateRecord
 from grace.home.ledger import LedgerEntry, as_row, ledger, other_threshold, what_if
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner

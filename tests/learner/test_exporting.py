@@ -18,8 +18,9 @@ from grace.configs.methods import (
     MemoSettings,
     ReplaySettings,
 )
+from grace.home.predictor import Predictor
 from grace.learner import exporting
-from grace.learner.export import OnnxCheck
+from grace.learner.export import OnnxCheck, load_onnx
 from grace.learner.learner import Learner
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe
@@ -146,3 +147,25 @@ def test_before_the_first_update_there_is_nothing_to_export(tmp_path: Path) -> N
     made = learner(FinetuneSettings(base=recipe(), update=recipe()))
     with pytest.raises(ValueError, match="nothing has been learnt yet"):
         made.export(tmp_path / "none.onnx")
+
+
+def test_the_chosen_predictor_is_exported_at_its_temperature(tmp_path: Path) -> None:
+    made = learner(
+        ReplaySettings(base=recipe(2), update=recipe()),
+        memory=MemorySettings(size=12, validation=2),
+    )
+    for counts in ({0: 12, 1: 12}, {2: 12}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    made.forget("class 1")
+    images = torch.cat([pictures(index, 3, seed=5) for index in range(3)])
+    for chosen in (
+        Predictor(classifier="nearest_mean", temperature=0.2),
+        Predictor(classifier="linear", prior=(4, 8, 2), temperature=3.0),
+    ):
+        made.model.state.predictor = chosen
+        path = tmp_path / f"{chosen.classifier}.onnx"
+        made.export(path)
+        torch.testing.assert_close(
+            load_onnx(path)(images), made.decision_function(images), atol=1e-4, rtol=1e-5
+        )

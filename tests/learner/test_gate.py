@@ -22,7 +22,8 @@ from grace.configs.methods import (
 )
 from grace.data.selection import pixel_keys
 from grace.engine.phase import Phase, Sweep
-from grace.home.document import Accuracies, UpdateRecord
+from grace.home.accuracies import Accuracies
+from grace.home.document import UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch

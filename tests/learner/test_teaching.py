@@ -36,7 +36,8 @@ def test_the_first_call_makes_a_learner_and_the_same_call_changes_nothing(
     assert (same.is_new, same.in_use, same.was_in_use) == (False, 1, 1)
     assert same.document == made.document
     more = folder(tmp_path / "more", "cat")
-    later = grace.learn(tmp_path / "model", more, options=grace.LearnOptions(max_drop=0))
+    with pytest.warns(grace.GraceWarning, match="max_drop 0 is too fine: 4 held-out images"):
+        later = grace.learn(tmp_path / "model", more, options=grace.LearnOptions(max_drop=0))
     assert (later.is_new, later.document.number, later.was_in_use) == (True, 2, 1)
     assert later.is_rejected == (later.in_use == 1)
     assert grace.Learner.load(tmp_path / "model").class_names[:2] == ["ant", "bee"]

@@ -56,6 +56,10 @@ VERBS = {
         "grace.cli.predict:predict",
         "Name the classes of images, with probabilities; exit code 1 if some cannot be read.",
     ),
+    "evaluate": Verb(
+        "grace.cli.evaluate:evaluate",
+        "Test a learner on labelled images; exit code 3 if it is below a required accuracy.",
+    ),
     "info": Verb(
         "grace.cli.info:info",
         "Show a learner's classes, method, backbones and size.",

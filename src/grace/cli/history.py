@@ -7,7 +7,14 @@ import typer
 
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
-from grace.cli.ledger_table import as_csv, as_json, as_lines, change_lines, note_on
+from grace.cli.ledger_table import (
+    as_class_lines,
+    as_csv,
+    as_json,
+    as_lines,
+    change_lines,
+    note_on,
+)
 from grace.home.ledger import ledger, other_threshold
 from grace.home.store import ModelStore
 from grace.text.refusals import GraceError
@@ -30,6 +37,9 @@ def history(
             show_default=False,
         ),
     ] = None,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Show the accuracy of every class instead.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
 ) -> None:
@@ -47,6 +57,8 @@ def history(
             emit_json(as_json(entries, initial))
         elif csv:
             emit(as_csv(entries, initial))
+        elif classes:
+            say(*as_class_lines(entries))
         elif entries:
             for number, line in enumerate(as_lines(entries, initial)):
                 say(line, bold=number < 2)

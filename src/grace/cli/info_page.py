@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator
 
+from grace.cli.class_lines import predictor_text
 from grace.cli.columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
 from grace.home.inventory import InUse, Inventory
@@ -26,6 +27,8 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
     facts = [*_versions(inventory), *_made_of(inventory)]
     if in_use is not None:
         facts += _assessed(in_use)
+        predictor = in_use.last.predictor
+        facts += [["predictor", predictor_text(predictor)]] if predictor else []
         facts += _sizes(inventory, in_use)
     yield ""
     yield from aligned(facts)

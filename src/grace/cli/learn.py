@@ -43,6 +43,8 @@ def learn(
     seed: options.Seed = None,
     validation: options.Validation = None,
     max_drop: options.MaxDrop = None,
+    max_class_drop: options.MaxClassDrop = None,
+    min_new: options.MinNew = None,
     skip_unreadable: options.SkipUnreadable = False,
     skip_duplicates: options.SkipDuplicates = False,
     discard: options.Discard = False,
@@ -71,6 +73,8 @@ def learn(
             return
         how = LearnOptions(
             max_drop=max_drop,
+            max_class_drop=max_class_drop,
+            min_new=min_new,
             skip_unreadable=skip_unreadable,
             skip_duplicates=skip_duplicates,
             discard=discard,

@@ -84,7 +84,10 @@ Channels = Annotated[int | None, _option(help="Channels of the images: 1 grey, 3
 Seed = Annotated[int | None, _option(help="Seed of all random numbers.")]
 Validation = Annotated[
     int | None,
-    _option(help="Images of each class to hold out; they judge every update (default: 10)."),
+    _option(
+        help="Images of each class to hold out, a fifth of the class at most; they judge every "
+        "update (default: 50)."
+    ),
 ]
 MaxDrop = Annotated[
     float | None,
@@ -92,6 +95,21 @@ MaxDrop = Annotated[
         metavar="POINTS",
         help="Reject an update if the accuracy on old classes drops by more than this many "
         "percentage points.",
+    ),
+]
+MaxClassDrop = Annotated[
+    float | None,
+    _option(
+        metavar="POINTS",
+        help="Reject an update if a paired test shows that one old class lost accuracy, and it "
+        "lost more than this many percentage points.",
+    ),
+]
+MinNew = Annotated[
+    float | None,
+    _option(
+        metavar="PERCENT",
+        help="Reject an update if fewer percent of the images of new classes are right.",
     ),
 ]
 SkipUnreadable = Annotated[

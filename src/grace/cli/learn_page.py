@@ -5,10 +5,22 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from grace.cli.class_lines import (
+    TEST,
+    change,
+    class_facts,
+    class_table,
+    gate_facts,
+    gate_text,
+    interval,
+    losses,
+    predictor_text,
+)
 from grace.cli.columns import aligned
 from grace.cli.why import why
 from grace.configs.pretrained import recommended
 from grace.home.document import UpdateRecord
+from grace.home.judging import lost_classes
 from grace.learner.learn_call import LearnResult
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
@@ -27,7 +39,10 @@ def page(result: LearnResult, width: int | None) -> list[str]:
     lines.append("")
     for label, text in _facts(result, update):
         lines += _folded(f"{label:<11}", text, width)
-    lines += ["", *_table(result, update), "", *_next_steps(result)]
+    lines += ["", *_table(result, update)]
+    if update.accuracy.classes:
+        lines += ["", *class_table(update.accuracy, result.document.class_names)]
+    lines += ["", *_next_steps(result)]
     return lines
 
 
@@ -59,12 +74,30 @@ def as_dict(result: LearnResult) -> dict[str, Any]:
         "parameters": {"before": update.num_parameters[0], "after": update.num_parameters[1]},
         "bytes": {"before": before.num_bytes if before else 0, "after": update.num_bytes},
         "max_mb": document.settings.memory.max_mb,
-        "accuracy": update.accuracy.model_dump(mode="json"),
+        "accuracy": update.accuracy.model_dump(mode="json", exclude={"classes"}),
+        "classes": class_facts(update.accuracy, document.class_names),
+        "lost_classes": [document.class_names[own.index] for own in lost_classes(update.accuracy)],
         "drop": update.accuracy.drop,
         "max_drop": update.max_drop,
+        "max_class_drop": update.max_class_drop,
+        "min_new": update.min_new,
+        "gate": gate_facts(update.rulings, document.class_names),
+        "predictor": _predictor(update),
         "compression_cost": update.accuracy.compression_cost,
         "seconds": update.seconds,
         "removed_versions": list(result.pruned),
+    }
+
+
+def _predictor(update: UpdateRecord) -> dict[str, Any] | None:
+    predictor = update.predictor
+    if predictor is None:
+        return None
+    before, after = predictor.calibration_error or (None, None)
+    return {
+        "name": predictor.words,
+        "temperature": predictor.temperature,
+        "calibration_error": {"before": before, "after": after},
     }
 
 
@@ -76,9 +109,11 @@ def _headline(result: LearnResult) -> str:
             f"{result.in_use}, version {document.number} holds this update"
         )
     if result.is_new:
-        what = _what(result, update)
+        what, num_lost = _what(result, update), len(lost_classes(update.accuracy))
+        lost = f"; {_counted(num_lost, 'class')} lost accuracy" if num_lost else ""
         return (
-            f"Learnt {what} in {in_seconds(update.seconds)}: {name} is at version {result.in_use}"
+            f"Learnt {what} in {in_seconds(update.seconds)}: {name} is at version "
+            f"{result.in_use}{lost}"
         )
     if result.was_in_use != result.in_use:
         return f"{name} has learnt these images already: version {document.number} is in use again"
@@ -112,19 +147,24 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
         "images",
         f"{update.num_images} learnt from; {held if _num_held_out(update) else 'none held out'}",
     )
+    lost = losses(accuracy, result.document.class_names)
+    if lost:
+        yield "LOST", f"{lost} (on held-out images, {TEST})"
     yield "backbone", _backbone(result, update)
     yield "verdict", why(update, settings)
     if accuracy.compression_cost is not None:
         yield (
             "cost",
-            f"compression {_change(accuracy.compression_cost, 'cost')} of accuracy on all classes: "
+            f"compression {_cost(accuracy.compression_cost)} of accuracy on all classes: "
             f"{_share(accuracy.teacher)} before it, {_share(accuracy.student)} after",
         )
     if result.pruned:
         versions = ", ".join(map(str, result.pruned))
         yield "removed", f"old versions {versions}, for the directory's ceiling (--max-disk-mb)"
-    if update.max_drop is not None:
-        yield "gate", _gate(update)
+    if update.predictor is not None and _num_held_out(update):
+        yield "predictor", predictor_text(update.predictor)
+    for ruling in update.rulings:
+        yield "gate", gate_text(ruling, result.document.class_names, is_first=update.task == 1)
 
 
 def _backbone(result: LearnResult, update: UpdateRecord) -> str:
@@ -145,16 +185,6 @@ def _backbone(result: LearnResult, update: UpdateRecord) -> str:
     return f"pre-trained, {told[now]}; {why_best}: {advice}"
 
 
-def _gate(update: UpdateRecord) -> str:
-    drop, allowed = update.accuracy.drop, f"{update.max_drop:g} allowed (--max-drop)"
-    if update.task == 1:
-        return "nothing to judge: there were no classes before"
-    if drop is None:
-        return "could not judge: no images of the old classes are held out"
-    verdict = "passed" if update.accepted else "rejected"
-    return f"{verdict}: the old classes {_change(drop, 'lost')}, {allowed}"
-
-
 def _table(result: LearnResult, update: UpdateRecord) -> list[str]:
     """Return a table of accuracy and size before and after; a first update has no "before"."""
     accuracy, before = update.accuracy, _before(result)
@@ -163,8 +193,9 @@ def _table(result: LearnResult, update: UpdateRecord) -> list[str]:
         ("accuracy, old", accuracy.old_before, accuracy.old_after, accuracy.num_old),
         ("accuracy, new", None, accuracy.new_after, accuracy.num_new),
     ):
-        if count:
-            rows.append((label, _share(first), _share(second), f"of {count} held-out images"))
+        if count and second is not None:
+            ends = f"95 % interval {interval(second, count)}, {count} held-out images"
+            rows.append((label, _share(first), _share(second), ends))
     for label, sizes, write in (
         ("backbones", update.num_backbones, str),
         ("parameters", update.num_parameters, in_count),
@@ -222,9 +253,9 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{in_percent(100 * value, 1)} %"
 
 
-def _change(drop: float, verb: str) -> str:
-    """Return a change of accuracy in words: "lost 1.2 points", "gained 0.3 points"."""
-    return f"{verb if drop >= 0 else 'gained'} {abs(drop):.1f} points"
+def _cost(points: float) -> str:
+    """Return a cost in words: "cost 1.2 points", "gained 0.3 points"."""
+    return f"cost {points:.1f} points" if points >= 0 else change(points)
 
 
 def _folded(label: str, text: str, width: int | None) -> list[str]:

@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from grace.capacity.threshold import Threshold
+from grace.cli.class_lines import TEST, class_facts, losses
 from grace.cli.columns import aligned
 from grace.home.changes import Change, in_words
 from grace.home.ledger import LedgerEntry, as_row
@@ -38,7 +39,43 @@ def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[
     verdicts = {entry.update.outcome.verdict for entry in entries}
     if "compress (budget)" in verdicts:
         marks.append("budget: compressed, since the ceiling left no room to grow")
-    return [*aligned(rows, right="<><>>>>><<", gap=1), "", *marks]
+    return [*aligned(rows, right="<><>>>>><<", gap=1), *_losses(entries), "", *marks]
+
+
+def as_class_lines(entries: Sequence[LedgerEntry], most: int = 8) -> list[str]:
+    """Return a table of every class's accuracy after each of the last updates.
+
+    Args:
+        entries: the ledger.
+        most: number of updates to show.
+    """
+    shown = [entry for entry in entries if entry.update.accuracy.classes][-most:]
+    if not shown:
+        return ["no update measured single classes"]
+    names = max((entry.class_names for entry in shown), key=len)
+    found = [{own.index: own for own in entry.update.accuracy.classes} for entry in shown]
+    rows = [["class", *(_version(entry) for entry in shown), "held out"]]
+    for index, name in enumerate(names):
+        results = [own.get(index) for own in found]
+        counts = [own.num for own in results if own is not None]
+        if counts:
+            cells = [f"{100 * own.after / own.num:.1f}" if own else "–" for own in results]
+            rows.append([printable(name), *cells, str(counts[-1])])
+    marks = "accuracy in % on held-out images after each version; × rejected"
+    return [*aligned(rows, right="<" + ">" * (len(shown) + 1)), *_losses(shown), "", marks]
+
+
+def _losses(entries: Sequence[LedgerEntry]) -> list[str]:
+    """Name the classes that each update lost accuracy on; empty: there are none."""
+    texts = [(entry, losses(entry.update.accuracy, entry.class_names)) for entry in entries]
+    rows = [[f"  {_version(entry)}", text] for entry, text in texts if text]
+    return ["", f"classes that lost accuracy ({TEST}), by version", *aligned(rows)] if rows else []
+
+
+def _version(entry: LedgerEntry) -> str:
+    if entry.version is None:
+        return "–"
+    return f"{entry.version}{' ×' if entry.status == 'rejected' else ''}"
 
 
 def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
@@ -70,6 +107,7 @@ def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[d
             **row,
             "new_class_names": list(entry.update.new_class_names),
             "revived_class_names": list(entry.update.revived_class_names),
+            "classes": class_facts(entry.update.accuracy, entry.class_names),
         }
         for row, entry in zip(_rows(entries, initial), entries, strict=True)
     ]

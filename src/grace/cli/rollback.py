@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import grace
+from grace.cli.class_lines import gate_text
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.home.store import ModelStore
@@ -50,11 +51,10 @@ def rollback(
             if changed and names:
                 say(f"{label}  {', '.join(changed)}")
         update = wanted.history[-1]
-        if wanted.status == "rejected" and update.accuracy.drop is not None:
-            say(
-                f"it was rejected: the classes before it lost {update.accuracy.drop:.1f} points, "
-                f"{update.max_drop:g} were allowed"
-            )
+        if wanted.status == "rejected":
+            for ruling in update.rulings:
+                if not ruling.is_passed:
+                    say(f"it was {gate_text(ruling, wanted.class_names, is_first=False)}")
         if home.pending():
             say(
                 "warning: an interrupted update only goes on from the version it began with; drop "

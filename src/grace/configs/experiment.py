@@ -142,8 +142,9 @@ class MemorySettings(Settings):
     validation: int = Field(
         0,
         ge=0,
-        description="images of each class held out for good, to test updates. More: more exact "
-        "tests, fewer training images",
+        description="images of each class held out for good, to test updates: a fifth of the class "
+        "at most, and above 10 no more than a fifth of max_mb. More: more exact tests, fewer "
+        "training images",
     )
     max_mb: float | None = Field(
         None,

@@ -13,10 +13,12 @@ RESERVED_PER_LEARNER = 4_500
 """Bytes: the fixed part of the document, the work of its last update, the method's values."""
 RESERVED_PER_UPDATE = 2_500
 """Bytes: an update's record (about 600), its reason (up to 500), the entries of new parts."""
-RESERVED_PER_CLASS = 600
+RESERVED_PER_CLASS = 615
 """Bytes: headers of a class's two files (130 each), their entries (110 each), its counts."""
 RESERVED_FOR_FEATURES = 240
 """Bytes: longer headers of a class's two files if they also hold features."""
+RESERVED_PER_RESULT = 75
+"""Bytes: the numbers of a class's held-out images in an update's record."""
 
 
 @final
@@ -89,11 +91,16 @@ def reserved_bytes(
     earlier = [name for update in history for name in update.new_class_names]
     revived = [name for update in history for name in update.revived_class_names]
     class_names = [*earlier, *new_names]
+    num_results = num_known = 0
+    for num_new in [*(len(update.new_class_names) for update in history), len(new_names)]:
+        num_known += num_new
+        num_results += num_known
     # The document holds a class's name twice: in its classes, and in the update that brought it.
     names = [*class_names, *class_names, *revived, *revived_names]
     return (
         RESERVED_PER_LEARNER
         + RESERVED_PER_UPDATE * (len(history) + 1)
         + RESERVED_PER_CLASS * len(class_names)
+        + RESERVED_PER_RESULT * num_results
         + len(strict_json.dump([settings.model_dump(mode="json"), names]))
     )

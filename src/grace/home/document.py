@@ -6,11 +6,14 @@ Every field is checked when a document is read: it may come from a stranger.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from grace.configs.experiment import ExperimentSettings
 from grace.data.class_names import class_name, spelling
 from grace.engine.work import WorkDone
+from grace.home.accuracies import Accuracies, Strict
+from grace.home.judging import Limits, Ruling, judge
+from grace.home.predictor import Predictor
 from grace.methods.outcome import Outcome
 from grace.storage import strict_json
 from grace.storage.objects import Ref
@@ -24,7 +27,7 @@ MAX_BYTES = 1 << 25
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Percent = Annotated[float, Field(ge=0, le=100)]
 Side = Annotated[int, Field(ge=1, le=1024)]
 Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -34,46 +37,8 @@ Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
 """Printable ASCII text."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
 @final
-class Accuracies(_Strict):
-    """Accuracy on held-out images before and after an update, as shares; ``None``: no such images.
-
-    ``old`` are the classes known before the update, ``new`` those that it added.
-    """
-
-    old_before: Share | None = None
-    old_after: Share | None = None
-    new_after: Share | None = None
-    num_old: int = 0
-    """Number of held-out images of old classes."""
-    num_new: int = 0
-    """Number of held-out images of new classes."""
-    teacher: Share | None = None
-    """Accuracy of the expanded network on all held-out images, before compression."""
-    student: Share | None = None
-    """Accuracy of the compressed network on the same images."""
-
-    @property
-    def drop(self) -> float | None:
-        """Accuracy that old classes lost, in points of percent."""
-        if self.old_before is None or self.old_after is None:
-            return None
-        return 100 * (self.old_before - self.old_after)
-
-    @property
-    def compression_cost(self) -> float | None:
-        """Accuracy that compression cost on all classes, in points of percent."""
-        if self.teacher is None or self.student is None:
-            return None
-        return 100 * (self.teacher - self.student)
-
-
-@final
-class UpdateRecord(_Strict):
+class UpdateRecord(Strict):
     """The record of one update: the method's outcome, its work, sizes and accuracies."""
 
     task: int = Field(ge=1)
@@ -95,21 +60,41 @@ class UpdateRecord(_Strict):
     """
     num_exemplars: int = 0
     accuracy: Accuracies = Accuracies()
-    max_drop: float | None = None
+    max_drop: Percent | None = None
     """Points of percent that old classes were allowed to lose."""
+    max_class_drop: Percent | None = None
+    """Points of percent that any old class was allowed to lose."""
+    min_new: Percent | None = None
+    """Accuracy in percent that new classes had to reach."""
+    predictor: Predictor | None = None
+    """The predictor chosen after it; ``None``: the method's primary one, not calibrated."""
     seconds: float = 0.0
     date: Line = ""
 
     @property
+    def limits(self) -> Limits:
+        """What the update was allowed to cost."""
+        return Limits(self.max_drop, self.max_class_drop, self.min_new)
+
+    @property
+    def rulings(self) -> list[Ruling]:
+        """The verdict by each of its limits."""
+        return judge(self.accuracy, self.limits)
+
+    @property
     def accepted(self) -> bool:
-        """``True`` if old classes lost no more than ``max_drop``."""
-        drop = self.accuracy.drop
-        # 1e-9 against rounding, so that 80 % to 70 % is a drop of 10 points.
-        return self.max_drop is None or drop is None or drop <= self.max_drop + 1e-9
+        """``True`` if it stays within all its limits."""
+        return all(ruling.is_passed for ruling in self.rulings)
+
+    @property
+    def past(self) -> "UpdateRecord":
+        """The record without what only the last update of a learner keeps."""
+        predictor = self.predictor and self.predictor.model_copy(update={"prior": ()})
+        return self.model_copy(update={"work": (), "predictor": predictor})
 
 
 @final
-class ObjectRef(_Strict):
+class ObjectRef(Strict):
     """A reference to an object of the learner's store, by content."""
 
     sha256: Sha256
@@ -127,7 +112,7 @@ class ObjectRef(_Strict):
 
 
 @final
-class Document(_Strict):
+class Document(Strict):
     """One version of a learner."""
 
     format: Literal[1] = 1
@@ -149,12 +134,12 @@ class Document(_Strict):
     """The method's values that are not tensors."""
     parts: dict[str, ObjectRef]
     """The method's tensors."""
-    original_counts: dict[int, Count] = {}
-    exemplars: dict[int, ObjectRef] = {}
-    exemplar_counts: dict[int, Count] = {}
+    original_counts: dict[int, Count] = Field(default_factory=dict)
+    exemplars: dict[int, ObjectRef] = Field(default_factory=dict)
+    exemplar_counts: dict[int, Count] = Field(default_factory=dict)
     """Number of images of each class in ``exemplars``; empty in documents of an earlier grace."""
-    validation: dict[int, ObjectRef] = {}
-    validation_counts: dict[int, Count] = {}
+    validation: dict[int, ObjectRef] = Field(default_factory=dict)
+    validation_counts: dict[int, Count] = Field(default_factory=dict)
     """Number of images of each class in ``validation``; likewise."""
     calibration: ObjectRef | None = None
     """Familiarities of held-out images, which set the limit for unknown images."""
@@ -187,6 +172,12 @@ class Document(_Strict):
         indices = {index for group in groups for index in group} | set(self.forgotten)
         if not indices <= set(range(num_classes)):
             raise GraceError("it names a class index that does not exist")
+        measured = {own.index for update in self.history for own in update.accuracy.classes}
+        if not measured <= set(range(num_classes)):
+            raise GraceError("its history measures a class that does not exist")
+        predictor = self.history[-1].predictor
+        if predictor is not None and len(predictor.prior) not in (0, num_classes):
+            raise GraceError("its predictor corrects for other classes than it has")
         if not set(self.forgotten).isdisjoint({*self.exemplars, *self.validation}):
             raise GraceError("it keeps images of a forgotten class")
         counted = (

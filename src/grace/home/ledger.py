@@ -6,6 +6,7 @@ from typing import Any, Literal, final
 
 from grace.capacity.threshold import Threshold, Verdict
 from grace.home.document import Document, UpdateRecord
+from grace.home.judging import lost_classes
 from grace.text.refusals import GraceError
 
 
@@ -26,6 +27,8 @@ class LedgerEntry:
     """Number of classes known after it, forgotten classes included."""
     num_bytes: int | None
     """Size of the version; ``None``: it was removed and its size is unknown."""
+    class_names: Sequence[str] = ()
+    """Names of these classes, by index."""
     would: Verdict | None = None
     """The verdict of another threshold; see ``what_if``."""
 
@@ -43,7 +46,7 @@ def ledger(
     entries: list[LedgerEntry] = []
     listed: set[UpdateRecord] = set()
     for document in documents:
-        history = [update.model_copy(update={"work": ()}) for update in document.history]
+        history = [update.past for update in document.history]
         would = (
             what_if(history, initial.initial, initial.decay) if initial else [None] * len(history)
         )
@@ -63,6 +66,7 @@ def ledger(
                     status=document.status if is_newest else "accepted",
                     is_current=is_newest and document.number == current,
                     num_classes=num_classes,
+                    class_names=document.class_names[:num_classes],
                     num_bytes=document.num_bytes if is_newest else update.num_bytes or None,
                     would=would[i],
                 )
@@ -163,7 +167,11 @@ def as_row(entry: LedgerEntry) -> dict[str, Any]:
         "new_accuracy": accuracy.new_after,
         "num_held_out_old": accuracy.num_old,
         "num_held_out_new": accuracy.num_new,
+        "num_lost_classes": len(lost_classes(accuracy)),
         "max_drop_points": update.max_drop,
+        "max_class_drop_points": update.max_class_drop,
+        "min_new_points": update.min_new,
+        "predictor": update.predictor.words if update.predictor else None,
         "num_images": update.num_images,
         "num_exemplars": update.num_exemplars,
         "num_bytes": entry.num_bytes,

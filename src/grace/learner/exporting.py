@@ -1,4 +1,4 @@
-"""Export a learner's primary predictor to an ONNX file, and check the file against it."""
+"""Export a learner's predictor to an ONNX file, and check the file against it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from grace.engine.trainer import Trainer
 from grace.learner.evaluation import scores
 from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx
 from grace.learner.held_out import HeldOut
+from grace.methods.classifier import Classifier
 from grace.methods.method import Method
 from grace.randomness import generator
 
@@ -27,6 +28,7 @@ class Exported:
 
 def export_checked(
     method: Method[Any],
+    classifier: Classifier,
     trainer: Trainer,
     held_out: HeldOut,
     preprocessing: Preprocessing,
@@ -36,10 +38,11 @@ def export_checked(
     *,
     version: int,
 ) -> Exported:
-    """Write the primary predictor to a file, which gets its name only after it passed its check.
+    """Write a predictor to a file, which gets its name only after it passed its check.
 
     Args:
         method: a method that has learnt something.
+        classifier: the predictor to export.
         trainer: computes the logits that the file must give, in full float32.
         held_out: images to check on; if there are none, exemplars; if none of those, noise.
         preprocessing: input shape and normalisation constants.
@@ -51,7 +54,6 @@ def export_checked(
     Raises:
         GraceError: if it cannot be exported, or the file's predictions differ from the learner's.
     """
-    classifier = next(iter(method.classifiers().values()))
     images, kind = _images(method, held_out, preprocessing.shape)
     data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))
     # By default a GPU's convolutions round to TF32.

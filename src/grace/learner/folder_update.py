@@ -13,6 +13,7 @@ from grace.data.folder_tree import split_folders
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.engine.progress import Progress
 from grace.home.document import Document
+from grace.home.judging import Limits, too_fine
 from grace.home.store import ModelStore
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
@@ -87,7 +88,7 @@ class FolderUpdate:
             GraceError: for images or settings that no learner can be created with.
         """
         shape, labels = self.folder.images.shape, self.folder.labels
-        check_input(**self._given, shape=shape, max_drop=self.options.max_drop)
+        check_input(**self._given, shape=shape, limits=self.options.limits)
         if len(set(labels)) < 2:
             raise GraceError(
                 f"'{self.images}' has images of one class, '{labels[0]}': the first update of a "
@@ -124,9 +125,20 @@ class FolderUpdate:
         assert store is not None
         before, numbers = store.current(), store.numbers()
         new = sorted(set(self.folder.labels) - set(learner.class_names))
+        known = set(range(len(learner.class_names))) - learner.forgotten
+        counts = [learner.held_out.count(index) for index in sorted(known)]
+        options = self.options
+        for note in too_fine(options.limits, [count for count in counts if count]):
+            warnings.warn(note, GraceWarning, stacklevel=3)
         self.progress.update_started(len(learner.history) + 1, new)
         with cleaned_after_failure(store):
-            learner.update(**self._given, max_drop=self.options.max_drop, again=self.options.again)
+            learner.update(
+                **self._given,
+                max_drop=options.max_drop,
+                max_class_drop=options.max_class_drop,
+                min_new=options.min_new,
+                again=options.again,
+            )
         number = store.numbers()[-1]
         document, is_new = store.document(number), number not in numbers
         pruned: Sequence[int] = ()
@@ -154,7 +166,7 @@ class FolderUpdate:
         # A class that was forgotten since then may be learnt again.
         if not set(self.folder.labels) <= set(store.document(number).live_class_names):
             return None
-        numbers, digests = store.numbers(), dict[float | None, str]()
+        numbers, digests = store.numbers(), dict[Limits, str]()
         while number in numbers:
             try:
                 document = store.document(number)
@@ -162,11 +174,11 @@ class FolderUpdate:
                 if number == store.current():
                     raise
                 return None
-            drop = document.history[-1].max_drop
-            if drop not in digests:
-                given = check_input(**self._given, shape=store.creation.shape, max_drop=drop)
-                digests[drop] = given.digest
-            if document.digest == digests[drop]:
+            limits = document.history[-1].limits
+            if limits not in digests:
+                given = check_input(**self._given, shape=store.creation.shape, limits=limits)
+                digests[limits] = given.digest
+            if document.digest == digests[limits]:
                 return document
             # A forged document could name itself as its parent: the loop must end.
             if document.parent is None or document.parent >= number:
@@ -216,5 +228,5 @@ def _unused(
             f"of the test images only {wanted} of each class are used, as memory.validation says; "
             f"'{folder.test_labels[0]}' and others have up to {most}"
         )
-    if options.max_drop is not None and not wanted:
-        yield "max_drop has no effect: memory.validation is 0, so that no images are held out"
+    for name in options.limits.given if not wanted else ():
+        yield f"{name} has no effect: memory.validation is 0, so that no images are held out"

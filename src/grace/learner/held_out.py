@@ -40,6 +40,22 @@ def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number
     return sorted(chosen)
 
 
+def affordable(wanted: int, max_bytes: int, num_bytes: int, image_bytes: int, missing: int) -> int:
+    """Return how many images of each class to hold out under a ceiling.
+
+    Held-out images take at most a fifth of the ceiling, but ten of each class are always allowed.
+
+    Args:
+        wanted: number of images of each class that the settings ask for.
+        max_bytes: the ceiling.
+        num_bytes: bytes of the images that are held out already.
+        image_bytes: bytes of one image.
+        missing: number of classes of the update that have fewer than ``wanted``.
+    """
+    room = (max_bytes // 5 - num_bytes) // (image_bytes * max(1, missing))
+    return min(wanted, max(10, room))
+
+
 def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:
     """Return the positions of the first ``wanted[name]`` images of each class."""
     left = dict(wanted)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import final
 
 from grace.home.document import Document
+from grace.home.judging import Limits
 
 
 @final
@@ -15,7 +16,9 @@ class LearnOptions:
 
     Args:
         max_drop: points of percent of accuracy that the old classes may lose on their held-out
-            images; an update that costs more is rejected. ``None``: every update is accepted.
+            images; an update that costs more is rejected. ``None``: no limit.
+        max_class_drop: the same for every old class; the paired test must show the loss.
+        min_new: accuracy in percent that the new classes must reach.
         skip_unreadable: leave unreadable images out instead of refusing them.
         skip_duplicates: leave out images that are in two places instead of refusing them.
         discard: drop an interrupted update before this one.
@@ -25,11 +28,22 @@ class LearnOptions:
     """
 
     max_drop: float | None = None
+    max_class_drop: float | None = None
+    min_new: float | None = None
     skip_unreadable: bool = False
     skip_duplicates: bool = False
     discard: bool = False
     again: bool = False
     max_disk_mb: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse limits outside 0 to 100."""
+        Limits(self.max_drop, self.max_class_drop, self.min_new)
+
+    @property
+    def limits(self) -> Limits:
+        """What the update may cost."""
+        return Limits(self.max_drop, self.max_class_drop, self.min_new)
 
 
 @final

@@ -1,6 +1,7 @@
 """The learner: a model that learns task by task, and the home that keeps its versions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -14,12 +15,15 @@ from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.home import pruning
 from grace.home.document import Document, UpdateRecord
+from grace.home.judging import Limits
+from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.export import Preprocessing
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
-from grace.learner.model import Model, Size
+from grace.learner.model import Model
+from grace.learner.model_state import Size
 from grace.learner.unknown import cutoff, familiarity
 from grace.learner.update_input import AnyImages, check_input
 from grace.learner.versions import Versions
@@ -114,6 +118,11 @@ class Learner:
         return self.model.state.familiarities
 
     @property
+    def predictor(self) -> Predictor:
+        """The predictor that the learner answers with, and its calibration."""
+        return self.model.state.predictor
+
+    @property
     def version(self) -> int | None:
         """Number of the version that is loaded; ``None``: the learner is not saved."""
         return self.model.state.version
@@ -148,7 +157,9 @@ class Learner:
         settings = as_settings(experiment, overrides)
         channels = 1 if shape[0] == 1 else 3
         means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
-        learner = cls(Model(settings, shape, mean or means, std or deviations, progress))
+        learner = cls(
+            Model(settings, shape, mean or means, std or deviations, progress, chooses=True)
+        )
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
         return learner
@@ -197,7 +208,9 @@ class Learner:
         if method is not None:
             settings = saving.with_recipes(settings, method)
         with saving.naming_source(saved, store):
-            model = Model(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
+            model = Model(
+                settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
+            )
         learner = cls(model)
         learner._versions = Versions(model, store)
         if isinstance(saved, Document):
@@ -297,6 +310,8 @@ class Learner:
         *,
         validation: tuple[AnyImages, Sequence[str]] | None = None,
         max_drop: float | None = None,
+        max_class_drop: float | None = None,
+        min_new: float | None = None,
         is_last: bool = False,
         again: bool = False,
         identity: str | None = None,
@@ -315,6 +330,8 @@ class Learner:
             max_drop: points of percent of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
                 learner stays as it was.
+            max_class_drop: the same for every single class; see ``grace.home.judging``.
+            min_new: accuracy in percent that new classes must reach on their held-out images.
             is_last: the stream ends with this update (joint training waits for it).
             again: learn the images again even if this was the learner's last update.
             identity: a name for this update, used instead of hashing its images.
@@ -331,7 +348,7 @@ class Learner:
             labels,
             validation,
             self.shape,
-            max_drop=max_drop,
+            limits=Limits(max_drop, max_class_drop, min_new),
             is_last=is_last,
             identity=identity,
         )
@@ -372,24 +389,23 @@ class Learner:
 
     def scores(self, images: AnyImages) -> dict[str, Tensor]:
         """Score images with every predictor: (N, K) by name, the primary predictor first."""
-        try:
+        with self._naming_home():
             return self.model.scores(images)
-        except GraceError as error:
-            if self.home:
-                error.found_in(f"'{self.home.path}'")
-            raise
 
     def decision_function(self, images: AnyImages) -> Tensor:
-        """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
+        """Score images with the chosen predictor, (N, K); a forgotten class scores -10⁴.
+
+        The scores are divided by the predictor's temperature: their softmax is calibrated.
 
         Raises:
             GraceError: before the first update.
         """
         self._refuse_ignorance()
-        return next(iter(self.scores(images).values()))
+        with self._naming_home():
+            return self.model.decide(images)
 
     def predict_proba(self, images: AnyImages) -> Tensor:
-        """Return class probabilities (N, K): the softmax of the primary predictor's scores.
+        """Return class probabilities (N, K): the softmax of ``decision_function``.
 
         Raises:
             GraceError: before the first update.
@@ -424,7 +440,7 @@ class Learner:
         return right / len(labels)
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
-        """Write the primary predictor as an ONNX file, and check it on images that are kept.
+        """Write the chosen predictor as an ONNX file, and check it on images that are kept.
 
         Args:
             path: file to write; its folder must exist.
@@ -438,6 +454,7 @@ class Learner:
             raise GraceError(f"'{path}' exists already", "choose another name or remove it")
         return export_checked(
             self.method,
+            self.model.classifier(),
             self.trainer,
             self.held_out,
             Preprocessing(self.shape, self.model.mean, self.model.std, self.model.enlarge),
@@ -453,6 +470,16 @@ class Learner:
         Held-out images and images of forgotten classes are left out.
         """
         self.model.recall(images, labels)
+
+    @contextmanager
+    def _naming_home(self) -> Iterator[None]:
+        """Add the home's path to errors."""
+        try:
+            yield
+        except GraceError as error:
+            if self.home:
+                error.found_in(f"'{self.home.path}'")
+            raise
 
     def _at_home(self) -> Versions:
         if self._versions is None:

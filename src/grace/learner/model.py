@@ -1,11 +1,9 @@
 """The model in memory: score images, learn an update, undo it."""
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, final
@@ -27,11 +25,13 @@ from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
 from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.home.creation import Creation
-from grace.home.document import Accuracies, UpdateRecord
+from grace.home.document import UpdateRecord
 from grace.home.journal import Journal
-from grace.learner import saving
+from grace.learner import choosing, saving
 from grace.learner.evaluation import accuracy, scores
-from grace.learner.held_out import HeldOut
+from grace.learner.held_out import HeldOut, affordable
+from grace.learner.measuring import compared
+from grace.learner.model_state import ModelState, Size
 from grace.learner.unknown import familiarity
 from grace.learner.update_input import (
     AnyImages,
@@ -49,62 +49,6 @@ from grace.text.refusals import GraceError
 
 
 @final
-@dataclass(frozen=True)
-class Size:
-    """The size of a learner's network; images are not counted."""
-
-    num_backbones: int = 0
-    backbone_parameters: int = 0
-    head_parameters: int = 0
-    weight_bytes: int = 0
-    """Weights and buffers."""
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of parameters of backbones and heads together."""
-        return self.backbone_parameters + self.head_parameters
-
-
-@final
-@dataclass
-class ModelState:
-    """The part of a model that an update changes.
-
-    Args:
-        method: the method with its network, exemplars and other state.
-        class_names: names of all classes; a class's index is its place here.
-        forgotten: indices of the classes that are hidden.
-        history: the record of every update.
-        held_out: images that measure updates and are never trained on.
-        familiarities: familiarity of the held-out images (n,), ascending.
-        version: number of the version that is loaded; ``None``: the model is not saved.
-    """
-
-    method: Method[Any]
-    class_names: list[str] = field(default_factory=list)
-    forgotten: set[int] = field(default_factory=set)
-    history: list[UpdateRecord] = field(default_factory=list)
-    held_out: HeldOut = field(default_factory=HeldOut)
-    familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
-    version: int | None = None
-
-    def copy(self) -> "ModelState":
-        """Return a copy that no update of this one changes."""
-        # Exemplars and the factory are shared with the copy: updates never write into them.
-        method = self.method
-        shared = {id(method.memory): method.memory.copy(), id(method.factory): method.factory}
-        return ModelState(
-            method=copy.deepcopy(method, shared),
-            class_names=list(self.class_names),
-            forgotten=set(self.forgotten),
-            history=list(self.history),
-            held_out=self.held_out.copy(),
-            familiarities=self.familiarities,
-            version=self.version,
-        )
-
-
-@final
 class Model:
     """A model in memory: a method with its network, images and class names; nothing on disk.
 
@@ -115,6 +59,8 @@ class Model:
         std: likewise.
         progress: receives the events of the work.
         is_saved: a saved version will be loaded: the backbone is not tried out before.
+        chooses: choose the predictor to answer with after every update, on the held-out images;
+            studies do not, as they report their method's primary predictor.
         ranks: the processes that train together, each with its own model and the same images;
             ``None``: this process alone. Only the model of the first process may have a home.
     """
@@ -128,12 +74,14 @@ class Model:
         progress: Progress | None = None,
         *,
         is_saved: bool = False,
+        chooses: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         # Settings that could be saved but not loaded again are refused at once.
         self.creation = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
         self.shape = shape
+        self._chooses = chooses
         self.mean = tuple(mean)
         self.std = tuple(std)
         if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
@@ -189,11 +137,24 @@ class Model:
             GraceError: for images of another shape, or scores that are not finite.
         """
         data = as_images(images, self.shape)
-        unknown = torch.zeros(len(data), dtype=torch.int64)
-        classifiers = dict(self.state.method.classifiers())
-        found = scores(self.trainer, classifiers, LabelledImages(data, unknown))
+        unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
+        found = scores(self.trainer, dict(self.state.method.classifiers()), unlabelled)
         _refuse_damaged(found)
         return found
+
+    def decide(self, images: AnyImages) -> Tensor:
+        """Score images with the predictor that was chosen, calibrated: (N, K).
+
+        Raises:
+            GraceError: for images of another shape, or scores that are not finite.
+        """
+        data = as_images(images, self.shape)
+        unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
+        return _refuse_damaged(scores(self.trainer, {"": self.classifier()}, unlabelled))
+
+    def classifier(self) -> Classifier:
+        """Return the predictor that was chosen, calibrated."""
+        return choosing.classifier_of(self.state.method, self.state.predictor)
 
     def learn(
         self,
@@ -263,10 +224,7 @@ class Model:
         """Compute the familiarity of the held-out images again."""
         data, familiarities = self.state.held_out.data(), torch.empty(0)
         if data is not None and self.state.method.classifiers():
-            method = self.state.method
-            found = scores(self.trainer, dict(method.classifiers()), data, method.features)
-            primary = _refuse_damaged(found)
-            familiarities = familiarity(primary).sort().values
+            familiarities = familiarity(self._decide_held_out(data)).sort().values
         self.state.familiarities = familiarities
 
     def contents(self) -> saving.Contents:
@@ -306,15 +264,18 @@ class Model:
 
         old = set(range(task.num_old_outputs)) - state.forgotten
         size = self.size()
-        old_before = self._accuracy(held_out, old)
+        old_before = self._are_right(held_out.data(old)) if old else None
         state.forgotten -= present
         state.held_out = held_out
         state.class_names = names
         self.mask_forgotten()
         state.method.memory.record_originals(task.data.labels)
         with journal.blamed() if journal else nullcontext():
-            outcome, teacher = self._perform(task, journal)
+            outcome, teacher, counts = self._perform(task, journal)
         self._refuse_diverged(task)
+        live = held_out.data(set(range(task.num_classes)) - state.forgotten)
+        if self._chooses:
+            self._choose(live, counts)
         self.calibrate()
         if state.method.features is not None:
             # As many as a saved learner has, so that an update that is repeated sweeps the same.
@@ -322,9 +283,7 @@ class Model:
             state.method.features.retain(
                 [*map(exemplars.of_class, exemplars.classes), *map(held.of_class, held.classes)]
             )
-        live = set(range(task.num_classes)) - state.forgotten
         compressed = outcome.verdict in ("compress", "compress (budget)")
-        new = {*task.new_classes, *revived}
         now = self.size()
         return UpdateRecord(
             task=task.number,
@@ -336,16 +295,16 @@ class Model:
             num_backbones=(size.num_backbones, now.num_backbones),
             num_parameters=(size.num_parameters, now.num_parameters),
             num_exemplars=len(state.method.memory),
-            accuracy=Accuracies(
-                old_before=old_before,
-                old_after=self._accuracy(held_out, old),
-                new_after=self._accuracy(held_out, new),
-                num_old=sum(held_out.count(i) for i in old),
-                num_new=sum(held_out.count(i) for i in new),
+            accuracy=compared(
+                old_before,
+                self._are_right(live),
+                torch.empty(0) if live is None else live.labels,
+                old,
                 teacher=teacher,
-                student=self._accuracy(held_out, live) if compressed else None,
+                student=self._student(live) if compressed else None,
             ),
-            max_drop=given.max_drop,
+            **given.limits.given,
+            predictor=state.predictor if self._chooses else None,
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -377,6 +336,10 @@ class Model:
             raise GraceError("the first update needs images of at least two classes")
         seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
         memory = state.method.memory
+        if self.ceiling is not None:
+            missing = sum(state.held_out.count(index[name]) < wanted for name in set(given.labels))
+            held, image = state.held_out.num_bytes, math.prod(self.shape)
+            wanted = affordable(wanted, self.ceiling.num_bytes, held, image, missing)
         data, held_out = split_validation(
             given, index, state.held_out, memory, wanted, seed, number
         )
@@ -389,25 +352,54 @@ class Model:
         )
         return task, held_out
 
-    def _perform(self, task: Task, journal: Journal | None) -> tuple[Outcome, float | None]:
-        """Run the method; return its outcome and its teacher's accuracy on the held-out images."""
+    def _perform(
+        self, task: Task, journal: Journal | None
+    ) -> tuple[Outcome, float | None, Sequence[int]]:
+        """Run the method.
+
+        Returns:
+            Its outcome, its teacher's accuracy on the held-out images, and the number of training
+            images of each class in its last phase.
+        """
         self.trainer.start_task(task.number)
         steps = self.state.method.learn(task)
         result: Any = None
         teacher: float | None = None
+        labels = torch.empty(0, dtype=torch.int64)
         for number in count():
             try:
                 item = steps.send(result)
             except StopIteration as stop:
                 outcome: Outcome = stop.value
-                return outcome, teacher
+                counts: list[int] = torch.bincount(labels, minlength=task.num_classes).tolist()
+                return outcome, teacher, counts
             if isinstance(item, Phase) and item.teacher is not None:
                 network = item.teacher
                 expert = Classifier(network.extractors, network.head)
                 teacher = accuracy(self.trainer, expert, self.state.held_out.data())
+            if isinstance(item, Phase):
+                labels = item.data.labels
             run = self.trainer.run
             result = journal.perform(number, item, self.trainer) if journal else run(item)
         raise AssertionError
+
+    def _choose(self, data: LabelledImages | None, counts: Sequence[int]) -> None:
+        """Choose the predictor on held-out images, and calibrate it; see ``choosing``.
+
+        Args:
+            data: held-out images of all live classes; ``None``: the choice stays.
+            counts: training images of each class in the last phase.
+        """
+        state, method = self.state, self.state.method
+        if data is None or not method.classifiers():
+            return
+        listed = choosing.candidates(method, counts)
+        named = {str(i): choosing.classifier_of(method, own) for i, own in enumerate(listed)}
+        found = scores(self.trainer, named, data, method.features)
+        _refuse_damaged(found)
+        by_predictor = {own: found[str(i)] for i, own in enumerate(listed)}
+        chosen = choosing.choose(state.predictor, by_predictor, data.labels)
+        state.predictor = choosing.calibrated(chosen, by_predictor[chosen], data.labels)
 
     def _refuse_unfit(
         self,
@@ -456,11 +448,21 @@ class Model:
         if wants:
             memory.quota(task.num_remembered)
 
-    def _accuracy(self, held_out: HeldOut, classes: set[int]) -> float | None:
-        classifier = next(iter(self.state.method.classifiers().values()), None)
-        data = held_out.data(classes)
+    def _decide_held_out(self, data: LabelledImages) -> Tensor:
+        """Score held-out images with the chosen predictor, (N, K); their features may be known."""
         known = self.state.method.features
-        return accuracy(self.trainer, classifier, data, known) if classifier else None
+        return _refuse_damaged(scores(self.trainer, {"": self.classifier()}, data, known))
+
+    def _are_right(self, data: LabelledImages | None) -> Tensor | None:
+        """Return ``True`` for each held-out image (N,) that is predicted as its label."""
+        if data is None or not self.state.method.classifiers():
+            return None
+        return self._decide_held_out(data).argmax(dim=1) == data.labels
+
+    def _student(self, data: LabelledImages | None) -> float | None:
+        """Return the accuracy of the primary predictor, to be compared with the teacher's."""
+        primary = next(iter(self.state.method.classifiers().values()))
+        return accuracy(self.trainer, primary, data, self.state.method.features)
 
 
 def _refuse_damaged(found: Mapping[str, Tensor]) -> Tensor:

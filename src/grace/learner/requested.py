@@ -28,6 +28,12 @@ USED_DATA = (
 """Fields of ``data`` that have an effect on a learner."""
 
 
+HELD_OUT = 50
+"""Default of ``memory.validation`` for a learner; at most a fifth of a class's images."""
+_EARLIER_HELD_OUT = 10
+"""The default of earlier versions of grace: learners that have it keep it."""
+
+
 @final
 @dataclass(frozen=True)
 class RequestedSettings:
@@ -95,7 +101,7 @@ class RequestedSettings:
         if "memory.max_mb" in given and "memory.size" not in given:
             memory["size"] = None
         if not memory["validation"] and "memory.validation" not in given:
-            memory["validation"] = 10
+            memory["validation"] = HELD_OUT
         if data.channels is None:
             data = data.model_copy(update={"channels": 3})
         settings = with_lower_rates(settings, values)
@@ -160,6 +166,9 @@ class RequestedSettings:
             if path in self.given and _is_recipe(path) and not is_begun:
                 continue
             if path == "data.max_pixels":  # It decides what is refused, not what is learnt.
+                continue
+            is_default = path == "memory.validation" and path not in self.given
+            if is_default and (mine[path], theirs[path]) == (HELD_OUT, _EARLIER_HELD_OUT):
                 continue
             if mine.get(path) != theirs.get(path):
                 raise GraceError(

@@ -104,7 +104,7 @@ def to_document(
         digest: digest of the images of its last update.
     """
     objects = _objects_of(contents)
-    earlier = [update.model_copy(update={"work": ()}) for update in contents.history[:-1]]
+    earlier = [update.past for update in contents.history[:-1]]
     return Document(
         number=number,
         parent=contents.parent,

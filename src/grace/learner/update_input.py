@@ -17,6 +17,7 @@ from grace.data.class_names import class_name, spelling
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.memory import ExemplarMemory
 from grace.data.selection import image_keys
+from grace.home.judging import Limits
 from grace.learner.held_out import HeldOut, first_wanted, hold_out
 from grace.text.refusals import GraceError
 
@@ -35,14 +36,19 @@ class UpdateInput:
     images: Images
     labels: Sequence[str]
     validation: tuple[Images, Sequence[str]] | None
-    max_drop: float | None
+    limits: Limits
     is_last: bool
     identity: str | None = None
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the input: equal for equal updates."""
-        digest = hashlib.sha256(repr((self.max_drop, self.is_last, self.identity)).encode())
+        limits = self.limits
+        key: tuple[object, ...] = (limits.max_drop, self.is_last, self.identity)
+        # Without the later limits the digest is that of an earlier grace.
+        if limits.given.keys() - {"max_drop"}:
+            key = (*key, limits.max_class_drop, limits.min_new)
+        digest = hashlib.sha256(repr(key).encode())
         if self.identity is None:
             given = [(self.images, self.labels), *([self.validation] if self.validation else [])]
             for images, labels in given:
@@ -79,7 +85,7 @@ def check_input(
     validation: tuple[AnyImages, Sequence[str]] | None,
     shape: tuple[int, int, int],
     *,
-    max_drop: float | None = None,
+    limits: Limits | None = None,
     is_last: bool = False,
     identity: str | None = None,
 ) -> UpdateInput:
@@ -90,15 +96,13 @@ def check_input(
         labels: N class names.
         validation: images to hold out and their class names, if they are given separately.
         shape: (C, H, W) of the learner's images.
-        max_drop: points of percent that old classes may lose, in [0, 100]; ``None``: any number.
+        limits: what the update may cost; ``None``: anything.
         is_last: the stream ends with this update.
         identity: a name for the update, used instead of hashing its images.
 
     Raises:
         GraceError: for images of another shape, labels that do not match, or unfit class names.
     """
-    if max_drop is not None and not 0 <= max_drop <= 100:
-        raise GraceError(f"max_drop {max_drop} must lie between 0 and 100 points of percent")
     data, names = _labelled(images, labels, shape)
     held = None
     if validation is not None and len(validation[1]):
@@ -106,7 +110,7 @@ def check_input(
         unknown = sorted(set(held[1]) - set(names))
         if unknown:
             raise GraceError(f"class '{unknown[0]}' has held-out images but none to learn from")
-    return UpdateInput(data, names, held, max_drop, is_last, identity)
+    return UpdateInput(data, names, held, limits or Limits(), is_last, identity)
 
 
 def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]:

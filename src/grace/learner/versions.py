@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, Self, final
 
 from grace.home.document import Document, UpdateRecord
+from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.model import Model
@@ -122,6 +123,7 @@ class Versions:
             state.class_names = list(document.class_names)
             state.history = list(document.history)
             state.held_out = images.held_out
+            state.predictor = document.history[-1].predictor or Predictor()
             state.familiarities = familiarities
             state.forgotten = set(document.forgotten)
             model.mask_forgotten()

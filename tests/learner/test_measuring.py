@@ -1,0 +1,106 @@
+"""What is held out by default, and what an update's numbers are made of."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import ReplaySettings
+from grace.home.accuracies import Accuracies
+from grace.home.judging import Limits
+from grace.learner.held_out import affordable, hold_out
+from grace.learner.learner import Learner
+from grace.learner.measuring import compared
+from grace.learner.model import Model
+from grace.learner.requested import RequestedSettings
+from grace.learner.update_input import check_input
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+
+@pytest.mark.parametrize(
+    ("count", "held"), [(2, 0), (3, 1), (9, 1), (20, 4), (140, 28), (250, 50), (600, 50)]
+)
+def test_by_default_fifty_and_at_most_a_fifth(count: int, held: int) -> None:
+    wanted = RequestedSettings().settings().memory.validation
+    assert wanted == 50
+    assert len(hold_out(["cat"] * count, {"cat": wanted}, seed=1, number=1)) == held
+
+
+@pytest.mark.parametrize(
+    ("max_mb", "held", "missing", "count"),
+    # Images of 3 kB: a fifth of 4 MB is 266 of them.
+    [(4, 0, 4, 50), (4, 0, 10, 26), (4, 240_000, 10, 18), (1, 0, 50, 10), (4, 900_000, 2, 10)],
+)
+def test_under_a_ceiling(max_mb: int, held: int, missing: int, count: int) -> None:
+    assert affordable(50, max_mb * 10**6, held, 3000, missing) == count
+    assert affordable(3, max_mb * 10**6, held, 3000, missing) == 3
+
+
+def test_an_earlier_default_is_no_contradiction(tmp_path: Path) -> None:
+    made = RequestedSettings("folder").settings()
+    memory = made.memory.model_copy(update={"validation": 10})
+    earlier = made.model_copy(update={"memory": memory})
+    RequestedSettings("folder").checked(earlier, tmp_path, is_begun=False)
+    asked = RequestedSettings("folder", ["memory.validation=50"])
+    with pytest.raises(ValueError, match=r"memory\.validation 10"):
+        asked.checked(earlier, tmp_path, is_begun=False)
+
+
+def test_numbers_by_hand() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    before = torch.tensor([True, True, False, True, False])
+    after = torch.tensor([True, False, True, True, True, True, False])
+    found = compared(before, after, labels, {0, 1})
+    assert (found.old_before, found.old_after, found.new_after) == (3 / 5, 4 / 5, 1 / 2)
+    assert (found.num_old, found.num_new) == (5, 2)
+    assert [
+        (own.index, own.num, own.before, own.after, own.lost, own.won) for own in found.classes
+    ] == [(0, 3, 2, 2, 1, 1), (1, 2, 1, 2, 0, 1), (2, 2, None, 1, 0, 0)]
+    assert compared(None, None, torch.empty(0), {0}) == Accuracies()
+
+
+def test_the_digest_of_an_update_without_the_later_limits_is_as_it_was() -> None:
+    images = pictures(0, 2)
+    given = check_input(images, ["a"] * 2, None, (3, SIZE, SIZE), limits=Limits(5.0))
+    expected = hashlib.sha256(repr((5.0, False, None)).encode())
+    expected.update(repr(["a", "a"]).encode() + given.images.digest())
+    assert given.digest == expected.hexdigest()
+    other = check_input(images, ["a"] * 2, None, (3, SIZE, SIZE), limits=Limits(5.0, 5.0))
+    assert other.digest != given.digest
+
+
+def test_only_a_learner_that_lives_chooses() -> None:
+    chosen = settings(
+        ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(validation=30)
+    )
+    data = labelled({0: 150, 1: 150})
+    study = Learner(Model(chosen, (3, SIZE, SIZE), (0.5,) * 3, (0.5,) * 3))
+    alive = Learner.create(chosen, shape=(3, SIZE, SIZE))
+    records = [made.update(data.images, class_names(data)) for made in (study, alive)]
+    assert [record.predictor is None for record in records] == [True, False]
+    assert study.predictor.temperature == 1
+    assert records[1].predictor is not None
+    assert records[1].predictor.calibration_error is not None
+    images = pictures(0, 3, seed=4)
+    primary = next(iter(study.scores(images).values()))
+    assert torch.equal(study.decision_function(images), primary)
+
+
+def test_the_gate_by_class_and_by_new_classes() -> None:
+    method = ReplaySettings(base=recipe(8), update=recipe(8))
+    chosen = settings(method, memory=MemorySettings(size=3, validation=20))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE))
+    first, second = labelled({0: 100, 1: 100}), labelled({2: 100})
+    made.update(first.images, class_names(first))
+    # Images of class 0 under the name of class 1: class 0 is lost.
+    images = torch.cat([pictures(0, 120, seed=8), second.images.pixels])
+    update = made.update(images, ["class 1"] * 120 + class_names(second), max_class_drop=30)
+    assert not update.accepted
+    (ruling,) = update.rulings
+    assert ruling.observed is not None
+    assert ruling.observed > 30
+    assert made.class_names == ["class 0", "class 1"]
