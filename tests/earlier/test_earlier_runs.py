@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.experiment import run_experiment
 from grace.record import read_record
 from grace.studies.tables import comparison_table, to_markdown
+from grace.text.refusals import GraceWarning
 
 
 def pretend_versions(patch: pytest.MonkeyPatch, versions: Any) -> None:

@@ -32,6 +32,7 @@ from grace.learner.learner import Learner
 from grace.networks.heads import LinearHead, align_weights
 from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import logit_distillation
+from grace.text.refusals import GraceError
 from support.driven import batch
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 

@@ -217,7 +217,7 @@ class TestSettings:
     )
     def test_what_no_machine_has_is_refused(self, text: str) -> None:
         """A saved learner may name more threads: another machine's are brought into reach."""
-        with pytest.raises(GraceError, match="should be less than or equal|is above 1024"):
+        with pytest.raises(GraceError, match=r"should be less than or equal|is above 1024"):
             Device.from_settings(load_experiment("digits", [text]).engine)
 
     def test_a_saved_wish_to_compile_is_no_need(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,12 @@ def taught(method: BaseMethodSettings, ranks: Ranks) -> dict[str, Any]:
         kept.append(exemplars(made.method))
         if ranks.is_first and method.traits.memory == "exemplars":
             probe.alone.start_task(number)
+            known = made.method.features
+            # Copies of a method share its features: what one process alone computes must not stay.
+            rows = None if known is None else dict(known._rows)
             expected.append(herded_alone(made.method, before, probe.alone, number, num_old))
+            if known is not None and rows is not None:
+                known._rows = rows
     return {
         "weights": hashes,
         "exemplars": kept,
