@@ -16,13 +16,16 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
    network as teacher, λ = 0.5; the threshold and the saturation it will be compared with stay.
 9. Under a ceiling on the learner's bytes, a network that may not grow compresses, whatever its
    saturation, and the threshold decays as after any compression.
+10. With ``relative_threshold`` the threshold is a multiple of the mergeable backbone's first
+    saturation, whose level depends on images and backbone; the first assessment compresses.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
+from pydantic.functional_serializers import SerializerFunctionWrapHandler, model_serializer
 from typing_extensions import override
 
 from grace.capacity.merge import bias, merge_weight, preservation
@@ -51,6 +54,16 @@ class GraceValues(StateValues):
     class_counts: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     """For each backbone, the number of classes that it was trained to represent."""
     previous_saturation: float | None = Field(None, ge=0, le=1)
+    first_saturation: float | None = Field(None, ge=0, le=1)
+    """Of the mergeable backbone's first assessment, if later ones are compared with it."""
+
+    @model_serializer(mode="wrap")
+    def _as_earlier(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave ``first_saturation`` out while it is unknown, as earlier versions of grace did."""
+        values: dict[str, Any] = dump(self)
+        if self.first_saturation is None:
+            del values["first_saturation"]
+        return values
 
     @override
     def problem(self, num_backbones: int, num_classes: int) -> str | None:
@@ -72,6 +85,10 @@ class Grace(Method[GraceSettings]):
     def threshold(self) -> Threshold:
         """The threshold τ of the next decision."""
         initial, decay = self.settings.threshold, self.settings.threshold_decay
+        if self.settings.relative_threshold is not None:
+            first = self.values.first_saturation
+            # The first assessment has nothing to be compared with.
+            initial = 1.0 if first is None else min(1.0, first * self.settings.relative_threshold)
         return Threshold(initial=initial, decay=decay, compressions=self.values.compressions)
 
     @override
@@ -98,7 +115,7 @@ class Grace(Method[GraceSettings]):
         if self.settings.assess_on == "current" or saturation is None:
             saturation = yield self._assess(task)
         threshold, weight = self.threshold.value, None
-        verdict = self._verdict(task, saturation)
+        verdict, reason = self._verdict(task, saturation), self._reason(task)
 
         if verdict != "grow":
             # Stage III: Compress
@@ -111,12 +128,16 @@ class Grace(Method[GraceSettings]):
             self.values.class_counts.append(task.num_new_classes)
         after = self.threshold.after("grow" if verdict == "grow" else "compress")
         self.values.compressions = after.compressions
+        if verdict == "grow":
+            self.values.first_saturation = None
+        elif self.settings.relative_threshold is not None and self.values.first_saturation is None:
+            self.values.first_saturation = saturation
         return Outcome(
             verdict=verdict,
             saturation=saturation,
             threshold=threshold,
             merge_weight=weight,
-            reason=self._reason(task),
+            reason=reason,
         )
 
     def _assess_ahead(self, task: Task) -> Steps[None]:
@@ -147,7 +168,10 @@ class Grace(Method[GraceSettings]):
     def _reason(self, task: Task) -> str:
         """Return what decided, if it was not the saturation; else an empty text."""
         if self.settings.expand_at is None:
-            return ""
+            is_first = self.values.first_saturation is None
+            if self.settings.relative_threshold is None or not is_first:
+                return ""
+            return "later saturations will be compared with the first one of this backbone"
         names = "names" if task.number in self.settings.expand_at else "does not name"
         return f"method.expand_at {names} update {task.number}"
 
