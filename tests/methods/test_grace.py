@@ -107,7 +107,7 @@ class TestVerdicts:
         answer = saturations([0.59, 0.5, 0.486, 0.599999, 0.55])
         outcomes += [drive(method, work, answer)[0] for work in stream(2, 2, 2, 2, 2, 2)[1:]]
         assert [outcome.verdict for outcome in outcomes] == [
-            "base",
+            "start",
             "compress",
             "compress",
             "grow",

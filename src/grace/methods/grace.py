@@ -22,10 +22,8 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, final
+from typing import Literal, final
 
-from pydantic import Field
-from pydantic.functional_serializers import SerializerFunctionWrapHandler, model_serializer
 from typing_extensions import override
 
 from grace.capacity.merge import bias, merge_weight, preservation
@@ -36,39 +34,13 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Sweep
 from grace.methods.compression import compress, distillation_phase
+from grace.methods.grace_values import GraceValues
 from grace.methods.growth import grow
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_last
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
-from grace.methods.state import StateValues
 from grace.networks.expandable import ExpandableNetwork, copy_of
-
-
-@final
-class GraceValues(StateValues):
-    """The values that GRACE saves beside its tensors."""
-
-    compressions: int = Field(0, ge=0)
-    """Number of compressions since the last expansion."""
-    class_counts: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
-    """For each backbone, the number of classes that it was trained to represent."""
-    previous_saturation: float | None = Field(None, ge=0, le=1)
-    first_saturation: float | None = Field(None, ge=0, le=1)
-    """Of the mergeable backbone's first assessment, if later ones are compared with it."""
-
-    @model_serializer(mode="wrap")
-    def _as_earlier(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave ``first_saturation`` out while it is unknown, as earlier versions of grace did."""
-        values: dict[str, Any] = dump(self)
-        if self.first_saturation is None:
-            del values["first_saturation"]
-        return values
-
-    @override
-    def problem(self, num_backbones: int, num_classes: int) -> str | None:
-        is_sound = len(self.class_counts) == num_backbones
-        return None if is_sound else "does not count the classes of every backbone"
 
 
 @final
@@ -84,12 +56,7 @@ class Grace(Method[GraceSettings]):
     @property
     def threshold(self) -> Threshold:
         """The threshold τ of the next decision."""
-        initial, decay = self.settings.threshold, self.settings.threshold_decay
-        if self.settings.relative_threshold is not None:
-            first = self.values.first_saturation
-            # The first assessment has nothing to be compared with.
-            initial = 1.0 if first is None else min(1.0, first * self.settings.relative_threshold)
-        return Threshold(initial=initial, decay=decay, compressions=self.values.compressions)
+        return self.values.threshold(self.settings)
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -126,12 +93,7 @@ class Grace(Method[GraceSettings]):
             # The mergeable backbone becomes fixed, the provisional one mergeable.
             self.network = expanded
             self.values.class_counts.append(task.num_new_classes)
-        after = self.threshold.after("grow" if verdict == "grow" else "compress")
-        self.values.compressions = after.compressions
-        if verdict == "grow":
-            self.values.first_saturation = None
-        elif self.settings.relative_threshold is not None and self.values.first_saturation is None:
-            self.values.first_saturation = saturation
+        self.values.decided(self.settings, saturation, has_grown=verdict == "grow")
         return Outcome(
             verdict=verdict,
             saturation=saturation,
@@ -168,10 +130,7 @@ class Grace(Method[GraceSettings]):
     def _reason(self, task: Task) -> str:
         """Return what decided, if it was not the saturation; else an empty text."""
         if self.settings.expand_at is None:
-            is_first = self.values.first_saturation is None
-            if self.settings.relative_threshold is None or not is_first:
-                return ""
-            return "later saturations will be compared with the first one of this backbone"
+            return self.values.reason(self.settings)
         names = "names" if task.number in self.settings.expand_at else "does not name"
         return f"method.expand_at {names} update {task.number}"
 
