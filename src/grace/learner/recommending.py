@@ -11,7 +11,6 @@ from typing import final
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.recipe import Recipe
-from grace.data.decoding import upright_size
 from grace.data.folder_tree import FolderTree, scan
 from grace.learner.requested import RequestedSettings
 from grace.text.refusals import GraceError
@@ -192,6 +191,9 @@ def _facts(tree: FolderTree, asked: ExperimentSettings) -> Facts:
 
 def _shorter_side(path: Path) -> Iterator[int]:
     """Yield the shorter side of an image; nothing if it cannot be read."""
+    # It imports numpy, which --help does not need.
+    from grace.data.decoding import upright_size
+
     try:
         yield min(upright_size(path))
     except GraceError:
