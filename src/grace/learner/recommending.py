@@ -19,7 +19,7 @@ MINUTES = 3.0
 """Default of ``budget.minutes`` for a new learner."""
 RELATIVE_THRESHOLD = 1.2
 """Default of ``method.relative_threshold`` for a new learner: the level of saturations depends on
-backbone and images, but their rise as a backbone fills does not."""
+backbone and images far more than their rise does while a backbone fills."""
 MOST_EPOCHS = 120
 """Epochs of a recipe if the budget has time for them."""
 BATCH_SIZE = 32
