@@ -76,7 +76,7 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
     ("words", "message"),
     [
         (["nowhere"], "is not a folder"),
-        (["nowhere", "--model", "nobody"], "'nobody' is no learner"),
+        (["nowhere", "--model", "nobody"], "is not a folder"),
         (["nowhere", "backbone.nam=x"], "backbone.nam"),
     ],
 )

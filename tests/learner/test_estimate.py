@@ -33,7 +33,7 @@ class TestEstimate:
     def test_the_first_update_is_the_base_phase_alone(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         found = estimating.estimate(learner(), num_new=2, num_train=40)
         # 2 epochs of 40 images at 10 images/s.
         assert found.seconds == pytest.approx(8.0)
@@ -41,7 +41,7 @@ class TestEstimate:
     def test_a_later_one_grows_and_compresses_beside_frozen_backbones(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         made = learner()
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -51,7 +51,7 @@ class TestEstimate:
         assert found.seconds == pytest.approx((3 * 30 * 4 / 3 + 5 * 30 * 5 / 3) / 10)
 
     def test_known_classes_alone_skip_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         made = learner()
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -78,7 +78,7 @@ class TestEstimate:
     def test_every_method_counts_what_is_frozen(
         self, method: BaseMethodSettings, passes: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         made = Learner.create(ts.settings(method), shape=(3, 8, 8))
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -86,7 +86,7 @@ class TestEstimate:
         assert found.seconds == pytest.approx(passes * 30 / 10)
 
     def test_ewc_has_no_exemplars(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         method = EWCSettings(base=ts.recipe(), update=ts.recipe(3))
         made = Learner.create(ts.settings(method), shape=(3, 8, 8))
         data = ts.labelled({0: 20, 1: 20})
@@ -106,7 +106,7 @@ class TestEstimate:
     def test_the_bounds_count_all_images_and_none_but_new_ones(
         self, method: BaseMethodSettings, passes: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         made = Learner.create(ts.settings(method), shape=(3, 8, 8))
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
@@ -129,7 +129,7 @@ class TestEstimate:
         made = learner()
         data = ts.labelled({0: 20, 1: 20})
         made.update(data.images, ts.class_names(data))
-        monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
         monkeypatch.setattr(made.method, "plan", plan)
         found = estimating.estimate(made, num_new=2, num_train=18)
         # 2·50 images at 1.5 + 6/3 passes, and 30 at 3/3.

@@ -436,7 +436,7 @@ class TestClasses:
 
 
 def test_the_plan_counts_the_steps_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimating, "_trial", lambda made: 10.0)
+    monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
     own = {"base": recipe(2), "expand": recipe(3), "fuse": recipe(5)}
 
     def seconds(method: Any) -> list[float]:

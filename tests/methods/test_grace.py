@@ -86,6 +86,20 @@ def phase_named(items: Sequence[Phase | Sweep], name: str) -> Phase:
 
 
 class TestVerdicts:
+    def test_a_relative_threshold_compares_with_the_first_saturation_of_the_backbone(self) -> None:
+        method = grace(relative_threshold=1.2, threshold_decay=1)
+        drive(method, stream(2, 2, 2, 2, 2, 2)[0])
+        answer = saturations([0.3, 0.35, 0.36, 0.2, 0.23])
+        outcomes = [drive(method, work, answer)[0] for work in stream(2, 2, 2, 2, 2, 2)[1:]]
+        # 0.3 and 0.2 are compared with nothing; 1.2 times 0.3 is 0.36.
+        assert [outcome.verdict for outcome in outcomes] == [
+            *("compress", "compress", "grow", "compress", "compress"),
+        ]
+        thresholds = [outcome.threshold for outcome in outcomes]
+        assert thresholds == pytest.approx([1, 0.36, 0.36, 1, 0.24])
+        assert [bool(outcome.reason) for outcome in outcomes] == [True, False, False, True, False]
+        assert method.state.collect().values["first_saturation"] == 0.2
+
     def test_thresholds_by_saturation(self) -> None:
         method = grace(threshold=0.6, threshold_decay=0.9)
         outcomes = [drive(method, stream(2, 2, 2, 2, 2, 2)[0])[0]]

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.cli.learn_options import OPTIONS
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import load_experiment
+from grace.learner.learn_call import LearnOptions
+from grace.learner.teaching import resolved
 from grace.text.units import in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from grace.data.doctor import Examination
-    from grace.learner.estimate import Estimate
+    from grace.learner.examining import Checked
 
-_REMEDIES = {path: f"learn with {option}" for path, option in OPTIONS.items()}
+_REMEDIES = {path: f"learn with {option}" for path, option in options.OPTIONS.items()}
 
 
 def doctor(
@@ -27,12 +27,7 @@ def doctor(
         Path,
         typer.Argument(metavar="IMAGES", help="Folder of images, as for 'grace learn'."),
     ],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Settings that a new learner would get.", show_default=False
-        ),
-    ] = None,
+    texts: options.Texts = None,
     *,
     model: Annotated[
         Path | None,
@@ -40,33 +35,69 @@ def doctor(
             metavar="MODEL", help="The learner that will learn the images.", show_default=False
         ),
     ] = None,
-    experiment: Annotated[
-        str, typer.Option(help="Experiment whose settings a new learner would start from.")
-    ] = "folder",
+    experiment: options.Experiment = None,
+    method: options.Method = None,
+    backbone: options.Backbone = None,
+    weights: options.Weights = None,
+    train: options.Train = None,
+    memory: options.Memory = None,
+    max_mb: options.MaxMb = None,
+    max_disk_mb: options.MaxDiskMb = None,
+    minutes: options.Minutes = None,
+    image_size: options.ImageSize = None,
+    channels: options.Channels = None,
+    seed: options.Seed = None,
+    validation: options.Validation = None,
+    max_drop: options.MaxDrop = None,
+    skip_unreadable: options.SkipUnreadable = False,
+    skip_duplicates: options.SkipDuplicates = False,
+    discard: options.Discard = False,
+    again: options.Again = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Examine images before learning them: nothing is learnt, nothing is changed.
 
-    Exits with 2 if 'grace learn' would refuse the images.
+    Takes the options of 'grace learn', and exits with 2 if that would refuse the images.
     """
-    with one_line_errors():
-        learner: Path | ExperimentSettings | None = model
-        if learner is None:
-            with one_line_warnings():
-                learner = load_experiment(experiment, texts or ())
-        # torch takes seconds to import: --help and what is refused here do not wait for it.
-        from grace.learner.examining import examine_for
+    with one_line_errors(_REMEDIES), one_line_warnings():
+        requested = options.requested(
+            experiment,
+            texts or (),
+            method=method,
+            backbone=backbone,
+            weights=weights,
+            train=train,
+            memory=memory,
+            max_mb=max_mb,
+            minutes=minutes,
+            validation=validation,
+            image_size=image_size,
+            channels=channels,
+            seed=seed,
+        )
+        how = LearnOptions(
+            max_drop=max_drop,
+            skip_unreadable=skip_unreadable,
+            skip_duplicates=skip_duplicates,
+            discard=discard,
+            again=again,
+            max_disk_mb=max_disk_mb,
+        )
+        call = resolved(model, images, requested, how, dry_run=True)
+        # torch takes seconds to import: --help and wrong settings do not wait for it.
+        from grace.learner.examining import examine_call
 
-        found, cost = examine_for(learner, images)
+        checked = examine_call(call)
         if as_json:
-            emit_json(_as_dict(found, cost))
+            emit_json(_as_dict(checked))
         else:
-            say(*_page(images, found, cost))
-        if not found.is_ready:
+            say(*_page(images, checked))
+        if not checked.found.is_ready:
             raise typer.Exit(2)
 
 
-def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
+def _as_dict(checked: "Checked") -> dict[str, Any]:
+    found, cost = checked.found, checked.estimate
     findings = [
         {
             "severity": finding.severity,
@@ -82,16 +113,19 @@ def _as_dict(found: "Examination", cost: "Estimate | None") -> dict[str, Any]:
         **asdict(found),
         "findings": findings,
         "estimate": asdict(cost) if cost else None,
+        "chosen": list(checked.chosen),
     }
 
 
-def _page(images: Path, found: "Examination", cost: "Estimate | None") -> list[str]:
+def _page(images: Path, checked: "Checked") -> list[str]:
+    found, cost = checked.found, checked.estimate
     lines = [f"{images}: {found.num_images} images in {len(found.classes)} classes", ""]
     lines += _classes(found)
     if found.smallest and found.largest:
         sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]
         kinds = ", ".join(f"{count} {mode}" for mode, count in found.modes.items())
         lines += ["", f"sizes   {' to '.join(dict.fromkeys(sizes))} pixels   kinds   {kinds}"]
+    lines += checked.chosen
     if cost is not None:
         lines += [
             f"time    about {in_seconds(cost.seconds)} on this machine "

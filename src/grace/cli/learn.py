@@ -1,9 +1,7 @@
 """``grace learn``: teach a learner the images of a folder; the first call makes it."""
 
-import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -15,7 +13,6 @@ from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
 from grace.learner import teaching
 from grace.learner.learn_call import LearnOptions
-from grace.learner.requested import RequestedSettings
 from grace.learner.unfinished import drop_update
 from grace.text.refusals import GraceError
 
@@ -38,6 +35,7 @@ def learn(
     memory: options.Memory = None,
     max_mb: options.MaxMb = None,
     max_disk_mb: options.MaxDiskMb = None,
+    minutes: options.Minutes = None,
     image_size: options.ImageSize = None,
     channels: options.Channels = None,
     seed: options.Seed = None,
@@ -55,18 +53,6 @@ def learn(
 
     Called again after an interruption, it continues where it stopped.
     """
-    given = {
-        "method": method,
-        "backbone.name": backbone,
-        "backbone.weights": weights,
-        "backbone.train": train,
-        "memory.size": memory,
-        "memory.max_mb": max_mb,
-        "memory.validation": validation,
-        "data.image_size": image_size,
-        "data.channels": channels,
-        "seed": seed,
-    }
     with one_line_errors(_REMEDIES), one_line_warnings():
         if images is None:
             _discard(model, wanted=discard)
@@ -81,7 +67,21 @@ def learn(
             again=again,
             max_disk_mb=max_disk_mb,
         )
-        requested = _requested(experiment, given, texts or ())
+        requested = options.requested(
+            experiment,
+            texts or (),
+            method=method,
+            backbone=backbone,
+            weights=weights,
+            train=train,
+            memory=memory,
+            max_mb=max_mb,
+            minutes=minutes,
+            validation=validation,
+            image_size=image_size,
+            channels=channels,
+            seed=seed,
+        )
         with RichProgress(terminal(err=True)) as progress:
             result = teaching.learn(model, images, requested, how, progress)
         if as_json:
@@ -91,18 +91,6 @@ def learn(
             say(*page(result, width))
         if result.is_rejected:
             raise typer.Exit(3)
-
-
-def _requested(
-    experiment: str | None, given: Mapping[str, object], texts: Sequence[str]
-) -> RequestedSettings:
-    """Turn the given options into overrides, and put them before the ``KEY=VALUE`` texts."""
-    written = {
-        f"{path}={json.dumps(value)}": f"{options.OPTIONS[path]} {value}"
-        for path, value in given.items()
-        if value is not None
-    }
-    return RequestedSettings(experiment, [*written, *texts], written)
 
 
 def _discard(model: Path, *, wanted: bool) -> None:

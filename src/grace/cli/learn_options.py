@@ -1,10 +1,14 @@
-"""The arguments and options of ``grace learn``, and the settings behind them."""
+"""The arguments and options of ``learn`` and ``doctor``, and the settings behind them."""
 
+import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from grace.learner.requested import RequestedSettings
 
 OPTIONS = {
     "method": "--method",
@@ -14,6 +18,7 @@ OPTIONS = {
     "memory.size": "--memory",
     "memory.max_mb": "--max-mb",
     "memory.validation": "--validation",
+    "budget.minutes": "--minutes",
     "data.image_size": "--image-size",
     "data.channels": "--channels",
     "data.skip_unreadable": "--skip-unreadable",
@@ -44,7 +49,10 @@ Texts = Annotated[
 Model = Annotated[Path, _option(metavar="MODEL", help="Directory of the learner.")]
 Experiment = Annotated[
     str | None,
-    _option(help="Experiment whose settings a new learner starts from (default: folder)."),
+    _option(
+        help="Experiment whose settings a new learner starts from; without it they are chosen for "
+        "the images and this machine."
+    ),
 ]
 Method = Annotated[str | None, _option(help="Method, such as grace or der.")]
 Backbone = Annotated[str | None, _option(help="Backbone, such as resnet18.")]
@@ -77,6 +85,13 @@ MaxDiskMb = Annotated[
     _option(
         help="Largest size of all versions together in megabytes: afterwards the oldest versions "
         "are removed. Default: all are kept."
+    ),
+]
+Minutes = Annotated[
+    float | None,
+    _option(
+        help="Minutes of training that an update should take at most (default: 3); fewer epochs "
+        "are trained then."
     ),
 ]
 ImageSize = Annotated[int | None, _option(help="Side of the images in pixels.")]
@@ -123,3 +138,21 @@ Again = Annotated[
     bool, typer.Option("--again", help="Learn images again that were learnt already.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
+
+def requested(experiment: str | None, texts: Sequence[str], **given: object) -> RequestedSettings:
+    """Turn options into overrides, and put them before the ``KEY=VALUE`` texts.
+
+    Args:
+        experiment: the experiment to start from.
+        texts: ``KEY=VALUE`` texts.
+        given: values by the name of their option; ``None``: the option was not given.
+    """
+    paths = {option: path for path, option in OPTIONS.items()}
+    named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
+    written = {
+        f"{paths[option]}={json.dumps(value)}": f"{option} {value}"
+        for option, value in named.items()
+        if value is not None
+    }
+    return RequestedSettings(experiment, [*written, *texts], written)

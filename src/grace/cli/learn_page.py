@@ -86,6 +86,7 @@ def as_dict(result: LearnResult) -> dict[str, Any]:
         "compression_cost": update.accuracy.compression_cost,
         "seconds": update.seconds,
         "removed_versions": list(result.pruned),
+        "chosen": list(result.chosen),
     }
 
 
@@ -134,6 +135,9 @@ def _what(result: LearnResult, update: UpdateRecord) -> str:
 
 def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str]]:
     settings, accuracy = result.document.settings, update.accuracy
+    for line in result.chosen:
+        label, _, text = line.partition(" ")
+        yield label, text.strip()
     groups = {
         "new": update.new_class_names,
         "revived": update.revived_class_names,

@@ -293,8 +293,31 @@ class EngineSettings(Settings):
     )
 
 
+class BudgetSettings(Settings):
+    """The time that an update of a learner may take; experiments have no budget."""
+
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="minutes of training that an update should take at most; epochs are scaled "
+        "down to it, never up. Lower: faster updates and lower accuracies; none: all epochs",
+    )
+    speed: float | None = Field(
+        None,
+        gt=0,
+        description="images per second while one backbone trains, by which minutes become epochs. "
+        "Higher: more epochs; none: measured when the learner is made, rounded to a power of two",
+    )
+    fixed: tuple[str, ...] = Field(
+        (), description="recipes whose epochs were given by the user, and are not scaled"
+    )
+
+
 class ExperimentSettings(Settings):
     """Everything that decides one run."""
+
+    _later: ClassVar[frozenset[str]] = frozenset({"budget"})
 
     # A name of dots only would be a path.
     name: str = Field(
@@ -308,6 +331,7 @@ class ExperimentSettings(Settings):
     method: MethodSettings = Field(default_factory=GraceSettings)
     seeds: SeedSettings = SeedSettings()
     engine: EngineSettings = EngineSettings()
+    budget: BudgetSettings = BudgetSettings()
 
     @field_validator("method", mode="before")
     @classmethod

@@ -68,7 +68,8 @@ class Examination:
             return f"Ready: {num_images} images of {len(self.classes)} classes can be learned."
         start = "Not ready" if first.severity == "error" else "Ready, but could be better"
         stop = "" if first.text.endswith("?") else ";"
-        return f"{start}: {first.text}{stop} {first.error.advice(settings)}."
+        advice = first.error.advice(settings)
+        return f"{start}: {first.text}{stop} {advice}." if advice else f"{start}: {first.text}."
 
 
 def examine(
@@ -79,6 +80,8 @@ def examine(
     channels: Literal[1, 3] = 3,
     image_size: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    skip_unreadable: bool = False,
+    skip_duplicates: bool = False,
 ) -> Examination:
     """Examine the images of an update; pixels are not kept in memory.
 
@@ -88,14 +91,21 @@ def examine(
         known_images: class names of the learner's stored images by ``selection.pixel_keys``; needs
             ``image_size``.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the learner's square; ``None``: there is no learner.
+        image_size: side in pixels of the learner's square; ``None``: images keep their size.
         max_pixels: an image with more pixels is unreadable.
+        skip_unreadable: unreadable images will be left out, so that they are no error.
+        skip_duplicates: images in two places will be left out, likewise.
 
     Raises:
         GraceError: if ``root`` is not a folder. Every other problem is a finding.
     """
     assert known_images is None or image_size is not None
-    rules = Rules(image_size=image_size, max_pixels=max_pixels)
+    rules = Rules(
+        skip_unreadable=skip_unreadable,
+        skip_duplicates=skip_duplicates,
+        image_size=image_size,
+        max_pixels=max_pixels,
+    )
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
     read = partial(look_at, channels=channels, image_size=image_size, max_pixels=max_pixels)

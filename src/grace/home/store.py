@@ -257,21 +257,29 @@ class ModelStore(VersionFiles):
         from grace.home.journal import Journal
 
         folder = inside(self.path, "pending")
-        wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
-        if self.pending():
-            if self._pending_update() != wanted:
-                raise GraceError(
-                    f"an update of '{self.path}' with other images or settings was interrupted",
-                    "run that one again to finish it",
-                    setting=Setting("discard", "true"),
-                )
-        else:
+        self.refuse_other_update(parent, digest)
+        if not self.pending():
             self.discard()
             folder.mkdir()
+            wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
             text = strict_json.dump(wanted.model_dump())
             atomic.write_bytes(folder / "update.json", text)
         atomic.remove_leftovers(folder)
         return Journal(folder)
+
+    def refuse_other_update(self, parent: int | None, digest: str) -> None:
+        """Refuse to begin an update if another one was interrupted; change nothing.
+
+        Raises:
+            GraceError: if an update with other images was interrupted.
+        """
+        wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
+        if self.pending() and self._pending_update() != wanted:
+            raise GraceError(
+                f"an update of '{self.path}' with other images or settings was interrupted",
+                "run that one again to finish it",
+                setting=Setting("discard", "true"),
+            )
 
     def discard(self) -> None:
         """Drop the unfinished update, if there is one."""

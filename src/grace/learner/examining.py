@@ -1,53 +1,82 @@
 """Examine a folder of images for a learner, without learning anything."""
 
-from pathlib import Path
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, final
 
 import torch
 
-from grace.configs.experiment import ExperimentSettings
 from grace.data.doctor import Examination, examine
+from grace.data.findings import Finding
 from grace.data.joined import concatenate
 from grace.data.selection import pixel_keys
 from grace.learner.estimate import Estimate, estimate
 from grace.learner.learner import Learner
+from grace.learner.teaching import ResolvedCall
+from grace.text.refusals import GraceError
 
 
-def examine_for(
-    learner: Path | ExperimentSettings, images: Path
-) -> tuple[Examination, Estimate | None]:
-    """Find the problems of a folder of images, and estimate the cost of learning them.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The result of examining images for a learner."""
+
+    found: Examination
+    estimate: Estimate | None
+    """The cost of learning them; ``None``: there are no training images."""
+    chosen: Sequence[str]
+    """What would be chosen for a new learner, and why."""
+
+
+def examine_call(call: ResolvedCall) -> Checked:
+    """Find the problems of a call's images, and estimate the cost of learning them.
+
+    The images are ready exactly if the call would begin to train.
 
     Args:
-        learner: home of the learner that shall learn them, or the settings of a new learner.
-        images: folder of images, as for ``learn``.
-
-    Returns:
-        What was found, and the estimate; no estimate (``None``) without training images.
+        call: resolved with ``dry_run``, so that nothing was changed.
 
     Raises:
-        GraceError: if there is no such learner or folder.
+        GraceError: if the images are no folder.
     """
-    if isinstance(learner, Path):
-        made = Learner.load(learner)
-        known_classes, known_images = made.class_names, _own_images(made)
-    else:
-        side = learner.data.image_size or 64
-        made = Learner.create(learner, shape=(learner.data.channels or 3, side, side))
-        known_classes, known_images = None, None
-    depth, height, width = made.shape
+    learner, is_saved = _learner(call), call.store is not None
+    depth, height, width = learner.shape
     channels: Literal[1, 3] = 1 if depth == 1 else 3
+    data = learner.settings.data
+    side = height if is_saved and height == width else data.image_size
     found = examine(
-        images,
-        known_classes=known_classes,
-        known_images=known_images,
+        call.images,
+        known_classes=learner.class_names if is_saved else None,
+        known_images=_own_images(learner) if is_saved and side is not None else None,
         channels=channels,
-        image_size=height if height == width else None,
-        max_pixels=made.settings.data.max_pixels,
+        image_size=side,
+        max_pixels=data.max_pixels,
+        skip_unreadable=call.options.skip_unreadable or data.skip_unreadable,
+        skip_duplicates=call.options.skip_duplicates or data.skip_duplicates,
     )
+    if found.is_ready:
+        try:
+            call.check()
+        except GraceError as error:
+            found = replace(found, findings=[_finding(error), *found.findings])
     num_train = sum(count.train for count in found.classes.values())
     num_new = sum(count.is_new is not False for count in found.classes.values())
-    return found, estimate(made, num_new, num_train) if num_train else None
+    cost = estimate(learner, num_new, num_train) if num_train else None
+    return Checked(found=found, estimate=cost, chosen=call.chosen)
+
+
+def _learner(call: ResolvedCall) -> Learner:
+    """Load the learner of a call, or create one as the call would, for images of a likely size."""
+    if call.store is not None:
+        return Learner.load(call.store.path)
+    data = call.wanted.data
+    side = data.image_size or 64
+    return Learner.create(call.wanted, shape=(data.channels or 3, side, side))
+
+
+def _finding(error: GraceError) -> Finding:
+    what = f"{error.where}: {error.what}" if error.where else error.what
+    return Finding(severity="error", what=what, remedy=error.remedy, setting=error.setting)
 
 
 def _own_images(learner: Learner) -> dict[bytes, str]:

@@ -3,7 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, final
@@ -19,7 +19,7 @@ from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
 from grace.learner.saving import carried_out_here
-from grace.learner.unfinished import cleaned_after_failure
+from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
 from grace.text.refusals import DamagedError, GraceError, GraceWarning
 
@@ -29,7 +29,8 @@ from grace.text.refusals import DamagedError, GraceError, GraceWarning
 class FolderUpdate:
     """The images of one update, checked and ready to learn; ``read`` makes one."""
 
-    model: Path
+    model: Path | None
+    """The learner's directory; ``None``: the images are only checked."""
     images: Path
     folder: UpdateFolder
     options: LearnOptions
@@ -38,7 +39,7 @@ class FolderUpdate:
     @classmethod
     def read(
         cls,
-        model: Path,
+        model: Path | None,
         images: Path,
         settings: ExperimentSettings,
         shape: tuple[int, int, int] | None,
@@ -48,7 +49,8 @@ class FolderUpdate:
         """Read the images of a folder in the shape and channels that a learner needs.
 
         Args:
-            model: directory of the learner; it must not lie among the images.
+            model: directory of the learner, which must not lie among the images; ``None``: the
+                images are only checked.
             images: folder of the new images.
             settings: the learner's settings.
             shape: (C, H, W) of the learner's images; ``None``: the learner does not exist yet.
@@ -61,7 +63,8 @@ class FolderUpdate:
         Warns:
             GraceWarning: images are left out, or an option has no effect.
         """
-        _refuse_inside(model, images)
+        if model is not None:
+            _refuse_inside(model, images)
         progress.waiting("reading")
         channels: Literal[1, 3] = settings.data.channels or 3
         size = settings.data.image_size
@@ -109,9 +112,10 @@ class FolderUpdate:
         number = store.current()
         saved = store.creation.settings if number is None else store.document(number).settings
         return Learner.load(
-            self.model,
+            store.path,
             engine=requested.engine(wanted, carried_out_here(saved, None).engine),
             method=requested.method(wanted, saved.method),
+            budget=requested.budget(wanted, saved.budget),
             progress=self.progress,
         )
 
@@ -145,6 +149,33 @@ class FolderUpdate:
         if self.options.max_disk_mb is not None:
             pruned = learner.keep_within(self.options.max_disk_mb)
         return self._result(store, document, before, is_new=is_new, pruned=pruned)
+
+    def check(
+        self,
+        store: ModelStore | None,
+        requested: RequestedSettings,
+        wanted: ExperimentSettings,
+    ) -> None:
+        """Refuse what would be refused before any training; change nothing.
+
+        Args:
+            store: the learner's home; ``None``: there is no learner yet.
+            requested: the settings that the call asks for.
+            wanted: the same, resolved, and checked against the learner if there is one.
+
+        Raises:
+            GraceError: as ``create``, ``load`` and ``learn``.
+        """
+        if store is None:
+            learner = replace(self, model=None).create(wanted)
+        elif self.known_already(store) is not None:
+            return
+        else:
+            learner = self.load(store, requested, wanted)
+        given = check_input(**self._given, shape=learner.shape, limits=self.options.limits)
+        if store is not None and has_work(store) and not self.options.discard:
+            store.refuse_other_update(learner.version, given.digest)
+        learner.model.check(given)
 
     def known_already(self, store: ModelStore) -> LearnResult | None:
         """Return the result of an earlier call if the learner has learnt these images already."""

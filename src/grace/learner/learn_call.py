@@ -59,6 +59,7 @@ class LearnResult:
         was_in_use: number of the version in use before; ``None``: the learner is new.
         class_names: classes of the given images, sorted.
         pruned: numbers of the versions that were removed for ``max_disk_mb``.
+        chosen: what was chosen for a new learner, and why; empty for any other learner.
     """
 
     model: Path
@@ -68,6 +69,7 @@ class LearnResult:
     was_in_use: int | None
     class_names: Sequence[str]
     pruned: Sequence[int] = ()
+    chosen: Sequence[str] = ()
 
     @property
     def is_rejected(self) -> bool:

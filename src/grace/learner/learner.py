@@ -7,7 +7,7 @@ from typing import Any, Self, final
 
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.configs.experiment import BudgetSettings, EngineSettings, ExperimentSettings
 from grace.configs.load import as_settings
 from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import imagenet_constants
@@ -19,6 +19,7 @@ from grace.home.judging import Limits
 from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
 from grace.learner import saving
+from grace.learner.budget import is_scalable, measure_speed, rounded_speed
 from grace.learner.export import Preprocessing
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
@@ -157,9 +158,9 @@ class Learner:
         settings = as_settings(experiment, overrides)
         channels = 1 if shape[0] == 1 else 3
         means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
-        learner = cls(
-            Model(settings, shape, mean or means, std or deviations, progress, chooses=True)
-        )
+        means, deviations = tuple(mean or means), tuple(std or deviations)
+        settings = _with_speed(settings, shape, means, deviations)
+        learner = cls(Model(settings, shape, means, deviations, progress, chooses=True))
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
         return learner
@@ -172,6 +173,7 @@ class Learner:
         *,
         engine: EngineSettings | None = None,
         method: AnyMethodSettings | None = None,
+        budget: BudgetSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Load a saved learner; it continues as if it had never stopped.
@@ -183,6 +185,7 @@ class Learner:
                 to what this machine has.
             method: the saved method's settings with other recipes, for later updates; ``None``:
                 the saved ones.
+            budget: the time budget of later updates; ``None``: the saved one.
             progress: receives the events of the work.
 
         Raises:
@@ -191,7 +194,7 @@ class Learner:
             DamagedError: if its files cannot be trusted.
         """
         store = ModelStore.open(Path(directory))
-        return store.steadily(lambda: cls._loaded(store, version, engine, method, progress))
+        return store.steadily(lambda: cls._loaded(store, version, engine, method, budget, progress))
 
     @classmethod
     def _loaded(
@@ -200,6 +203,7 @@ class Learner:
         version: int | None,
         engine: EngineSettings | None,
         method: AnyMethodSettings | None,
+        budget: BudgetSettings | None,
         progress: Progress | None,
     ) -> Self:
         number = store.current() if version is None else version
@@ -207,6 +211,9 @@ class Learner:
         settings = saving.carried_out_here(saved.settings, engine)
         if method is not None:
             settings = saving.with_recipes(settings, method)
+        if budget is not None:
+            settings = settings.model_copy(update={"budget": budget})
+            settings = _with_speed(settings, saved.shape, saved.mean, saved.std)
         with saving.naming_source(saved, store):
             model = Model(
                 settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
@@ -490,3 +497,18 @@ class Learner:
         if not self.method.classifiers():
             where = f" in '{self.home.path}'" if self.home else ""
             raise GraceError(f"nothing has been learnt yet{where}", "call update first")
+
+
+def _with_speed(
+    settings: ExperimentSettings,
+    shape: tuple[int, int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> ExperimentSettings:
+    """Measure this machine's speed and add it to the settings, if their budget needs it."""
+    budget = settings.budget
+    if budget.speed is not None or not is_scalable(settings.method, budget):
+        return settings
+    model = Model(settings, shape, mean, std)
+    speed = rounded_speed(measure_speed(model.state.method, model.trainer, shape))
+    return settings.model_copy(update={"budget": budget.model_copy(update={"speed": speed})})

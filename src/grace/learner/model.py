@@ -28,6 +28,7 @@ from grace.home.creation import Creation
 from grace.home.document import UpdateRecord
 from grace.home.journal import Journal
 from grace.learner import choosing, saving
+from grace.learner.budget import coming_update, within_budget
 from grace.learner.evaluation import accuracy, scores
 from grace.learner.held_out import HeldOut, affordable
 from grace.learner.measuring import compared
@@ -188,6 +189,20 @@ class Model:
             self.state = before
         return update
 
+    def check(self, given: UpdateInput) -> None:
+        """Refuse what ``learn`` would refuse before any training; change nothing.
+
+        Raises:
+            GraceError: for an update that this model cannot learn.
+        """
+        before = self.state.copy()
+        try:
+            task, _ = self._admit(given)
+            # A method refuses a task before its first phase, and trains nothing by itself.
+            next(self.state.method.learn(task))
+        finally:
+            self.state = before
+
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give back its images to a loaded model that keeps all of them: they are not saved.
 
@@ -255,22 +270,28 @@ class Model:
         """Learn one update and measure its cost; a failure leaves the model half changed."""
         started = time.perf_counter()
         state = self.state
-        task, held_out = self._prepare(given)
+        task, held_out = self._admit(given)
         present = set(task.data.labels.tolist())
         revived = sorted(state.forgotten & present)
         names = [*class_indices(state.class_names, given.labels)]
         new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
-        self._refuse_unfit(task, new_names, revived_names, held_out)
-
         old = set(range(task.num_old_outputs)) - state.forgotten
         size = self.size()
+        coming = coming_update(
+            state.method,
+            len(new_names),
+            len(task.data),
+            is_first=task.number == 1,
+            num_backbones=size.num_backbones,
+        )
         old_before = self._are_right(held_out.data(old)) if old else None
         state.forgotten -= present
         state.held_out = held_out
         state.class_names = names
         self.mask_forgotten()
         state.method.memory.record_originals(task.data.labels)
-        with journal.blamed() if journal else nullcontext():
+        budget = within_budget(state.method, self.settings.budget, coming)
+        with budget, journal.blamed() if journal else nullcontext():
             outcome, teacher, counts = self._perform(task, journal)
         self._refuse_diverged(task)
         live = held_out.data(set(range(task.num_classes)) - state.forgotten)
@@ -326,6 +347,15 @@ class Model:
                 f"{trained[-1].epochs}",
                 "lower the learning rate of this phase's recipe, or its weight_decay",
             )
+
+    def _admit(self, given: UpdateInput) -> tuple[Task, HeldOut]:
+        """Return an update's images as a task, and all held-out images; refuse what is unfit."""
+        task, held_out = self._prepare(given)
+        names = [*class_indices(self.state.class_names, given.labels)]
+        revived = sorted(self.state.forgotten & set(task.data.labels.tolist()))
+        new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
+        self._refuse_unfit(task, new_names, revived_names, held_out)
+        return task, held_out
 
     def _prepare(self, given: UpdateInput) -> tuple[Task, HeldOut]:
         """Return an update's images as a task, and all held-out images from now on."""

@@ -8,7 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
+from grace.configs.experiment import (
+    BudgetSettings,
+    EngineSettings,
+    ExperimentSettings,
+    MemorySettings,
+)
 from grace.configs.flat import flatten
 from grace.configs.layers import parse_overrides
 from grace.configs.load import ConfigWarning, load_experiment
@@ -45,11 +50,20 @@ class RequestedSettings:
         overrides: ``key.path=value`` texts over it.
         written: how the user wrote some of the overrides, for messages: the command line's options,
             as in ``{"memory.size=5": "--memory 5"}``. No other override may set the same.
+        recommended: overrides below those of the user, for a new learner.
     """
 
     experiment: str | None = None
     overrides: Sequence[str] = ()
     written: Mapping[str, str] = field(default_factory=dict)
+    recommended: Sequence[str] = ()
+
+    @cached_property
+    def quiet(self) -> ExperimentSettings:
+        """The settings of a new learner, resolved without warnings."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConfigWarning)
+            return self.settings()
 
     @cached_property
     def given(self) -> dict[str, str]:
@@ -85,7 +99,7 @@ class RequestedSettings:
             ConfigWarning: a setting has no effect.
         """
         values = flatten(parse_overrides(self.overrides)[0])
-        overrides = [*with_weights(values), *self.overrides]
+        overrides = [*self.recommended, *with_weights(values), *self.overrides]
         if method is not None:
             overrides.insert(0, f"method={json.dumps(method)}")
         settings = load_experiment(self.experiment or "folder", overrides)
@@ -105,7 +119,12 @@ class RequestedSettings:
         if data.channels is None:
             data = data.model_copy(update={"channels": 3})
         settings = with_lower_rates(settings, values)
-        return settings.model_copy(update={"memory": MemorySettings(**memory), "data": data})
+        budget = settings.budget
+        if budget.minutes is not None:
+            fixed = tuple(sorted({*budget.fixed, *self._fixed_recipes()}))
+            budget = budget.model_copy(update={"fixed": fixed})
+        changed = {"memory": MemorySettings(**memory), "data": data, "budget": budget}
+        return settings.model_copy(update=changed)
 
     def engine(self, wanted: ExperimentSettings, saved: EngineSettings) -> EngineSettings | None:
         """Return the saved engine settings with the requested changes; ``None``: no changes.
@@ -117,6 +136,26 @@ class RequestedSettings:
         names = [path.removeprefix("engine.") for path in self.given if path.startswith("engine.")]
         asked = {name: getattr(wanted.engine, name) for name in names}
         return saved.model_copy(update=asked) if asked else None
+
+    def budget(self, wanted: ExperimentSettings, saved: BudgetSettings) -> BudgetSettings | None:
+        """Return the saved budget with the requested changes; ``None``: no changes.
+
+        Recipes whose epochs are given are no longer scaled.
+
+        Args:
+            wanted: the requested settings, resolved.
+            saved: the learner's budget.
+        """
+        names = [path.removeprefix("budget.") for path in self.given if _is_budget(path)]
+        asked = {name: getattr(wanted.budget, name) for name in names}
+        fixed = tuple(sorted({*saved.fixed, *self._fixed_recipes()}))
+        changed = saved.model_copy(update={"fixed": fixed} | asked)
+        has_effect = changed.minutes is not None or saved.minutes is not None
+        return changed if has_effect and changed != saved else None
+
+    def _fixed_recipes(self) -> set[str]:
+        """Return the names of the recipes whose epochs are given."""
+        return {p.split(".")[1] for p in self.given if _is_recipe(p) and p.endswith(".epochs")}
 
     def method(
         self, wanted: ExperimentSettings, saved: AnyMethodSettings
@@ -144,7 +183,7 @@ class RequestedSettings:
         """Resolve the requested settings; refuse those that contradict the learner's.
 
         Without an experiment only the overrides are compared, with one all its settings. Engine
-        settings may change at any time, recipes once the first update is over.
+        settings may change at any time, recipes and budget once the first update is over.
 
         Args:
             made: the settings that the learner was created with.
@@ -163,7 +202,8 @@ class RequestedSettings:
         for path, text in {"name": "", "method.name": "", **paths, **self.given}.items():
             if not text or _is_idle(path) or path.startswith(("engine.", "description")):
                 continue
-            if path in self.given and _is_recipe(path) and not is_begun:
+            changes = _is_recipe(path) or _is_budget(path)
+            if path in self.given and changes and not is_begun:
                 continue
             if path == "data.max_pixels":  # It decides what is refused, not what is learnt.
                 continue
@@ -184,6 +224,10 @@ def _is_recipe(path: str) -> bool:
     """Return ``True`` for a setting that says how a phase is optimised."""
     parts = path.split(".")
     return len(parts) == 3 and parts[0] == "method" and parts[2] in Recipe.model_fields
+
+
+def _is_budget(path: str) -> bool:
+    return path.startswith("budget.")
 
 
 def _is_idle(path: str) -> bool:

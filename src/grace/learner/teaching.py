@@ -1,13 +1,24 @@
 """Teach a learner the images of a folder; the first call makes the learner."""
 
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, final
 
+from grace.configs.experiment import ExperimentSettings
 from grace.configs.pretrained import refuse_random_features
 from grace.engine.progress import Progress, Silence
 from grace.home.creation import refuse_taken
+from grace.home.store import ModelStore
 from grace.learner.learn_call import LearnOptions, LearnResult
+from grace.learner.recommending import with_recommendation
 from grace.learner.requested import RequestedSettings
 from grace.learner.unfinished import find_learner, is_empty
+from grace.text.refusals import GraceWarning
+
+if TYPE_CHECKING:
+    from grace.learner.folder_update import FolderUpdate
 
 
 def learn(
@@ -27,7 +38,8 @@ def learn(
         images: folder with one folder of images per class, or with ``train/`` and ``test/`` of
             such folders.
         requested: settings of a new learner; a saved learner must have been created with the same,
-            but ``engine`` and recipes may change. ``None``: those of the experiment ``folder``.
+            but ``engine``, recipes and budget may change. Without an experiment, what is not given
+            is chosen for the images and this machine; see docs/learner/defaults.md.
         options: options of this update; ``None``: the defaults.
         progress: receives the events of the work.
 
@@ -37,22 +49,105 @@ def learn(
     Warns:
         GraceWarning: images are left out, or a setting has no effect.
     """
-    model, images = Path(model), Path(images)
-    requested, options = requested or RequestedSettings(), options or LearnOptions()
-    store = find_learner(model, discard=options.discard)
+    call = resolved(Path(model), Path(images), requested, options)
+    update, store = call.read(progress or Silence()), call.store
     if store is None:
-        refuse_taken(model)
+        return replace(update.learn(update.create(call.wanted)), chosen=call.chosen)
+    known = update.known_already(store)
+    return known or update.learn(update.load(store, call.requested, call.wanted))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ResolvedCall:
+    """A call of ``learn`` whose settings are resolved and allowed; no image is read yet.
+
+    Args:
+        model: the learner's home; ``None``: the images are only checked.
+        images: folder of the images.
+        store: the opened home; ``None``: there is no learner yet.
+        requested: settings that the call asks for, over those that were chosen.
+        wanted: the same, resolved.
+        chosen: what was chosen for a new learner, and why.
+        options: options of the update.
+    """
+
+    model: Path | None
+    images: Path
+    store: ModelStore | None
+    requested: RequestedSettings
+    wanted: ExperimentSettings
+    chosen: Sequence[str]
+    options: LearnOptions
+
+    def read(self, progress: Progress) -> "FolderUpdate":
+        """Read the images.
+
+        Raises:
+            GraceError: for anything wrong with the folder or an image.
+        """
+        # Wrong settings are refused before the import of torch, which takes seconds.
+        from grace.learner.folder_update import FolderUpdate
+
+        made = None if self.store is None else self.store.creation
+        settings, shape = (self.wanted, None) if made is None else (made.settings, made.shape)
+        return FolderUpdate.read(self.model, self.images, settings, shape, self.options, progress)
+
+    def check(self) -> None:
+        """Refuse what ``learn`` would refuse before any training; change nothing.
+
+        Raises:
+            GraceError: as ``learn``.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GraceWarning)
+            self.read(Silence()).check(self.store, self.requested, self.wanted)
+
+
+def resolved(
+    model: Path | None,
+    images: Path,
+    requested: RequestedSettings | None = None,
+    options: LearnOptions | None = None,
+    *,
+    dry_run: bool = False,
+) -> ResolvedCall:
+    """Find the learner and resolve the settings of a call of ``learn``.
+
+    Args:
+        model: the learner's home; ``None``: a new learner that is made nowhere.
+        images: folder of the images.
+        requested: settings that the call asks for; ``None``: none.
+        options: options of the update; ``None``: the defaults.
+        dry_run: leave an interrupted update as it is, even if ``learn`` would drop it.
+
+    Raises:
+        GraceError: for anything wrong with the settings or the learner.
+
+    Warns:
+        GraceWarning: a setting has no effect.
+    """
+    requested, options = requested or RequestedSettings(), options or LearnOptions()
+    store: ModelStore | None = None
+    chosen: Sequence[str] = ()
+    if model is not None:
+        store = find_learner(model, discard=options.discard, dry_run=dry_run)
+    if store is not None:
+        made, is_begun = store.creation.settings, is_empty(store)
+        wanted = requested.checked(made, store.path, is_begun=is_begun)
+    else:
+        # A learner without a version would have been removed.
+        if model is not None and not (dry_run and (model / "model.json").exists()):
+            refuse_taken(model)
+        requested, chosen = with_recommendation(requested, images)
         wanted = requested.settings()
         refuse_random_features(wanted)
-    else:
-        wanted = requested.checked(store.creation.settings, model, is_begun=is_empty(store))
-    # Wrong settings are refused before the import of torch, which takes seconds.
-    from grace.learner.folder_update import FolderUpdate
-
-    shape = None if store is None else store.creation.shape
-    settings = wanted if store is None else store.creation.settings
-    update = FolderUpdate.read(model, images, settings, shape, options, progress or Silence())
-    if store is None:
-        return update.learn(update.create(settings))
-    known = update.known_already(store)
-    return known or update.learn(update.load(store, requested, wanted))
+    return ResolvedCall(
+        model=model,
+        images=images,
+        store=store,
+        requested=requested,
+        wanted=wanted,
+        chosen=chosen,
+        options=options,
+    )

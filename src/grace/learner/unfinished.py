@@ -13,7 +13,7 @@ from grace.storage import atomic
 from grace.text.refusals import BusyError, GraceError
 
 
-def find_learner(model: Path, *, discard: bool = False) -> ModelStore | None:
+def find_learner(model: Path, *, discard: bool = False, dry_run: bool = False) -> ModelStore | None:
     """Return the learner in a directory; ``None`` if there is none or it was removed as empty.
 
     An interrupted update is dropped if ``discard`` says so or none of its work is saved.
@@ -21,6 +21,7 @@ def find_learner(model: Path, *, discard: bool = False) -> ModelStore | None:
     Args:
         model: the learner's home.
         discard: drop the interrupted update in any case.
+        dry_run: drop and remove nothing, but return the same.
 
     Raises:
         GraceError: if the learner is damaged, or busy when something must be dropped.
@@ -28,11 +29,12 @@ def find_learner(model: Path, *, discard: bool = False) -> ModelStore | None:
     if not (model / "model.json").exists():
         return None
     store = ModelStore.open(model)
-    unwanted = discard or not _has_work(store)
+    unwanted = discard or not has_work(store)
     if is_empty(store) and unwanted:
-        remove_empty(store)
+        if not dry_run:
+            remove_empty(store)
         return None
-    if store.pending() and unwanted:
+    if store.pending() and unwanted and not dry_run:
         _drop_update(store)
     return store
 
@@ -87,7 +89,7 @@ def cleaned_after_failure(store: ModelStore) -> Iterator[None]:
     except BusyError:
         raise
     except BaseException as error:
-        if _has_work(store):
+        if has_work(store):
             if isinstance(error, KeyboardInterrupt):
                 error.add_note("the same command will go on from here")
             raise
@@ -104,6 +106,6 @@ def _drop_update(store: ModelStore) -> None:
         store.discard()
 
 
-def _has_work(store: ModelStore) -> bool:
+def has_work(store: ModelStore) -> bool:
     """Return ``True`` if some work of an interrupted update is saved."""
     return store.pending() and any((store.path / "pending").glob("*.safetensors"))

@@ -16,13 +16,14 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
    network as teacher, λ = 0.5; the threshold and the saturation it will be compared with stay.
 9. Under a ceiling on the learner's bytes, a network that may not grow compresses, whatever its
    saturation, and the threshold decays as after any compression.
+10. With ``relative_threshold`` the threshold is a multiple of the mergeable backbone's first
+    saturation, whose level depends on images and backbone; the first assessment compresses.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, final
+from typing import Literal, final
 
-from pydantic import Field
 from typing_extensions import override
 
 from grace.capacity.merge import bias, merge_weight, preservation
@@ -33,29 +34,13 @@ from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Sweep
 from grace.methods.compression import compress, distillation_phase
+from grace.methods.grace_values import GraceValues
 from grace.methods.growth import grow
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_last
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
-from grace.methods.state import StateValues
 from grace.networks.expandable import ExpandableNetwork, copy_of
-
-
-@final
-class GraceValues(StateValues):
-    """The values that GRACE saves beside its tensors."""
-
-    compressions: int = Field(0, ge=0)
-    """Number of compressions since the last expansion."""
-    class_counts: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
-    """For each backbone, the number of classes that it was trained to represent."""
-    previous_saturation: float | None = Field(None, ge=0, le=1)
-
-    @override
-    def problem(self, num_backbones: int, num_classes: int) -> str | None:
-        is_sound = len(self.class_counts) == num_backbones
-        return None if is_sound else "does not count the classes of every backbone"
 
 
 @final
@@ -71,8 +56,7 @@ class Grace(Method[GraceSettings]):
     @property
     def threshold(self) -> Threshold:
         """The threshold τ of the next decision."""
-        initial, decay = self.settings.threshold, self.settings.threshold_decay
-        return Threshold(initial=initial, decay=decay, compressions=self.values.compressions)
+        return self.values.threshold(self.settings)
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -98,7 +82,7 @@ class Grace(Method[GraceSettings]):
         if self.settings.assess_on == "current" or saturation is None:
             saturation = yield self._assess(task)
         threshold, weight = self.threshold.value, None
-        verdict = self._verdict(task, saturation)
+        verdict, reason = self._verdict(task, saturation), self._reason(task)
 
         if verdict != "grow":
             # Stage III: Compress
@@ -109,14 +93,13 @@ class Grace(Method[GraceSettings]):
             # The mergeable backbone becomes fixed, the provisional one mergeable.
             self.network = expanded
             self.values.class_counts.append(task.num_new_classes)
-        after = self.threshold.after("grow" if verdict == "grow" else "compress")
-        self.values.compressions = after.compressions
+        self.values.decided(self.settings, saturation, has_grown=verdict == "grow")
         return Outcome(
             verdict=verdict,
             saturation=saturation,
             threshold=threshold,
             merge_weight=weight,
-            reason=self._reason(task),
+            reason=reason,
         )
 
     def _assess_ahead(self, task: Task) -> Steps[None]:
@@ -147,7 +130,7 @@ class Grace(Method[GraceSettings]):
     def _reason(self, task: Task) -> str:
         """Return what decided, if it was not the saturation; else an empty text."""
         if self.settings.expand_at is None:
-            return ""
+            return self.values.reason(self.settings)
         names = "names" if task.number in self.settings.expand_at else "does not name"
         return f"method.expand_at {names} update {task.number}"
 

@@ -1,7 +1,7 @@
 """Settings of GRACE, with the published values as defaults."""
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -46,6 +46,13 @@ class GraceSettings(AligningSettings):
         le=1,
         description="ρ: factor on the threshold after each compression. Lower: an expansion "
         "comes after fewer compressions; 1: the threshold never changes",
+    )
+    relative_threshold: float | None = Field(
+        None,
+        gt=0,
+        description="the network expands when the saturation is this many times that of the "
+        "mergeable backbone's first assessment, which always compresses; threshold_decay acts on "
+        "it too. Lower: more backbones; none: the threshold decides (the paper)",
     )
     assess_on: Literal["current", "previous"] = Field(
         "current",
@@ -100,6 +107,8 @@ class GraceSettings(AligningSettings):
         "off; false: drop it",
     )
 
+    _later: ClassVar[frozenset[str]] = frozenset({"relative_threshold"})
+
     @model_validator(mode="after")
     def _expansions_are_later_tasks(self) -> Self:
         tasks = self.expand_at
@@ -109,7 +118,9 @@ class GraceSettings(AligningSettings):
 
     @property
     @override
-    def threshold_rule(self) -> ThresholdRule:
+    def threshold_rule(self) -> ThresholdRule | None:
+        if self.relative_threshold is not None:
+            return None
         return ThresholdRule(initial=self.threshold, decay=self.threshold_decay)
 
     @override
@@ -117,7 +128,10 @@ class GraceSettings(AligningSettings):
         logits, features = self.logit_distillation, self.feature_distillation
         idle: dict[str, str] = {}
         if self.expand_at is not None:
-            idle |= dict.fromkeys(("threshold", "threshold_decay"), "method.expand_at decides")
+            names = ("threshold", "threshold_decay", "relative_threshold")
+            idle |= dict.fromkeys(names, "method.expand_at decides")
+        elif self.relative_threshold is not None:
+            idle["threshold"] = "method.relative_threshold decides"
         if self.initialisation != "importance":
             start = self.initialisation
             idle["gamma"] = f"it weights method.initialisation=importance, not {start}"

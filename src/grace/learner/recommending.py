@@ -1,0 +1,207 @@
+"""Recommend settings for a new learner from its images, its ceiling and this machine.
+
+What the numbers rest on stands in docs/learner/defaults.md.
+"""
+
+import os
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.recipe import Recipe
+from grace.data.folder_tree import FolderTree, scan
+from grace.learner.requested import RequestedSettings
+from grace.text.refusals import GraceError
+
+MINUTES = 3.0
+"""Default of ``budget.minutes`` for a new learner."""
+RELATIVE_THRESHOLD = 1.2
+"""Default of ``method.relative_threshold`` for a new learner: the level of saturations depends on
+backbone and images far more than their rise does while a backbone fills."""
+MOST_EPOCHS = 120
+"""Epochs of a recipe if the budget has time for them."""
+BATCH_SIZE = 32
+"""A few hundred images need many small steps rather than few large ones."""
+NUM_SAMPLED = 200
+"""Number of images whose headers are read."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """Settings for a new learner, and the reasons in words."""
+
+    overrides: Sequence[str] = ()
+    """``key.path=value`` texts; what the user gave is not among them."""
+    reasons: Sequence[str] = ()
+    """One line each on network, training and memory."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a recommendation depends on.
+
+    Args:
+        num_classes: classes of the first images.
+        num_images: training images of all classes.
+        shortest: shorter side in pixels of the median image; ``None``: no image can be read.
+        max_mb: ceiling in megabytes; ``None``: no ceiling.
+        has_gpu: training runs on a GPU.
+        num_cores: CPU cores that training may use.
+    """
+
+    num_classes: int
+    num_images: int
+    shortest: int | None
+    max_mb: float | None
+    has_gpu: bool
+    num_cores: int
+
+
+def recommended(images: Path, requested: RequestedSettings) -> Recommendation:
+    """Recommend settings for a new learner of a folder of images.
+
+    Nothing is recommended over a named experiment, nor where the user gave a value.
+
+    Args:
+        images: folder of the first images.
+        requested: settings that the user asks for.
+
+    Raises:
+        GraceError: if ``images`` is not a folder.
+    """
+    if requested.experiment is not None:
+        return Recommendation()
+    asked = requested.quiet
+    return recommend(_facts(scan(images), asked), asked, requested.given.keys())
+
+
+def with_recommendation(
+    requested: RequestedSettings, images: Path
+) -> tuple[RequestedSettings, Sequence[str]]:
+    """Return the requested settings over recommended ones, and the reasons; see ``recommended``."""
+    found = recommended(images, requested)
+    return replace(requested, recommended=found.overrides), found.reasons
+
+
+def recommend(facts: Facts, asked: ExperimentSettings, given: Set[str]) -> Recommendation:
+    """Recommend settings from facts.
+
+    Args:
+        facts: images, ceiling and machine.
+        asked: the settings without a recommendation.
+        given: dotted paths of the settings that the user gave; they stay.
+    """
+    backbone, side = asked.backbone.name, asked.data.image_size
+    wanted: dict[str, object] = {}
+    if "backbone.weights" not in given:
+        backbone = backbone if "backbone.name" in given else _backbone(facts)
+        side = side if "data.image_size" in given else _side(facts)
+        wanted |= {"backbone.name": backbone, "data.image_size": side}
+    minutes = asked.budget.minutes
+    if "budget.minutes" not in given and asked.method.traits.trains_backbone:
+        wanted["budget.minutes"] = minutes = MINUTES
+    for name, recipe in asked.method:
+        if isinstance(recipe, Recipe) and "backbone.weights" not in given:
+            wanted |= _recipe(f"method.{name}.", recipe, given)
+    fills = "relative_threshold" in type(asked.method).model_fields and not given & _DECIDING
+    if fills:
+        wanted["method.relative_threshold"] = RELATIVE_THRESHOLD
+    overrides = [f"{path}={value}" for path, value in wanted.items() if path not in given]
+    return Recommendation(
+        overrides=overrides,
+        reasons=[*_reasons(facts, asked, given, backbone, side, minutes, fills=fills)],
+    )
+
+
+def _backbone(facts: Facts) -> str:
+    """Choose the largest backbone that leaves most of the ceiling to growth and images."""
+    room = float("inf") if facts.max_mb is None else facts.max_mb / 5
+    if facts.has_gpu and room >= _MEGABYTES["resnet18"]:
+        return "resnet18"
+    # On a CPU, twelve layers more cost more accuracy in epochs than they bring.
+    return "resnet32" if facts.has_gpu and room >= _MEGABYTES["resnet32"] else "resnet20"
+
+
+_MEGABYTES = {"resnet20": 1.1, "resnet32": 1.9, "resnet18": 44.8}
+"""Megabytes of each backbone's weights."""
+
+
+def _side(facts: Facts) -> int:
+    """Choose the side in pixels: never more than the images have, 8 at least."""
+    has_room = facts.max_mb is None or facts.max_mb >= 50
+    most = 64 if facts.has_gpu and has_room else 32
+    return most if facts.shortest is None else max(8, min(most, facts.shortest))
+
+
+def _recipe(prefix: str, recipe: Recipe, given: Set[str]) -> dict[str, object]:
+    """Return the recommended values of a recipe; those that a given setting excludes are absent."""
+    own = {path.removeprefix(prefix) for path in given if path.startswith(prefix)}
+    if recipe.optimiser != "sgd" or own - {"epochs", "batch_size", "lr", "weight_decay"}:
+        return {}
+    wanted = {"epochs": MOST_EPOCHS, "batch_size": BATCH_SIZE, "schedule": "cosine"}
+    return {f"{prefix}{name}": value for name, value in wanted.items()}
+
+
+def _reasons(
+    facts: Facts,
+    asked: ExperimentSettings,
+    given: Set[str],
+    backbone: str,
+    side: int | None,
+    minutes: float | None,
+    *,
+    fills: bool,
+) -> Iterator[str]:
+    cores = f"{facts.num_cores} CPU core{'' if facts.num_cores == 1 else 's'}"
+    machine = "a GPU" if facts.has_gpu else cores
+    most = f" under {facts.max_mb:g} MB" if facts.max_mb is not None else ""
+    where = f"{facts.num_images} images of {facts.num_classes} classes on {machine}{most}"
+    pixels = "their own size" if side is None else f"{side} pixels"
+    mine = " (as given)" if {"backbone.name", "backbone.weights"} & given else ""
+    yield f"network   {backbone}{mine} at {pixels}: for {where}"
+    limit = "all epochs" if minutes is None else f"about {minutes:g} minutes an update at most"
+    grows = f"; it grows at {RELATIVE_THRESHOLD:g} times its first saturation" if fills else ""
+    yield f"training  {asked.method.name}, {limit} (--minutes){grows}"
+    memory = asked.memory
+    kept = "as many as fit" if memory.size is None else f"up to {memory.size}"
+    yield f"memory    {kept} images of old classes; {memory.validation} of each class held out"
+
+
+_DECIDING = {"method.threshold", "method.expand_at", "method.relative_threshold"}
+"""Settings by which the user decides when to grow."""
+
+
+def _facts(tree: FolderTree, asked: ExperimentSettings) -> Facts:
+    files = sorted(tree.files(False))
+    step = max(1, len(files) // NUM_SAMPLED)
+    sides = sorted(side for file in files[::step] for side in _shorter_side(file.path))
+    return Facts(
+        num_classes=len(tree.class_names),
+        num_images=len(files),
+        shortest=sides[len(sides) // 2] if sides else None,
+        max_mb=asked.memory.max_mb,
+        has_gpu=_has_gpu(asked),
+        num_cores=asked.engine.threads or os.cpu_count() or 1,
+    )
+
+
+def _shorter_side(path: Path) -> Iterator[int]:
+    """Yield the shorter side of an image; nothing if it cannot be read."""
+    # It imports numpy, which --help does not need.
+    from grace.data.decoding import upright_size
+
+    try:
+        yield min(upright_size(path))
+    except GraceError:
+        return
+
+
+def _has_gpu(asked: ExperimentSettings) -> bool:
+    # torch takes seconds to import.
+    from grace.engine.device import device_name
+
+    return device_name(asked.engine) != "cpu"

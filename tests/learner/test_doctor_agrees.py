@@ -1,0 +1,151 @@
+"""``doctor`` never says Ready where ``learn`` refuses, and the other way round."""
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+import pytest
+
+from grace.configs.methods import ReplaySettings
+from grace.data.update_folder import load_update
+from grace.engine.progress import Progress
+from grace.learner import teaching
+from grace.learner.examining import examine_call
+from grace.learner.learn_call import LearnOptions
+from grace.learner.learner import Learner
+from grace.learner.requested import RequestedSettings
+from grace.text.refusals import GraceError
+from support import tiny_streams as ts
+from support.picture_folders import PLACES, folder, picture
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = [
+    pytest.mark.usefixtures("tiny_backbones"),
+    pytest.mark.filterwarnings("ignore::grace.text.refusals.GraceWarning"),
+]
+
+BASE = ("engine.device=cpu", "engine.threads=1", "engine.compile=false", "budget.minutes=null")
+WISHES = (
+    (),
+    ("memory.max_mb=0.05",),
+    ("memory.max_mb=2", "memory.size=null"),
+    ("memory.size=1",),
+    ("data.image_size=null",),
+    ("data.image_size=12", "data.channels=1"),
+    ("method=joint", "memory.max_mb=2"),
+    ("method=icarl", "memory.size=0"),
+    ("method=finetune",),
+    ("memory.validation=0",),
+)
+
+
+@final
+class _ReachedError(Exception):
+    """Training would begin."""
+
+
+@final
+class _Stop(Progress):
+    """Ends ``learn`` where its first phase begins."""
+
+    def phase_started(self, name: str, epochs: int, images: int) -> None:
+        raise _ReachedError
+
+
+def learns(
+    model: Path, images: Path, wishes: Sequence[str], options: LearnOptions
+) -> GraceError | None:
+    """Return why ``learn`` refuses the images; ``None``: it begins to train, or knows them."""
+    requested = RequestedSettings(overrides=[*BASE, *wishes])
+    try:
+        teaching.learn(model, images, requested, options, _Stop())
+    except _ReachedError:
+        return None
+    except GraceError as error:
+        return error
+    return None
+
+
+def is_ready(model: Path, images: Path, wishes: Sequence[str], options: LearnOptions) -> bool:
+    requested = RequestedSettings(overrides=[*BASE, *wishes])
+    try:
+        call = teaching.resolved(model, images, requested, options, dry_run=True)
+        return examine_call(call).found.is_ready
+    except GraceError:
+        return False
+
+
+def random_folder(root: Path, draw: random.Random) -> Path:
+    """Write a folder that has some of the problems that folders have."""
+    names = draw.sample(sorted(PLACES), draw.choice([0, 1, 2, 2, 3]))
+    parts = [root] if draw.random() < 0.6 else [root / "train", root / "test"]
+    root.mkdir(parents=True)
+    for seed, part in enumerate(parts):
+        some = names if seed == 0 else draw.sample(names, draw.randint(0, len(names)))
+        folder(part, *some, count=draw.choice([1, 2, 4, 8]), seed=seed)
+        part.mkdir(exist_ok=True)
+    files = sorted(root.rglob("*.png"))
+    if files and draw.random() < 0.3:
+        draw.choice(files).write_bytes(draw.choice([b"", b"no image"]))
+    if files and draw.random() < 0.3:
+        draw.choice(files).write_bytes(draw.choice(files).read_bytes())
+    if files and draw.random() < 0.2:
+        picture("ant", 99, draw.choice([15, 20, 40])).save(draw.choice(files))
+    if draw.random() < 0.1:
+        folder(parts[0], "Ant" if "ant" in names else "ant", count=2, seed=7)
+    if draw.random() < 0.1:
+        (parts[0] / "empty").mkdir()
+    return root
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_for_a_new_learner(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)  # noqa: S311 - a test's draws
+    images = random_folder(tmp_path / "images", draw)
+    wishes = draw.choice(WISHES)
+    options = LearnOptions(skip_unreadable=draw.random() < 0.3, skip_duplicates=draw.random() < 0.3)
+    ready = is_ready(tmp_path / "model", images, wishes, options)
+    assert not (tmp_path / "model").exists()
+    refusal = learns(tmp_path / "model", images, wishes, options)
+    assert ready == (refusal is None), refusal
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Path:
+    place = tmp_path_factory.mktemp("saved")
+    first = load_update(folder(place / "first", "ant", "bee"), 3, 16)
+    method = ReplaySettings(base=ts.recipe(), update=ts.recipe())
+    learner = Learner.create(ts.settings(method), shape=(3, 16, 16), directory=place / "model")
+    learner.update(first.images, first.labels)
+    return place / "model"
+
+
+@pytest.mark.parametrize("seed", range(100, 115))
+def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
+    draw = random.Random(seed)  # noqa: S311 - a test's draws
+    images = random_folder(tmp_path / "images", draw)
+    model = shutil.copytree(saved, tmp_path / "model")
+    options = LearnOptions(
+        skip_unreadable=draw.random() < 0.3,
+        skip_duplicates=draw.random() < 0.3,
+        max_drop=draw.choice([None, 5, 500]),
+    )
+    wishes = draw.choice([(), (), ("memory.size=3",), ("method=grace",)])
+    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    ready = is_ready(model, images, wishes, options)
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+    refusal = learns(model, images, wishes, options)
+    assert ready == (refusal is None), refusal
+
+
+def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
+    images = folder(tmp_path / "images", "ant")
+    requested = RequestedSettings(overrides=BASE)
+    found = examine_call(teaching.resolved(None, images, requested, dry_run=True)).found
+    assert "the first update of a learner needs at least two" in found.verdict
+    two = folder(tmp_path / "two", "ant", "bee")
+    tight = RequestedSettings(overrides=[*BASE, "memory.max_mb=0.05"])
+    verdict = examine_call(teaching.resolved(None, two, tight, dry_run=True)).found.verdict
+    assert "the ceiling is 0.050 MB" in verdict

@@ -1,0 +1,105 @@
+"""The settings chosen for a new learner: they fit images, ceiling and machine, and give way."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grace.learner.recommending import Facts, recommend, recommended, with_recommendation
+from grace.learner.requested import RequestedSettings
+from support.picture_folders import folder
+
+CPU = Facts(num_classes=5, num_images=700, shortest=64, max_mb=None, has_gpu=False, num_cores=2)
+GPU = replace(CPU, has_gpu=True)
+
+
+def chosen(facts: Facts, *texts: str) -> dict[str, str]:
+    requested = RequestedSettings(overrides=texts)
+    overrides = recommend(facts, requested.quiet, requested.given.keys()).overrides
+    return dict(text.split("=", 1) for text in overrides)
+
+
+@pytest.mark.parametrize(
+    ("facts", "backbone", "side"),
+    [
+        (CPU, "resnet20", "32"),
+        (replace(CPU, shortest=500), "resnet20", "32"),
+        (replace(CPU, shortest=16), "resnet20", "16"),
+        (replace(CPU, shortest=4), "resnet20", "8"),
+        (replace(CPU, shortest=None), "resnet20", "32"),
+        (GPU, "resnet18", "64"),
+        (replace(GPU, shortest=40), "resnet18", "40"),
+        (replace(GPU, max_mb=300), "resnet18", "64"),
+        (replace(GPU, max_mb=100), "resnet32", "64"),
+        (replace(GPU, max_mb=5), "resnet20", "32"),
+        (replace(CPU, max_mb=5), "resnet20", "32"),
+    ],
+)
+def test_backbone_and_side_fit(facts: Facts, backbone: str, side: str) -> None:
+    found = chosen(facts)
+    assert (found["backbone.name"], found["data.image_size"]) == (backbone, side)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "backbone.name=resnet32",
+        "data.image_size=48",
+        "budget.minutes=10",
+        "method.relative_threshold=1.5",
+        "method.base.epochs=7",
+        "method.grow.batch_size=8",
+    ],
+)
+def test_what_is_given_is_not_chosen(given: str) -> None:
+    path = given.partition("=")[0]
+    assert chosen(CPU).keys() - chosen(CPU, given).keys() == {path}
+
+
+def test_a_recipe_of_the_users_own_making_stays_whole() -> None:
+    found = chosen(CPU, "method.base.milestones=[10,20]")
+    assert not [path for path in found if path.startswith("method.base.")]
+    assert found["method.grow.schedule"] == "cosine"
+    assert not [p for p in chosen(CPU, "method.base.optimiser=adamw") if "base" in p]
+
+
+@pytest.mark.parametrize("given", ["method.threshold=0.5", "method.expand_at=[3]"])
+def test_who_sets_a_threshold_gets_no_other(given: str) -> None:
+    assert "method.relative_threshold" not in chosen(CPU, given)
+
+
+def test_weights_keep_their_backbone_and_size() -> None:
+    found = chosen(CPU, "backbone.weights=some.safetensors")
+    assert not {"backbone.name", "data.image_size"} & found.keys()
+
+
+@pytest.mark.parametrize("method", ["grace", "der", "foster", "icarl", "ewc", "create", "tagfex"])
+def test_every_method_resolves_without_warnings(method: str, tmp_path: Path) -> None:
+    images = folder(tmp_path / "images", "ant", "bee", side=40)
+    asked = RequestedSettings(overrides=[f"method={method}", "engine.device=cpu"])
+    requested, reasons = with_recommendation(asked, images)
+    settings = requested.settings()  # Warnings are errors.
+    assert (settings.backbone.name, settings.data.image_size) == ("resnet20", 32)
+    assert settings.budget.minutes == 3
+    assert settings.method.name == method
+    assert len(reasons) == 3
+    assert reasons[0].startswith("network   resnet20 at 32 pixels: for 24 images of 2 classes on ")
+
+
+def test_epochs_given_are_not_scaled() -> None:
+    texts = ["budget.minutes=5", "method.base.epochs=7"]
+    assert RequestedSettings(overrides=texts).settings().budget.fixed == ("base",)
+    # Without a budget nothing is scaled.
+    assert RequestedSettings(overrides=texts[1:]).settings().budget.fixed == ()
+
+
+def test_a_named_experiment_is_taken_as_it_is(tmp_path: Path) -> None:
+    found = recommended(tmp_path, RequestedSettings("folder"))
+    assert (found.overrides, found.reasons) == ((), ())
+
+
+def test_unreadable_files_do_not_count(tmp_path: Path) -> None:
+    images = folder(tmp_path / "images", "ant", "bee", side=20)
+    (images / "ant" / "000.png").write_bytes(b"no image")
+    found = recommended(images, RequestedSettings(overrides=["engine.device=cpu"]))
+    assert "data.image_size=20" in found.overrides
