@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,14 @@ def kinds(folder: Path) -> dict[str, Callable[[random.Random], object]]:
     from grace.record import read_record
 
     sys.path.insert(0, str(ROOT / "tests"))
-    from support.odd_images import encoded, noise
-    from support.synthetic_records import record_maker
+    odd = import_module("support.odd_images")
+    record_maker = import_module("support.synthetic_records").record_maker
 
     config = dump_settings(load_experiment("digits")).encode()
     record = record_maker(folder)()
     pieces = {name: (record.directory / name).read_bytes() for name in ("run.json", "tasks.jsonl")}
     formats = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-    images = [encoded(noise(n, (20, 16)), kind) for n, kind in enumerate(formats)]
+    images = [odd.encoded(odd.noise(n, (20, 16)), kind) for n, kind in enumerate(formats)]
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name in "xy":
@@ -120,7 +121,8 @@ def kinds(folder: Path) -> dict[str, Callable[[random.Random], object]]:
         else:
             path.write_bytes(spoilt(gzip.compress(packed.getvalue(), 1), draw))
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            return cifar._extract(path, Path(place), ["x", "y"])
+            cifar._extract(path, Path(place), ["x", "y"])
+            return place
 
     every = (configs, records, pictures, folders, archives)
     return {own.__name__: own for own in every}

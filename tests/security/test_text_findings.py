@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import grace.cli
 from grace.cli import console
 from grace.cli.app import app
-from grace.configs.experiment import EngineSettings, ScenarioSettings
+from grace.configs.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.configs.load import load_experiment
 from grace.configs.methods import FinetuneSettings, GraceSettings
 from grace.configs.recipe import Recipe
@@ -71,6 +71,11 @@ class TestTerminal:
         assert result.exit_code == 0
         assert result.stderr.count("\n") == 1
         assert result.stderr.rstrip("\n").isprintable()
+
+    def test_a_root_that_is_no_text_is_refused(self) -> None:
+        """From Python it went on, and ended in an error when the record was written."""
+        with pytest.raises(ValueError, match=r"/ro\\udcff' is not UTF-8"):
+            DataSettings(root="/ro\udcff")
 
     @pytest.mark.parametrize(
         "arguments",
