@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
-from grace.data.decoding import open_image, read_pixels, upright_size
+from grace.data.decoding import read_pixels, upright_size
 from grace.data.looks import Look, file_keys
 from grace.data.reading import decode_all
 from grace.text.refusals import GraceError
@@ -95,7 +95,7 @@ def test_truncated_damaged_and_empty_files_are_named(tmp_path: Path, suffix: str
     for content in (whole[: len(whole) // 2], whole[:20], b"no image at all", b""):
         path.write_bytes(content)
         with pytest.raises(GraceError, match=rf"cannot read image '.*a\.{suffix}': ") as caught:
-            open_image(path, 3)
+            read_pixels(path, 3, None)
         assert "\n" not in str(caught.value)
         assert caught.value.setting is not None
         assert caught.value.setting.path == "data.skip_unreadable"
@@ -103,7 +103,7 @@ def test_truncated_damaged_and_empty_files_are_named(tmp_path: Path, suffix: str
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read image '.*none\.png'"):
-        open_image(tmp_path / "none.png", 3)
+        read_pixels(tmp_path / "none.png", 3, None)
 
 
 def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(
             GraceError, match=r"a\.png': (30×30 pixels are too many|it has too many)"
         ):
-            open_image(tmp_path / "a.png", 3)
+            read_pixels(tmp_path / "a.png", 3, None)
 
 
 def test_images_of_the_first_ones_size_are_kept(tmp_path: Path) -> None:

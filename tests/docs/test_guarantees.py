@@ -1,4 +1,4 @@
-"""Every test and script that the page of guarantees names is there."""
+"""Every test and script that the pages of guarantees and of security name is there."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "learner" / "guarantees.md").read_text()
+PAGES = [(ROOT / "docs" / name).read_text() for name in ("learner/guarantees.md", "security.md")]
+PAGE = "\n".join(PAGES)
 TESTS = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
 SCRIPTS = re.findall(r"`(benchmarks/\w+\.py)`", PAGE)
 
@@ -29,4 +30,4 @@ def test_a_named_script_is_there_with_its_result(script: str) -> None:
 
 
 def test_promises_are_many() -> None:
-    assert len(TESTS) > 25
+    assert len(TESTS) > 55

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 import grace.cli
 from grace.cli import console
 from grace.cli.app import app
-from grace.configs.experiment import EngineSettings, ScenarioSettings
+from grace.configs.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.configs.load import load_experiment
 from grace.configs.methods import FinetuneSettings, GraceSettings
 from grace.configs.recipe import Recipe
+from grace.data.class_names import class_name
 from grace.engine.device import Device, _can_compile
 from grace.engine.launch import Launch
 from grace.engine.loss_meter import NonFiniteLossError
@@ -71,9 +72,36 @@ class TestTerminal:
         assert result.stderr.count("\n") == 1
         assert result.stderr.rstrip("\n").isprintable()
 
+    def test_a_root_that_is_no_text_is_refused(self) -> None:
+        """From Python it went on, and ended in an error when the record was written."""
+        with pytest.raises(ValueError, match=r"/ro\\udcff' is not UTF-8"):
+            DataSettings(root="/ro\udcff")
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--\x1b[31m"],
+            ["\x1b[31m"],
+            ["list", "--\x1b[31m"],
+            ["list", "methods", "\x1b[31m"],
+            ["predict", "m", "i", "--top", "\x1b[31m"],
+            ["predict", "m", "i", "--format", "\u202e\udcff"],
+        ],
+    )
+    def test_errors_of_usage_quote_no_escapes(self, arguments: list[str]) -> None:
+        """They were printed as they were."""
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        shown = result.output
+        assert not any(mark in shown for mark in ("\x1b[31m", "\u202e", "\udcff"))
+
     def test_people_read_every_language(self) -> None:
         for text in ("می\u200cخواهم", "a\u3000b", "क्\u200dष", "naïve", "a\u00a0b"):
             assert printable(text) == text
+        # Class names may have these; two of them were escaped.
+        for text in ("ភាសា\u200bខ្មែរ", "ᠮᠣᠩᠭᠣᠯ\u180eᠠ", "👩\u200d🚀", "日\u2060本"):
+            assert printable(class_name(text)) == text
+        assert printable("a\u200bb\u200d") == r"a\u200bb\u200d"
         assert printable("a\x1b\u202e\n\x9b\u2066") == r"a\x1b\u202e\n\x9b\u2066"
 
     def test_json_keeps_every_value(self, capsys: pytest.CaptureFixture[str]) -> None:

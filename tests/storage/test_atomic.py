@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from grace.storage.atomic import remove, remove_leftovers, sync_folder, write_bytes, write_text
+from grace.storage.atomic import (
+    remove,
+    remove_leftovers,
+    sync_folder,
+    unfinished,
+    write_bytes,
+    write_text,
+)
 
 
 def test_what_is_written_replaces_the_old(tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_a_write_killed_before_the_rename_leaves_the_old_file(tmp_path: Path) ->
     assert done.returncode == -signal.SIGKILL
     assert path.read_bytes() == b"old"
     (left,) = set(tmp_path.iterdir()) - {path}
-    assert left.name.startswith(".file.")
+    assert left.name.startswith(".grace-unfinished-")
     assert left.read_bytes() == b"new"
     remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
@@ -108,17 +115,25 @@ def test_the_file_is_on_disk_before_it_is_renamed_and_the_folder_after(
     assert done == ["file", "rename", "folder"]
     remove(tmp_path / "file")
     assert done[3:] == ["folder"]
-    (tmp_path / ".file.1.tmp").touch()
+    unfinished(tmp_path / "file").touch()
     remove_leftovers(tmp_path)
     assert done[4:] == ["folder"]
 
 
-def test_planted_links_are_not_written_through(tmp_path: Path) -> None:
+def test_planted_links_are_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     folder = tmp_path / "folder"
     folder.mkdir()
-    (folder / f".file.{os.getpid()}.tmp").symlink_to(victim)
+    beside = folder / f".grace-unfinished-{'0' * 32}"
+    beside.symlink_to(victim)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0" * 32)
+    with pytest.raises(FileExistsError):
+        write_bytes(folder / "file", b"new")
+    assert victim.read_bytes() == b"precious"
+    monkeypatch.undo()
     (folder / "file").symlink_to(victim)
     write_bytes(folder / "file", b"new")
     assert victim.read_bytes() == b"precious"
@@ -127,12 +142,18 @@ def test_planted_links_are_not_written_through(tmp_path: Path) -> None:
 
 
 def test_only_leftovers_are_removed(tmp_path: Path) -> None:
-    for name in (".a.json.12.tmp", ".b.0.tmp", ".x.tmp", "a.12.tmp", ".a.12.tmp~", "..tmp", "a"):
+    """A user's own ``.notes.12.tmp`` was deleted."""
+    unfinished(tmp_path / "a").touch()
+    (tmp_path / f".{'0a' * 32}.safetensors.77.tmp").touch()  # An earlier version's.
+    unfinished(tmp_path / "folder").mkdir()
+    others = [".notes.12.tmp", ".x.tmp", ".grace-unfinished-", ".grace-unfinished-12", "a"]
+    others += [f".grace-unfinished-{'g' * 32}", f"grace-unfinished-{'0' * 32}"]
+    others += [f".{'0a' * 32}.json.77.tmp", f".grace-unfinished-{'0' * 32}~"]
+    for name in others:
         (tmp_path / name).touch()
-    (tmp_path / ".c.1.tmp").mkdir()
     remove_leftovers(tmp_path)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {".x.tmp", "a.12.tmp", ".a.12.tmp~", "..tmp", "a", ".c.1.tmp"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == set(others)
+    assert sum(path.is_dir() for path in tmp_path.iterdir()) == 1
 
 
 def test_removing_what_is_not_there(tmp_path: Path) -> None:

@@ -224,7 +224,9 @@ def prepare(folder: Path) -> Examiner:
     outside = folder / "outside"
     (outside / "versions").mkdir(parents=True)
     (outside / "secret.json").write_text('{"version": 1}\n')
-    (outside / ".secret.json.1.tmp").write_text("a killed writer's, elsewhere")
+    (outside / ".grace-unfinished-00000000000000000000000000000000").write_text(
+        "a killed writer's, elsewhere"
+    )
     make_model(folder / "model")
     return Examiner(Model(folder / "model"), outside)
 

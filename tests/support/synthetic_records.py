@@ -114,6 +114,11 @@ def make_record(tmp_path: Path) -> MakeRecord:
     ``done`` (tasks written), ``status``, ``error``, ``evaluated`` (tasks with accuracies),
     ``verdicts`` (of all tasks; none draws them), ``task_aware`` (whether it was measured).
     """
+    return record_maker(tmp_path)
+
+
+def record_maker(tmp_path: Path) -> MakeRecord:
+    """Return the factory of ``make_record`` for a folder."""
 
     def make(
         method: str = "grace",

@@ -1,6 +1,7 @@
 """A command group that imports a command's module only when the command is called."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, final
@@ -8,6 +9,11 @@ from typing import Any, ClassVar, final
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
+
+from grace.text.escaping import printable
+
+_UsageError: Any = typer.BadParameter.mro()[1]
+"""The base of all errors of usage, for which typer has no public name."""
 
 
 @final
@@ -37,6 +43,16 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=verb.help))
 
     @override
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _printable_usage():
+            return super().make_context(*args, **options)
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        with _printable_usage():
+            return super().invoke(ctx)
+
+    @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, found, rest = super().resolve_command(ctx, args)
         return name, self._imported(name) if name and found else found, rest
@@ -46,3 +62,13 @@ class LazyGroup(TyperGroup):
         single = typer.Typer(add_completion=False)
         single.command(name)(getattr(import_module(module), function))
         return typer.main.get_command(single)
+
+
+@contextmanager
+def _printable_usage() -> Iterator[None]:
+    """Escape what errors of usage quote, since typer prints them itself."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = printable(error.message)
+        raise

@@ -10,6 +10,7 @@ from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
 from grace.configs.settings_model import Settings
 from grace.configs.traits import Traits
+from grace.text.escaping import printable
 from grace.text.refusals import GraceError
 
 
@@ -96,6 +97,18 @@ class DataSettings(Settings):
     )
 
     _later: ClassVar[frozenset[str]] = frozenset({"max_pixels"})
+
+    @field_validator("root")
+    @classmethod
+    def _root_can_be_recorded(cls, root: str | None) -> str | None:
+        if root is not None:
+            try:
+                root.encode()
+            except UnicodeEncodeError:
+                raise GraceError(
+                    f"'{printable(root)}' is not UTF-8, and no record can hold it", "rename it"
+                ) from None
+        return root
 
 
 class ScenarioSettings(Settings):

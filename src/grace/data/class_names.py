@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from grace.text.escaping import one_line
+from grace.text.escaping import JOINERS, is_shown, one_line
 from grace.text.refusals import GraceError
 
 
@@ -24,7 +24,7 @@ def class_name(text: str) -> str:
     name = text if len(text) > 3 * 255 else unicodedata.normalize("NFC", text)
     if not name.strip():
         reason = "is blank"
-    elif _refused(name):
+    elif not all(is_shown(c, before) for before, c in zip(" " + name, name, strict=False)):
         reason = "has a control character, a line break or bytes that are not UTF-8"
     elif (num_bytes := len(name.encode())) > 255:
         reason = f"has {num_bytes} bytes, more than 255"
@@ -34,35 +34,13 @@ def class_name(text: str) -> str:
     raise GraceError(f"'{shown}' {reason}", "rename its folder", where="the class name")
 
 
-_JOINERS = "\u180e\u200b\u200c\u200d\u2060"
-"""What joins and parts letters in Persian, the languages of India, Khmer, Mongolian and emoji."""
-
-
-def _refused(name: str) -> bool:
-    """Return True if a name has a character that is neither shown nor needed by a language.
-
-    Spaces of every width are allowed, and what joins or parts letters where it follows one of a
-    script outside ASCII. Controls, line breaks and marks of direction are not.
-    """
-    return any(
-        not letter.isprintable()
-        and unicodedata.category(letter) != "Zs"
-        and not (letter in _JOINERS and _is_joined(before))
-        for before, letter in zip(" " + name, name, strict=False)
-    )
-
-
-def _is_joined(before: str) -> bool:
-    return not before.isascii() and unicodedata.category(before)[0] in "LMS"
-
-
 def spelling(name: str) -> str:
     """Return a form that is equal for names that differ only in case or Unicode spelling.
 
     Spaces of all kinds are equal, and joiners are left out: people see little or nothing of them.
     """
     if not name.isascii():
-        name = re.sub(f"[{_JOINERS}]", "", re.sub(r"[^\S\n]", " ", name))
+        name = re.sub(f"[{JOINERS}]", "", re.sub(r"[^\S\n]", " ", name))
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

@@ -38,6 +38,9 @@ _TURNS = {
 _LARGE = 2**20
 """Pixels of an image that is large enough to be converted in strips."""
 
+_HEAVY = 2**26
+"""Pixels of a progressive JPEG of four colours that may be decoded in full before a resize."""
+
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -63,23 +66,6 @@ MAX_PIXELS = DataSettings.model_fields["max_pixels"].default
 """Largest number of pixels of an image, unless ``data.max_pixels`` says otherwise."""
 
 
-def open_image(
-    path: Path, channels: Literal[1, 3], max_pixels: int = MAX_PIXELS
-) -> tuple[Image.Image, Kind]:
-    """Read an image file upright, as 8-bit grey or RGB; return it with the file's properties.
-
-    Args:
-        path: the file.
-        channels: 1 for grey, 3 for RGB.
-        max_pixels: an image with more pixels is refused.
-
-    Raises:
-        GraceError: as ``decoded``.
-    """
-    with decoded(path, channels, max_pixels) as found:
-        return found
-
-
 @contextmanager
 def decoded(
     path: Path,
@@ -91,7 +77,8 @@ def decoded(
 
     The camera's orientation is applied; 16-bit grey is scaled to 8 bits; transparent parts are
     laid on white, as browsers show them; of an animation the first frame is taken. While the
-    context lasts, the image's memory is part of ``BUDGET``; errors in it name the file.
+    context lasts, the image's memory is part of ``BUDGET``; then the image is closed. Errors in the
+    context name the file.
 
     Args:
         path: JPEG, PNG, WebP, BMP, GIF or TIFF, whatever its name says. PIL knows more formats,
@@ -109,10 +96,11 @@ def decoded(
         # A camera's MPO holds a second view or a preview, not the next moment.
         is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
         kind = Kind(image.mode, _orientation(image) in _TURNS, is_animated)
-        pixels = _loaded(image)
-        # PIL itself turns TIFF images when it loads them.
-        turn = _TURNS.get(_orientation(image))
-        yield _flattened(pixels if turn is None else pixels.transpose(turn), channels), kind
+        pixels = _flattened(_turned(_loaded(image, shorter)), channels)
+        try:
+            yield pixels, kind
+        finally:
+            pixels.close()  # Others wait for this memory.
 
 
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -191,7 +179,7 @@ def _cost(image: Image.Image, shorter: int | None) -> int:
     if shorter is None:
         return num_pixels * (13 if is_light else 16)
     width, height = _resized(image.width, image.height, shorter)
-    return num_pixels * (8 if is_light else 16) + 8 * width * height
+    return num_pixels * (8 if is_light else 12) + 8 * width * height
 
 
 @contextmanager
@@ -294,15 +282,48 @@ def _resized(width: int, height: int, shorter: int) -> tuple[int, int]:
     return (shorter, longer) if width <= height else (longer, shorter)
 
 
-def _loaded(image: Any) -> Image.Image:  # noqa: ANN401 - PIL.WebPImagePlugin is untyped
-    """Return an opened image with its pixels decoded."""
-    if image.format != "WEBP" or image.width * image.height < _LARGE:
-        image.load()
-        return cast("Image.Image", image)
-    # PIL would hold the decoder's two copies of the image beside two of its own.
-    data = image._decoder.get_next()[0]
-    image._decoder = None
-    return Image.frombytes(image.mode, image.size, data, "raw", image.rawmode)
+def _loaded(image: Any, shorter: int | None) -> Image.Image:  # noqa: ANN401 - PIL's are untyped
+    """Return an opened image with its pixels decoded.
+
+    Args:
+        image: the file's header.
+        shorter: length of the shorter side after the resize that follows; ``None``: no resize.
+    """
+    if image.format == "WEBP" and image.width * image.height >= _LARGE:
+        # PIL would hold the decoder's two copies of the image beside two of its own.
+        data = image._decoder.get_next()[0]
+        image._decoder = None
+        pixels = Image.frombytes(image.mode, image.size, data, "raw", image.rawmode)
+        pixels.info = image.info
+        return pixels
+    if shorter is not None and _is_heavy(image) and 2 * shorter <= min(image.size):
+        image.draft(None, (image.width // 2, image.height // 2))
+    image.load()
+    return cast("Image.Image", image)
+
+
+def _is_heavy(image: Any) -> bool:  # noqa: ANN401 - PIL.JpegImagePlugin is untyped
+    """Return True for JPEG files that are decoded at half their size, as they take too much memory.
+
+    The coefficients of four colours take eight bytes a pixel, and the pixels four more.
+    """
+    return (
+        image.format in ("JPEG", "MPO")
+        and image.layers > 3
+        and "progressive" in image.info
+        and image.width * image.height > _HEAVY
+    )
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    """Return an image upright; a turned one replaces it in memory."""
+    # PIL itself turns TIFF images when it loads them.
+    turn = _TURNS.get(_orientation(image))
+    if turn is None:
+        return image
+    turned = image.transpose(turn)
+    image.close()
+    return turned
 
 
 def _flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
@@ -310,8 +331,17 @@ def _flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
     if image.mode == "F":
         raise GraceError("its pixels are floating-point numbers, which have no known range")
     mode = "L" if channels == 1 else "RGB"
+    if image.mode == mode and not image.has_transparency_data:
+        return image
+    flat = _converted(image, mode)
+    image.close()
+    return flat
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    """Convert any mode to another, 8-bit grey or RGB; transparent parts are laid on white."""
     if not image.mode.startswith("I") and not image.has_transparency_data:
-        return image if image.mode == mode else image.convert(mode)
+        return image.convert(mode)
     # What is between the kinds of pixels takes more memory than they do: take it in strips.
     num_rows = max(_LARGE // max(image.width, 1), 1)
     if num_rows >= image.height:

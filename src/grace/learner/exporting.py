@@ -15,6 +15,7 @@ from grace.learner.held_out import HeldOut
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method
 from grace.randomness import generator
+from grace.storage import atomic
 
 
 @final
@@ -59,8 +60,7 @@ def export_checked(
     # By default a GPU's convolutions round to TF32.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         logits = scores(trainer, {"": classifier}, data)[""]
-    beside = path.with_name(f".{path.name}.unchecked")
-    beside.unlink(missing_ok=True)
+    beside = atomic.unfinished(path)
     try:
         export_onnx(
             classifier.score,

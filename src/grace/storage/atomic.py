@@ -3,9 +3,14 @@
 import contextlib
 import os
 import re
+import secrets
 from pathlib import Path
 
-_LEFTOVER = re.compile(r"\..+\.\d+\.tmp", re.DOTALL)
+_LEFTOVER = re.compile(
+    r"\.grace-unfinished-[0-9a-f]{32}"
+    # What an earlier version left of an object, whose name is a hash.
+    r"|\.[0-9a-f]{64}\.safetensors\.\d+\.tmp"
+)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -17,10 +22,9 @@ def write_bytes(path: Path, data: bytes) -> None:
         OSError: if it cannot be written; it names a file. ``path`` is unchanged and no file is left
             beside it.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # The name can be guessed: a link that someone put there must not be followed.
-    beside.unlink(missing_ok=True)
+    beside = unfinished(path)
     try:
+        # A link that someone put there is not followed.
         with beside.open("xb") as file:
             file.write(data)
             file.flush()
@@ -35,6 +39,14 @@ def write_bytes(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def unfinished(path: Path) -> Path:
+    """Return a new name beside ``path`` for a file that is written before it is renamed.
+
+    Nobody else gives a file such a name, so that what a killed process left can be deleted.
+    """
+    return path.with_name(f".grace-unfinished-{secrets.token_hex(16)}")
 
 
 def write_text(path: Path, text: str) -> None:

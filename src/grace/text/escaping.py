@@ -2,23 +2,32 @@
 
 import unicodedata
 
-_JOINERS = "\u200c\u200d"
-"""They shape the letters of Persian and Indian languages; they do not move other text."""
+JOINERS = "\u180e\u200b\u200c\u200d\u2060"
+"""What joins and parts letters in Persian, the languages of India, Khmer, Mongolian and emoji."""
 
 
 def printable(text: str) -> str:
     """Return text with escapes for characters that could mislead its reader.
 
     These are controls, line breaks, marks that turn the direction of text, and halves of surrogate
-    pairs. Letters, joiners and spaces of all languages stay.
+    pairs. Letters and spaces of all languages stay, and joiners behind letters that need them.
     """
     if text.isprintable():
         return text
-    return "".join(c if _is_shown(c) else ascii(c)[1:-1] for c in text)
+    both = zip(" " + text, text, strict=False)
+    return "".join(c if is_shown(c, before) else ascii(c)[1:-1] for before, c in both)
 
 
-def _is_shown(char: str) -> bool:
-    return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
+def is_shown(char: str, before: str) -> bool:
+    """Return True for a character that people may read as it is, given the one before it.
+
+    Spaces of every width are shown, and what joins or parts letters where it follows one of a
+    script outside ASCII. Controls, line breaks and marks of direction are not.
+    """
+    category = unicodedata.category
+    if char in JOINERS:
+        return not before.isascii() and category(before)[0] in "LMS"
+    return char.isprintable() or category(char) == "Zs"
 
 
 def first_line(error: BaseException) -> str:
