@@ -75,7 +75,14 @@ class TestEveryMethod:
     def test_gradients_are_those_of_one_process(self, found: Found, variant: str) -> None:
         """With batch norm in eval mode, of whole odd batches and of ones with an empty slice."""
         gradients = found[0]["together"][variant]["gradients"]
-        assert {entry["item"] for entry in gradients} >= {"base"}
+        items = {entry["item"] for entry in gradients}
+        if not VARIANTS[variant].traits.trains_backbone:
+            # Its head alone trains, on features; nearest class means do not train at all.
+            assert items == (set() if variant == "probe-mean" else {"head"})
+        else:
+            assert items >= {"base"}
+        if not items:
+            return
         sizes = {entry["images"] for entry in gradients}
         assert LEFT_OVER in sizes
         assert all(size % 2 for size in sizes)
@@ -106,8 +113,10 @@ class TestEveryMethod:
         which = "new" if variant in ("ewc", "finetune") else "all"
         together = found[0]["together"][variant]["accuracy"][which]
         (alone,) = (p["alone"][variant]["accuracy"][which] for p in found if variant in p["alone"])
-        assert alone >= 0.9
-        assert together >= 0.9
+        # The frozen backbone of the probe has random weights here.
+        least = 0.9 if VARIANTS[variant].traits.trains_backbone else 0.8
+        assert alone >= least
+        assert together >= least
         assert together == pytest.approx(alone, abs=0.1)
 
 

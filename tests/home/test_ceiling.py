@@ -28,6 +28,7 @@ from grace.configs.methods import (
     WASettings,
 )
 from grace.home.ceiling import (
+    RESERVED_FOR_FEATURES,
     RESERVED_PER_CLASS,
     RESERVED_PER_LEARNER,
     RESERVED_PER_UPDATE,
@@ -297,9 +298,12 @@ def test_what_is_reserved_is_enough(variant: str, tmp_path: Path) -> None:
     document = ModelStore.open(tmp_path / "home").document(2)
     files = [*document.exemplars.values(), *document.validation.values()]
     num_stored = 0 if made.method.memory.keep_all else len(made.method.memory)
-    pixels = IMAGE_BYTES * (num_stored + len(made.held_out))
-    headers = sum(ref.bytes for ref in files) - pixels
-    assert 0 < headers <= 130 * len(files)
+    # The probe saves each image's features beside its pixels, two bytes for a number.
+    has_features = made.method.features is not None
+    image_bytes = IMAGE_BYTES + has_features * 2 * made.method.network.feature_dim
+    headers = sum(ref.bytes for ref in files) - image_bytes * (num_stored + len(made.held_out))
+    most = 130 + has_features * RESERVED_FOR_FEATURES
+    assert 0 < headers <= most * len(files)
     fixed = len(document.dump()) - len(strict_json.dump(document.settings.model_dump(mode="json")))
     reserved = RESERVED_PER_LEARNER + 2 * RESERVED_PER_UPDATE + 4 * RESERVED_PER_CLASS
     assert fixed + headers < reserved / 2

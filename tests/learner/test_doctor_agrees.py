@@ -130,7 +130,7 @@ def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
     options = LearnOptions(
         skip_unreadable=draw.random() < 0.3,
         skip_duplicates=draw.random() < 0.3,
-        max_drop=draw.choice([None, 5, 500]),
+        max_drop=draw.choice([None, 5, 50]),
     )
     wishes = draw.choice([(), (), ("memory.size=3",), ("method=grace",)])
     before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}

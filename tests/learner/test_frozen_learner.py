@@ -11,7 +11,8 @@ from grace.configs.load import ConfigError, load_experiment
 from grace.configs.methods import ProbeSettings
 from grace.home.store import ModelStore
 from grace.learner import teaching
-from grace.learner.examining import examine_for
+from grace.learner.examining import examine_call
+from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
 from grace.networks.build import build_backbone
@@ -148,9 +149,10 @@ def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
             "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
         ],
     )  # fmt: skip
-    found, cost = examine_for(requested.settings(), images)
-    assert cost is not None
-    assert found.classes.keys() == {"cat", "dog"}
+    call = teaching.resolved(home, images, requested, LearnOptions(), dry_run=True)
+    checked = examine_call(call)
+    assert checked.estimate is not None
+    assert checked.found.classes.keys() == {"cat", "dog"}
     result = teaching.learn(home, images, requested)
     assert not result.document.settings.method.traits.trains_backbone
     assert result.document.settings.backbone.train == "frozen"

@@ -37,6 +37,10 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
 
 AMONG_NEW = [name for name in VARIANTS if VARIANTS[name].traits.compares_new_classes_only]
 """Their loss compares the logits of new classes alone."""
+trains_from_images = pytest.mark.parametrize(
+    "variant", [name for name, own in VARIANTS.items() if own.traits.trains_backbone]
+)
+"""All but the probe, whose first work is a sweep, and whose head alone trains."""
 AMONG_ALL = [name for name in VARIANTS if name not in AMONG_NEW]
 
 
@@ -86,6 +90,10 @@ class TestOneNewClass:
             teach(made, labelled(counts))
         new = made.predict(labelled({3: 20}, seed=5).images)
         old = made.predict(labelled(dict.fromkeys(range(3), 20), seed=5).images)
+        if not made.settings.method.traits.trains_backbone:
+            # Its backbone has random weights here: it tells classes apart, less exactly.
+            assert new.count("class 3") / 20 > old.count("class 3") / 60 + 0.3
+            return
         # Chance is a quarter.
         assert new.count("class 3") / 20 >= 0.8
         assert old.count("class 3") / 60 <= 0.1
@@ -128,7 +136,8 @@ class TestSeeds:
         made = learner(VARIANTS[variant], channels=1, seeds=SeedSettings(**seeds))
         for counts in ({0: 8, 1: 8}, {2: 8}):
             teach(made, labelled(counts, channels=1))
-        assert made.scores(labelled({0: 3}, channels=1).images)["linear"].shape == (3, 3)
+        found = made.scores(labelled({0: 3}, channels=1).images)
+        assert {scores.shape for scores in found.values()} == {(3, 3)}
         return state(made.method.network)
 
     @every_variant
@@ -138,7 +147,8 @@ class TestSeeds:
         assert next(iter(one.values())).shape[1] == 1
         assert same(self.learnt(variant), one)
         assert not same(self.learnt(variant, initialisation=2), one)
-        assert not same(self.learnt(variant, data=2), one)
+        if variant != "probe-mean":  # Means do not depend on the order of images.
+            assert not same(self.learnt(variant, data=2), one)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -158,7 +168,7 @@ def test_cuda_learns_what_the_cpu_learns(variant: str) -> None:
     assert accuracies[1] == pytest.approx(accuracies[0], abs=0.2)
 
 
-@every_variant
+@trains_from_images
 def test_a_huge_learning_rate_is_noticed(variant: str) -> None:
     wild = VARIANTS[variant].model_copy(update={"base": recipe(epochs=8, lr=1e30)})
     made = learner(wild)
@@ -177,7 +187,7 @@ def test_settings_say_what_they_mean(variant: str) -> None:
     assert all(info.description for name, info in model.model_fields.items() if name != "name")
 
 
-@every_variant
+@trains_from_images
 def test_learn_only_yields_between_steps(variant: str) -> None:
     """Making the generator costs nothing: all work is yielded."""
     made = learner(VARIANTS[variant])

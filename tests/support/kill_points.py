@@ -67,7 +67,8 @@ class Points:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name != "open" or args[1] & _FOR_WRITING:
-                self.reach(f"{name} {_last_part(args[0])}")
+                # An unfinished file has a random name: what it becomes says more.
+                self.reach(f"{name} {_last_part(args[name == 'replace'])}")
             if name == "write":
                 half = args[1][: len(args[1]) // 2]
                 self.reach("half of write", lambda: original(args[0], half))

@@ -100,7 +100,7 @@ def learner(folder: Path) -> None:
     else:
         short = recipe(2, lr=0.1, batch_size=16)
         method = GraceSettings(base=short, grow=short, compress=short, expand_at=(3,))
-        memory = MemorySettings(size=None, validation=2, max_mb=0.634)
+        memory = MemorySettings(size=None, validation=2, max_mb=0.65)
         made = Learner.create(settings(method, memory=memory), shape=(3, 8, 8), directory=home)
     for number, step in enumerate(STEPS, start=1):
         if number > kills.marked(folder):

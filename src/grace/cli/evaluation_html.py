@@ -81,10 +81,10 @@ def _picture(path: Path, side: int = 128) -> str:
     try:
         with decoded(path, 3) as (image, _):
             image.thumbnail((side, side))
+            out = io.BytesIO()
+            image.save(out, "JPEG", quality=80)
     except GraceError:
         return ""
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=80)
     data = base64.b64encode(out.getvalue()).decode()
     return f'<img src="data:image/jpeg;base64,{data}" alt="">'
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import count
@@ -139,9 +139,7 @@ class Model:
         """
         data = as_images(images, self.shape)
         unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
-        found = scores(self.trainer, dict(self.state.method.classifiers()), unlabelled)
-        _refuse_damaged(found)
-        return found
+        return _finite(scores(self.trainer, dict(self.state.method.classifiers()), unlabelled))
 
     def decide(self, images: AnyImages) -> Tensor:
         """Score images with the predictor that was chosen, calibrated: (N, K).
@@ -151,7 +149,7 @@ class Model:
         """
         data = as_images(images, self.shape)
         unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
-        return _refuse_damaged(scores(self.trainer, {"": self.classifier()}, unlabelled))
+        return _finite(scores(self.trainer, {"": self.classifier()}, unlabelled))[""]
 
     def classifier(self) -> Classifier:
         """Return the predictor that was chosen, calibrated."""
@@ -337,11 +335,12 @@ class Model:
             NonFiniteLossError: naming the last phase that trained.
         """
         trained = [work for work in self.trainer.work if work.epochs]
-        if not trained or not self.state.method.classifiers():
+        method = self.state.method
+        if not trained or not method.classifiers():
             return
         few = task.data.subset(torch.arange(min(16, len(task.data))))
-        found = scores(self.trainer, dict(self.state.method.classifiers()), few)
-        if not all(bool(values.isfinite().all()) for values in found.values()):
+        primary = next(iter(method.classifiers().values()))
+        if not bool(scores(self.trainer, {"": primary}, few, method.features)[""].isfinite().all()):
             raise NonFiniteLossError(
                 f"scores are not finite after phase '{trained[-1].name}', epoch "
                 f"{trained[-1].epochs}",
@@ -425,8 +424,7 @@ class Model:
             return
         listed = choosing.candidates(method, counts)
         named = {str(i): choosing.classifier_of(method, own) for i, own in enumerate(listed)}
-        found = scores(self.trainer, named, data, method.features)
-        _refuse_damaged(found)
+        found = _finite(scores(self.trainer, named, data, method.features))
         by_predictor = {own: found[str(i)] for i, own in enumerate(listed)}
         chosen = choosing.choose(state.predictor, by_predictor, data.labels)
         state.predictor = choosing.calibrated(chosen, by_predictor[chosen], data.labels)
@@ -481,7 +479,7 @@ class Model:
     def _decide_held_out(self, data: LabelledImages) -> Tensor:
         """Score held-out images with the chosen predictor, (N, K); their features may be known."""
         known = self.state.method.features
-        return _refuse_damaged(scores(self.trainer, {"": self.classifier()}, data, known))
+        return _finite(scores(self.trainer, {"": self.classifier()}, data, known))[""]
 
     def _are_right(self, data: LabelledImages | None) -> Tensor | None:
         """Return ``True`` for each held-out image (N,) that is predicted as its label."""
@@ -495,8 +493,8 @@ class Model:
         return accuracy(self.trainer, primary, data, self.state.method.features)
 
 
-def _refuse_damaged(found: Mapping[str, Tensor]) -> Tensor:
-    """Return the scores (N, K) of the primary predictor; refuse any that are not finite."""
+def _finite(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return scores (N, K) by predictor; refuse any that are not finite."""
     if not all(bool(values.isfinite().all()) for values in found.values()):
         raise GraceError("the scores are not finite: the weights are damaged")
-    return next(iter(found.values()))
+    return found
