@@ -245,7 +245,7 @@ def test_only_the_task_at_hand_and_exemplars_are_read(recordings: Recordings, va
         for owner in range(len(run.steps)):
             reads = run.reads.of(str(owner), str(now))
             if not VARIANTS[variant].traits.trains_backbone:
-                # Passed once; hashed to find its features, and to see that scores are finite; stored.
+                # Passed once; hashed to find its features, twice; stored. No phase reads it.
                 most = 5 if owner == now else 0
                 assert (owner == now) <= int(reads.min()) <= int(reads.max()) <= most
             elif owner == now:
