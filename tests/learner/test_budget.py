@@ -10,7 +10,7 @@ from grace.configs.experiment import BudgetSettings
 from grace.configs.methods import GraceSettings
 from grace.configs.recipe import Recipe
 from grace.home.store import ModelStore
-from grace.learner import learner as making
+from grace.learner import machine_speed as making
 from grace.learner.budget import is_scalable, rounded_speed
 from grace.learner.learner import Learner
 from support import tiny_streams as ts

@@ -19,10 +19,10 @@ from grace.home.judging import Limits
 from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
 from grace.learner import saving
-from grace.learner.budget import is_scalable, measure_speed, rounded_speed
 from grace.learner.export import Preprocessing
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.held_out import HeldOut
+from grace.learner.machine_speed import with_speed
 from grace.learner.model import Model
 from grace.learner.model_state import Size
 from grace.learner.unknown import cutoff, familiarity
@@ -159,7 +159,7 @@ class Learner:
         channels = 1 if shape[0] == 1 else 3
         means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
         means, deviations = tuple(mean or means), tuple(std or deviations)
-        settings = _with_speed(settings, shape, means, deviations)
+        settings = with_speed(settings, shape, means, deviations)
         learner = cls(Model(settings, shape, means, deviations, progress, chooses=True))
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
@@ -213,7 +213,7 @@ class Learner:
             settings = saving.with_recipes(settings, method)
         if budget is not None:
             settings = settings.model_copy(update={"budget": budget})
-            settings = _with_speed(settings, saved.shape, saved.mean, saved.std)
+            settings = with_speed(settings, saved.shape, saved.mean, saved.std)
         with saving.naming_source(saved, store):
             model = Model(
                 settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
@@ -497,18 +497,3 @@ class Learner:
         if not self.method.classifiers():
             where = f" in '{self.home.path}'" if self.home else ""
             raise GraceError(f"nothing has been learnt yet{where}", "call update first")
-
-
-def _with_speed(
-    settings: ExperimentSettings,
-    shape: tuple[int, int, int],
-    mean: Sequence[float],
-    std: Sequence[float],
-) -> ExperimentSettings:
-    """Measure this machine's speed and add it to the settings, if their budget needs it."""
-    budget = settings.budget
-    if budget.speed is not None or not is_scalable(settings.method, budget):
-        return settings
-    model = Model(settings, shape, mean, std)
-    speed = rounded_speed(measure_speed(model.state.method, model.trainer, shape))
-    return settings.model_copy(update={"budget": budget.model_copy(update={"speed": speed})})
