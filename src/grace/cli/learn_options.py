@@ -1,13 +1,16 @@
 """The arguments and options of ``learn`` and ``doctor``, and the settings behind them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
+from grace.learner.learn_call import LearnOptions
 from grace.learner.requested import RequestedSettings
 
 OPTIONS = {
@@ -137,22 +140,67 @@ Discard = Annotated[bool, typer.Option("--discard", help="Drop an interrupted up
 Again = Annotated[
     bool, typer.Option("--again", help="Learn images again that were learnt already.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
-def requested(experiment: str | None, texts: Sequence[str], **given: object) -> RequestedSettings:
-    """Turn options into overrides, and put them before the ``KEY=VALUE`` texts.
+class Given(TypedDict):
+    """The options that ``learn`` and ``doctor`` share; ``None`` and ``False``: not given."""
+
+    experiment: Experiment
+    method: Method
+    backbone: Backbone
+    weights: Weights
+    train: Train
+    memory: Memory
+    max_mb: MaxMb
+    max_disk_mb: MaxDiskMb
+    minutes: Minutes
+    image_size: ImageSize
+    channels: Channels
+    seed: Seed
+    validation: Validation
+    max_drop: MaxDrop
+    max_class_drop: MaxClassDrop
+    min_new: MinNew
+    skip_unreadable: SkipUnreadable
+    skip_duplicates: SkipDuplicates
+    discard: Discard
+    again: Again
+    as_json: AsJson
+
+
+def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb one option for each key of ``Given`` in place of its ``**given``."""
+    declared = signature(verb)
+    own = [p for p in declared.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    shared = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=False if kind.__origin__ is bool else None,
+            annotation=kind,
+        )
+        for name, kind in get_type_hints(Given, include_extras=True).items()
+    ]
+    vars(verb)["__signature__"] = declared.replace(parameters=[*own, *shared])
+    return verb
+
+
+def split(texts: Sequence[str], given: Given) -> tuple[RequestedSettings, LearnOptions]:
+    """Split what was given into settings of a new learner and options of this update.
+
+    The options that name settings come before the ``KEY=VALUE`` texts.
 
     Args:
-        experiment: the experiment to start from.
         texts: ``KEY=VALUE`` texts.
-        given: values by the name of their option; ``None``: the option was not given.
+        given: the values of the options.
     """
+    values: dict[str, Any] = {**given}
+    how = LearnOptions(**{field.name: values.pop(field.name) for field in fields(LearnOptions)})
     paths = {option: path for path, option in OPTIONS.items()}
-    named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
     written = {
         f"{paths[option]}={json.dumps(value)}": f"{option} {value}"
-        for option, value in named.items()
-        if value is not None
+        for name, value in values.items()
+        if value is not None and (option := f"--{name.replace('_', '-')}") in paths
     }
-    return RequestedSettings(experiment, [*written, *texts], written)
+    return RequestedSettings(given["experiment"], [*written, *texts], written), how
