@@ -31,9 +31,7 @@ def doctor(
     *,
     model: Annotated[
         Path | None,
-        typer.Option(
-            metavar="MODEL", help="The learner that will learn the images.", show_default=False
-        ),
+        options.option(metavar="MODEL", help="The learner that will learn the images."),
     ] = None,
     **given: Unpack[options.Given],
 ) -> None:

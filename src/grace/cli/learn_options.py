@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
+from grace.cli.options import AsJson, argument, option
 from grace.learner.learn_call import LearnOptions
 from grace.learner.requested import RequestedSettings
 
@@ -30,12 +30,9 @@ OPTIONS = {
 }
 """The option of ``grace learn`` for a setting, by dotted path."""
 
-_argument = partial(typer.Argument, show_default=False)
-_option = partial(typer.Option, show_default=False)
-
 Images = Annotated[
     Path | None,
-    _argument(
+    argument(
         metavar="IMAGES",
         help="Folder with a folder of images for each class, or with train/ and test/ of such "
         "folders. Only new images are needed.",
@@ -43,25 +40,25 @@ Images = Annotated[
 ]
 Texts = Annotated[
     list[str] | None,
-    _argument(
+    argument(
         metavar="KEY=VALUE",
         help="Settings of a new learner, such as method.grow.epochs=20 ('grace show folder' "
         "lists them); engine.* also later.",
     ),
 ]
-Model = Annotated[Path, _option(metavar="MODEL", help="Directory of the learner.")]
+Model = Annotated[Path, option(metavar="MODEL", help="Directory of the learner.")]
 Experiment = Annotated[
     str | None,
-    _option(
+    option(
         help="Experiment whose settings a new learner starts from; without it they are chosen for "
         "the images and this machine."
     ),
 ]
-Method = Annotated[str | None, _option(help="Method, such as grace or der.")]
-Backbone = Annotated[str | None, _option(help="Backbone, such as resnet18.")]
+Method = Annotated[str | None, option(help="Method, such as grace or der.")]
+Backbone = Annotated[str | None, option(help="Backbone, such as resnet18.")]
 Weights = Annotated[
     str | None,
-    _option(
+    option(
         metavar="FILE|timm",
         help="Pre-trained weights of the backbone: a .safetensors file, or timm for those of the "
         "tag in --backbone.",
@@ -69,47 +66,47 @@ Weights = Annotated[
 ]
 Train = Annotated[
     str | None,
-    _option(
+    option(
         metavar="PART",
         help="What of the backbone learns: all, last-stages or frozen (the default with "
         "--weights).",
     ),
 ]
-Memory = Annotated[int | None, _option(help="Images of old classes to keep.")]
+Memory = Annotated[int | None, option(help="Images of old classes to keep.")]
 MaxMb = Annotated[
     float | None,
-    _option(
+    option(
         help="Largest size of one version of the learner in megabytes; without --memory, images "
         "of old classes fill it. Earlier versions are kept beside it."
     ),
 ]
 MaxDiskMb = Annotated[
     float | None,
-    _option(
+    option(
         help="Largest size of all versions together in megabytes: afterwards the oldest versions "
         "are removed. Default: all are kept."
     ),
 ]
 Minutes = Annotated[
     float | None,
-    _option(
+    option(
         help="Minutes of training that an update should take at most (default: 3); fewer epochs "
         "are trained then."
     ),
 ]
-ImageSize = Annotated[int | None, _option(help="Side of the images in pixels.")]
-Channels = Annotated[int | None, _option(help="Channels of the images: 1 grey, 3 colour.")]
-Seed = Annotated[int | None, _option(help="Seed of all random numbers.")]
+ImageSize = Annotated[int | None, option(help="Side of the images in pixels.")]
+Channels = Annotated[int | None, option(help="Channels of the images: 1 grey, 3 colour.")]
+Seed = Annotated[int | None, option(help="Seed of all random numbers.")]
 Validation = Annotated[
     int | None,
-    _option(
+    option(
         help="Images of each class to hold out, a fifth of the class at most; they judge every "
         "update (default: 50)."
     ),
 ]
 MaxDrop = Annotated[
     float | None,
-    _option(
+    option(
         metavar="POINTS",
         help="Reject an update if the accuracy on old classes drops by more than this many "
         "percentage points.",
@@ -117,7 +114,7 @@ MaxDrop = Annotated[
 ]
 MaxClassDrop = Annotated[
     float | None,
-    _option(
+    option(
         metavar="POINTS",
         help="Reject an update if a paired test shows that one old class lost accuracy, and it "
         "lost more than this many percentage points.",
@@ -125,7 +122,7 @@ MaxClassDrop = Annotated[
 ]
 MinNew = Annotated[
     float | None,
-    _option(
+    option(
         metavar="PERCENT",
         help="Reject an update if fewer percent of the images of new classes are right.",
     ),
@@ -140,7 +137,6 @@ Discard = Annotated[bool, typer.Option("--discard", help="Drop an interrupted up
 Again = Annotated[
     bool, typer.Option("--again", help="Learn images again that were learnt already.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 class Given(TypedDict):
