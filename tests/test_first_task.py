@@ -45,11 +45,10 @@ from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.summary import shared_seconds
 from support.contract import VARIANTS
 from support.tiny_streams import SIZE, dataset, recipe, settings, task
-from support.tiny_streams import quick_disk as quick_disk
 from support.tiny_streams import tiny_backbones as tiny_backbones
 from support.typed import typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 IMAGES = dataset(4, train=8, test=4)
 """Two tasks of two classes."""
