@@ -1,8 +1,6 @@
 """The public interface: ``grace.__all__``."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,17 +20,6 @@ def test_every_name_is_there_and_on_the_page(name: str) -> None:
 def test_other_names_are_missing() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Lerner'"):
         grace.Lerner  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_no_torch_before_a_name_is_used() -> None:
-    code = (
-        "import grace, sys\n"
-        "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison\n"
-        "assert 'torch' not in sys.modules\n"
-        "grace.Learner\n"
-        "assert 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_example_runs(

@@ -43,7 +43,7 @@ from grace.storage import strict_json
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ONE = recipe()
 IMAGE_BYTES = 3 * SIZE * SIZE

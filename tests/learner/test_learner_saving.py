@@ -33,7 +33,7 @@ from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 METHODS: Mapping[str, BaseMethodSettings] = {
     # It compresses, grows, and compresses beside a fixed backbone.
@@ -95,7 +95,7 @@ def files_of(directory: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def straight(
-    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
+    tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, tuple[Learner, list[Tensor]]]:
     """By method, a learner that stayed in one process, and what it said after each update."""
     made = {}
