@@ -187,11 +187,11 @@ def main() -> int:
         for work in args.works.split(","):
             (root / work).mkdir()
             tallies[work] = examine(work, args.random, servers, root / work, args.every)
-    seconds = time.monotonic() - clock
-    text = table(tallies, seconds)
+            seconds = time.monotonic() - clock
+            text = table(tallies, seconds)
+            if args.out:  # After each work: it takes an hour.
+                write(args.out, about, tallies, seconds, text)
     print(text)
-    if args.out:
-        write(args.out, about, tallies, seconds, text)
     return int(any(tally.differences for tally in tallies.values()))
 
 
