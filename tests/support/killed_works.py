@@ -246,10 +246,10 @@ def _end_of(arguments: Sequence[str]) -> int:
 
 def _close_pipes() -> None:
     """Close the pipes of a forked process: who waits for its parent's end reads one of them."""
-    for handle in map(int, os.listdir("/proc/self/fd")):
+    for handle in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if handle > 2 and os.readlink(f"/proc/self/fd/{handle}").startswith("pipe:"):
-                os.close(handle)
+            if int(handle.name) > 2 and str(handle.readlink()).startswith("pipe:"):
+                os.close(int(handle.name))
 
 
 def _verb(
