@@ -3,7 +3,7 @@
 Shapes: n parameters, N images of the probe set, B images of a chunk.
 
 All depend on the mean loss L(θ) of N images alone, with everything but the parameters θ fixed.
-Where the paper is silent, the choices are those of docs/how-grace-works.md.
+The paper gives no formulas; docs/protocols.md#measures-of-saturation lists the choices.
 """
 
 import math
