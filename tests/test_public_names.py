@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import grace
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 
@@ -22,6 +23,7 @@ def test_other_names_are_missing() -> None:
         grace.Lerner  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.usefixtures("tiny_backbones")
 def test_the_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

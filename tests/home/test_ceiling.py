@@ -155,7 +155,7 @@ class TestAnyStream:
         return upto, "", made
 
     @hypothesis_settings(
-        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     @given(stream=streams(), max_mb=budgets)
     def test_no_version_is_larger(self, stream: Stream, max_mb: float) -> None:
