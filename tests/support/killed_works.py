@@ -246,7 +246,7 @@ def _end_of(arguments: Sequence[str]) -> int:
 
 def _close_pipes() -> None:
     """Close the pipes of a forked process: who waits for its parent's end reads one of them."""
-    for handle in Path("/proc/self/fd").iterdir():
+    for handle in list(Path("/proc/self/fd").iterdir()):
         with suppress(OSError):
             if int(handle.name) > 2 and str(handle.readlink()).startswith("pipe:"):
                 os.close(int(handle.name))
