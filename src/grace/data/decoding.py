@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, final
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from grace.configs.experiment import DataSettings
 from grace.data.decoding_budget import BUDGET
@@ -250,6 +250,23 @@ def read_pixels(
         if image_size is not None and shorter is not None:
             image = centre_square(image, image_size, shorter)
         return as_array(image, channels)
+
+
+def pixels_of(image: Image.Image, channels: Literal[1, 3], image_size: int | None = None) -> Pixels:
+    """Return the pixels of an image of a Python program as ``read_pixels`` does those of a file.
+
+    Args:
+        image: image of any mode.
+        channels: 1 or 3.
+        image_size: side of the centred square in pixels; ``None``: the image keeps its size.
+
+    Returns:
+        (H, W, channels) uint8.
+    """
+    upright = _flattened(ImageOps.exif_transpose(image), channels)
+    if image_size is not None:
+        upright = centre_square(upright, image_size, image_size)
+    return as_array(upright, channels)
 
 
 def as_array(image: Image.Image, channels: Literal[1, 3]) -> Pixels:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 import torch
 
-from grace.data.decoding import Pixels, read_pixels
+from grace.data.decoding import Pixels
+from grace.learner.given_images import read_file
 from grace.learner.learner import Learner
 from grace.learner.unknown import cutoff, familiarity
 from grace.text.refusals import GraceError
@@ -147,18 +148,8 @@ class FilePredictor:
 
 def _read(path: Path, shape: tuple[int, int, int], max_pixels: int) -> Pixels | str:
     """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
-    depth, height, width = shape
-    channels: Literal[1, 3] = 1 if depth == 1 else 3
     try:
-        image = read_pixels(
-            path, channels, height if height == width else None, max_pixels=max_pixels
-        )
+        return read_file(path, shape, max_pixels)
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})
-    if image.shape[:2] != (height, width):
-        return (
-            f"image '{path}' has {image.shape[1]}×{image.shape[0]} pixels, this learner takes "
-            f"{width}×{height}: resize it"
-        )
-    return image

@@ -4,25 +4,21 @@ Shapes: N images.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from grace.data.class_names import class_name, spelling
-from grace.data.images import Images, LabelledImages, TensorImages
+from grace.data.images import Images, LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.selection import image_keys
 from grace.home.judging import Limits
+from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.held_out import HeldOut, first_wanted, hold_out
 from grace.text.refusals import GraceError
-
-AnyImages = Images | Tensor | np.ndarray[Any, Any]
-"""uint8, (N, C, H, W)."""
 
 
 @final
@@ -56,29 +52,6 @@ class UpdateInput:
         return digest.hexdigest()
 
 
-def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
-    """Return arrays, tensors or collections (N, C, H, W) as ``Images``; check their shape.
-
-    Args:
-        images: the images, uint8.
-        shape: the shape (C, H, W) that they must have.
-
-    Raises:
-        GraceError: if there are no images, or they have another shape or type.
-    """
-    if isinstance(images, np.ndarray):
-        images = torch.from_numpy(images)
-    data = images if isinstance(images, Images) else TensorImages(images)
-    if len(data) == 0:
-        raise GraceError("no images were given")
-    if data.shape != shape:
-        raise GraceError(
-            f"images have shape {data.shape}, this learner takes {shape} (channels, height, width)",
-            "resize or convert them",
-        )
-    return data
-
-
 def check_input(
     images: AnyImages,
     labels: Sequence[str],
@@ -92,7 +65,7 @@ def check_input(
     """Check the input of an update.
 
     Args:
-        images: uint8, (N, C, H, W).
+        images: N images of any form; see ``given_images.as_images``.
         labels: N class names.
         validation: images to hold out and their class names, if they are given separately.
         shape: (C, H, W) of the learner's images.
@@ -204,9 +177,7 @@ def _first_copies(keys: Sequence[bytes], seen: Collection[bytes]) -> list[int]:
 
 
 def _labelled(
-    images: AnyImages, labels: Sequence[str], shape: tuple[int, int, int]
+    images: AnyImages, labels: Iterable[Any], shape: tuple[int, int, int]
 ) -> tuple[Images, list[str]]:
-    if len(images) != len(labels):
-        raise GraceError(f"{len(images)} images but {len(labels)} labels", "give one label each")
     data = as_images(images, shape)
-    return data, [class_name(str(name)) for name in labels]
+    return data, [class_name(name) for name in as_labels(labels, len(data))]
