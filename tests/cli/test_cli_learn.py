@@ -212,17 +212,15 @@ class TestUpdates:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            (["--memory", 5], "memory.size 2000, but '--memory 5' asks for 5"),
-            (["--seed", 4], "but '--seed 4' asks for 4"),
-            (["--method", "der"], "method.name grace, but '--method der' asks for der"),
-            (["--max-mb", 3], "memory.max_mb none, but '--max-mb 3.0' asks for 3.0"),
-            (["--experiment", "digits"], "name folder, but 'experiment digits' asks for digits"),
+            (["--seed", 4], "and '--seed 4' cannot change it: its random draws"),
+            (["--method", "der"], "method.name grace, and '--method der' cannot change it: "),
+            (["--image-size", 8], "data.image_size 16, and '--image-size 8' cannot change it: "),
+            (["--experiment", "digits"], "name folder, and 'experiment digits' cannot change it"),
             # The experiment itself has another backbone than the learner was given.
-            (["--experiment", "folder"], "'experiment folder' asks for"),
-            (["method.threshold=0.5"], "but 'method.threshold=0.5' asks for 0.5"),
+            (["--experiment", "folder"], "and 'experiment folder' cannot change it: "),
         ],
     )
-    def test_changed_creation_options_are_refused(
+    def test_what_a_learner_is_made_of_cannot_change(
         self, first: tuple[Path, Path], options: list[Any], says: str
     ) -> None:
         images, model = first

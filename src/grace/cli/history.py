@@ -60,7 +60,10 @@ def history(
         elif entries:
             for number, line in enumerate(as_lines(entries, initial)):
                 say(line, bold=number < 2)
-            for line in change_lines(changes):
+            # A change of settings has a row of its own, while its version is kept.
+            rows = {entry.version for entry in entries if entry.is_set}
+            others = [c for c in changes if c.kind != "set" or not rows & {*c.versions}]
+            for line in change_lines(others):
                 say(line)
         else:
             say("nothing has been learnt yet")

@@ -86,6 +86,7 @@ def as_dict(result: LearnResult) -> dict[str, Any]:
         "compression_cost": update.accuracy.compression_cost,
         "seconds": update.seconds,
         "removed_versions": list(result.pruned),
+        "changed_settings": [change.model_dump() for change in document.changed],
         "chosen": list(result.chosen),
     }
 
@@ -162,6 +163,8 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
             f"compression {_cost(accuracy.compression_cost)} of accuracy on all classes: "
             f"{_share(accuracy.teacher)} before it, {_share(accuracy.student)} after",
         )
+    if result.document.changed:
+        yield "settings", "; ".join(map(str, result.document.changed))
     if result.pruned:
         versions = ", ".join(map(str, result.pruned))
         yield "removed", f"old versions {versions}, for the directory's ceiling (--max-disk-mb)"

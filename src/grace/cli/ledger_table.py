@@ -34,6 +34,11 @@ def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[
         "old %, new % and the cost of compression: on held-out images",
         *(["* in use"] if any(entry.is_current for entry in entries) else []),
         *(["× rejected"] if any(entry.status == "rejected" for entry in entries) else []),
+        *[
+            f"{entry.version}: {printable('; '.join(map(str, entry.changed)))}"
+            for entry in entries
+            if entry.changed
+        ],
         *(["– no version of its own is kept"] if any(e.version is None for e in entries) else []),
     ]
     verdicts = {entry.update.outcome.verdict for entry in entries}
@@ -136,6 +141,8 @@ def _first_line(entry: LedgerEntry) -> list[str]:
     update, outcome = entry.update, entry.update.outcome
     mark = " *" if entry.is_current else " ×" if entry.status == "rejected" else ""
     before, after = update.num_backbones
+    if entry.is_set:
+        return [f"{entry.version}{mark}", "", "set", "", str(after), "", "", "", entry.date[:10]]
     return [
         "–" if entry.version is None else f"{entry.version}{mark}",
         f"+{len(update.new_class_names)}",
@@ -151,6 +158,9 @@ def _first_line(entry: LedgerEntry) -> list[str]:
 
 def _second_line(entry: LedgerEntry) -> list[str]:
     update, cost = entry.update, entry.update.accuracy.compression_cost
+    if entry.is_set:
+        size, parent = in_bytes(entry.num_bytes or 0), f"← {entry.parent}"
+        return [parent, str(entry.num_classes), "", "", size, "", "", "", ""]
     return [
         "" if entry.parent is None else f"← {entry.parent}",
         str(entry.num_classes),

@@ -7,6 +7,7 @@ from typing import final
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.recipe import Recipe
+from grace.text.refusals import GraceError
 
 
 @final
@@ -28,6 +29,23 @@ def settings_without_effect(settings: ExperimentSettings, paths: Collection[str]
                 lines.append(f"{path} has no effect: {why}")
                 break
     return lines
+
+
+def refuse_learner_settings(settings: ExperimentSettings) -> None:
+    """Refuse settings of learners, which an experiment would ignore.
+
+    Raises:
+        GraceError: naming the first of them.
+    """
+    usual = ExperimentSettings()
+    for name in ("budget", "gate"):
+        given, section = getattr(settings, name), getattr(usual, name)
+        for field, value in given:
+            if value != getattr(section, field):
+                raise GraceError(
+                    f"{name}.{field} has no effect on an experiment, only on a learner",
+                    "leave it out",
+                )
 
 
 def _memory(settings: ExperimentSettings, path: str) -> str | None:

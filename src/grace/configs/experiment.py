@@ -329,10 +329,36 @@ class BudgetSettings(Settings):
     )
 
 
+class GateSettings(Settings):
+    """What an update of a saved learner may cost, unless a call says otherwise."""
+
+    max_drop: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="points of percent of accuracy that old classes may lose on their held-out "
+        "images. Lower: more updates are rejected; none: no limit",
+    )
+    max_class_drop: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="the same for every single old class; a paired test must show the loss. Lower: "
+        "more updates are rejected; none: no limit",
+    )
+    min_new: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="accuracy in percent that the new classes must reach on their held-out images. "
+        "Higher: more updates are rejected; none: no limit",
+    )
+
+
 class ExperimentSettings(Settings):
     """Everything that decides one run."""
 
-    _later: ClassVar[frozenset[str]] = frozenset({"budget", "probe"})
+    _later: ClassVar[frozenset[str]] = frozenset({"budget", "probe", "gate"})
 
     # A name of dots only would be a path.
     name: str = Field(
@@ -348,6 +374,7 @@ class ExperimentSettings(Settings):
     engine: EngineSettings = EngineSettings()
     budget: BudgetSettings = BudgetSettings()
     probe: MeasureSettings = MeasureSettings()
+    gate: GateSettings = GateSettings()
 
     @field_validator("method", mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from grace.engine.progress import Progress
 from grace.home.document import Document
 from grace.home.judging import Limits, too_fine
 from grace.home.store import ModelStore
+from grace.learner.changeable import lasting
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
@@ -109,15 +110,14 @@ class FolderUpdate:
             requested: the settings that the call asks for.
             wanted: the same, resolved and checked against the learner.
         """
-        number = store.current()
-        saved = store.creation.settings if number is None else store.document(number).settings
-        return Learner.load(
+        saved = store.settings()
+        learner = Learner.load(
             store.path,
             engine=requested.engine(wanted, carried_out_here(saved, None).engine),
-            method=requested.method(wanted, saved.method),
-            budget=requested.budget(wanted, saved.budget),
             progress=self.progress,
         )
+        learner.adopt(wanted.model_copy(update={"engine": learner.settings.engine}))
+        return learner
 
     def learn(self, learner: Learner) -> LearnResult:
         """Teach a learner the images.
@@ -132,7 +132,8 @@ class FolderUpdate:
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
         options = self.options
-        for note in too_fine(options.limits, [count for count in counts if count]):
+        limits = options.limits.over(learner.settings.gate)
+        for note in too_fine(limits, [count for count in counts if count]):
             warnings.warn(note, GraceWarning, stacklevel=3)
         self.progress.update_started(len(learner.history) + 1, new)
         with cleaned_after_failure(store):
@@ -172,9 +173,11 @@ class FolderUpdate:
             return
         else:
             learner = self.load(store, requested, wanted)
-        given = check_input(**self._given, shape=learner.shape, limits=self.options.limits)
+        limits = self.options.limits.over(learner.settings.gate)
+        given = check_input(**self._given, shape=learner.shape, limits=limits)
         if store is not None and has_work(store) and not self.options.discard:
-            store.refuse_other_update(learner.version, given.digest)
+            changes = lasting(learner.model.state.changed)
+            store.refuse_other_update(learner.version, given.digest, changes)
         learner.model.check(given)
 
     def known_already(self, store: ModelStore) -> LearnResult | None:
@@ -259,5 +262,5 @@ def _unused(
             f"of the test images only {wanted} of each class are used, as memory.validation says; "
             f"'{folder.test_labels[0]}' and others have up to {most}"
         )
-    for name in options.limits.given if not wanted else ():
+    for name in options.limits.over(settings.gate).given if not wanted else ():
         yield f"{name} has no effect: memory.validation is 0, so that no images are held out"

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +13,9 @@ from torch import Tensor
 
 import grace
 from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.methods import AnyMethodSettings
-from grace.configs.recipe import Recipe
 from grace.data.images import TensorImages
 from grace.home.document import Document, ObjectRef, UpdateRecord
+from grace.home.setting_changes import SettingChange
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.methods.method import Method
@@ -49,6 +48,8 @@ class Contents:
     familiarities: Tensor
     parent: int | None
     """Number of the version that its last update started from."""
+    changed: Sequence[SettingChange] = ()
+    """Settings that differ from that version's."""
 
 
 @final
@@ -113,6 +114,7 @@ def to_document(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         grace_version=grace.__version__,
         settings=portable(contents.settings),
+        changed=tuple(contents.changed),
         shape=contents.shape,
         mean=contents.mean,
         std=contents.std,
@@ -138,7 +140,16 @@ def count_object_bytes(contents: Contents) -> int:
     objects = _objects_of(contents)
     calibration = [objects.calibration] if objects.calibration else []
     groups = (objects.parts, objects.exemplars, objects.validation)
-    files = [*(tensors for group in groups for tensors in group.values()), *calibration]
+    return _encoded([*(tensors for group in groups for tensors in group.values()), *calibration])
+
+
+def count_part_bytes(contents: Contents) -> int:
+    """Return the number of bytes of weights and method state; see ``count_object_bytes``."""
+    return _encoded(contents.method.state.collect().parts.values())
+
+
+def _encoded(files: Iterable[Mapping[str, Tensor]]) -> int:
+    """Return the bytes of files of tensors (of any shape)."""
     return sum(
         encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
         for tensors in files
@@ -283,22 +294,6 @@ def naming_source(saved: Document | Creation, home: ModelStore) -> Iterator[None
         if isinstance(error, DamagedError):
             raise DamagedError(text) from error
         raise GraceError(one_line(text)) from error
-
-
-def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> ExperimentSettings:
-    """Return settings with a method's new recipes and nothing else changed.
-
-    Raises:
-        GraceError: if anything but a recipe would change.
-    """
-    saved, given = dict(settings.method), dict(method)
-    for name in sorted(saved.keys() | given.keys()):
-        if saved.get(name) != given.get(name) and not isinstance(saved.get(name), Recipe):
-            raise GraceError(
-                f"method.{name} of a saved learner is {saved.get(name)!r} and cannot change to "
-                f"{given.get(name)!r}: only recipes can change"
-            )
-    return settings.model_copy(update={"method": method})
 
 
 def carried_out_here(
