@@ -35,7 +35,7 @@ OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
 EXAMPLES: Mapping[str, str] = {
     "cli/compare.py": "those of its preset: methods.der.grow.epochs=10.",
     "cli/learn_options.py": "Method, such as grace or der.",
-    "cli/run.py": "then settings such as method=der, seed=2",
+    "cli/options.py": "then settings such as method=der, seed=2",
     "studies/cells.py": "name methods as grace,der",
 }
 

@@ -15,10 +15,9 @@ from grace.learner.learner import Learner
 from grace.storage.lock import holder
 from support.learn_calls import call
 from support.tiny_streams import class_names, labelled, recipe, settings, watch
-from support.tiny_streams import quick_disk as quick_disk
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def test_it_names_the_work_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,9 @@ from grace.learner.changing import fit, with_settings
 from grace.learner.learner import Learner
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import class_names, labelled, recipe, same, settings, state
-from support.tiny_streams import quick_disk as quick_disk
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ONE = recipe()
 
