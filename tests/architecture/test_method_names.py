@@ -26,9 +26,9 @@ FILES = {
 OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
     ("cli/app.py", "grace"): 1,  # the program
     ("cli/compare.py", "grace"): 1,  # the program, in the command that is kept
+    ("learner/changeable.py", "probe"): 1,  # a section of settings
     ("learner/export.py", "grace"): 1,  # the program that wrote an ONNX file
     ("record/provenance.py", "grace"): 1,  # the package, among others and their versions
-    ("studies/drawing.py", "grace"): 1,  # the salt of names in drawings
     ("studies/machine.py", "grace"): 1,  # the package, after python -m
     ("data/folders.py", "icarl"): 1,  # a list of ImageNet's classes, drawn with iCaRL's seed
 }
