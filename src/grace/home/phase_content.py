@@ -61,7 +61,7 @@ def _source(of: Callable[..., Any] | type[nn.Module]) -> str | None:
         return None
     if inspect.isfunction(of) and of.__closure__:
         return None
-    return _text(of)
+    return _text(of)  # type: ignore[arg-type]  # mypy takes classes for unhashable
 
 
 @cache  # Finding one class parses its whole file.

@@ -121,7 +121,7 @@ class Model:
     def _feature_bytes(self) -> int:
         """Bytes of the features that are saved beside each image: two for each number, or 0."""
         method = self.state.method
-        return 0 if method.features is None else 2 * method.factory.sketch().feature_dim
+        return 0 if method.features is None else 2 * method.factory.sketch.feature_dim
 
     def size(self) -> Size:
         """Count the network's backbones, parameters and bytes; all 0 before the first update."""
@@ -296,12 +296,7 @@ class Model:
         if self._chooses:
             self._choose(live, counts)
         self.calibrate()
-        if state.method.features is not None:
-            # As many as a saved learner has, so that an update that is repeated sweeps the same.
-            exemplars, held = state.method.memory, held_out
-            state.method.features.retain(
-                [*map(exemplars.of_class, exemplars.classes), *map(held.of_class, held.classes)]
-            )
+        self._forget_features()
         compressed = outcome.verdict in ("compress", "compress (budget)")
         now = self.size()
         return UpdateRecord(
@@ -327,6 +322,16 @@ class Model:
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _forget_features(self) -> None:
+        """Keep the features of stored images only.
+
+        A saved learner has no others, so an update that is repeated sweeps the same images.
+        """
+        method, held = self.state.method, self.state.held_out
+        if method.features is not None:
+            stored = map(method.memory.of_class, method.memory.classes)
+            method.features.retain([*stored, *map(held.of_class, held.classes)])
 
     def _refuse_diverged(self, task: Task) -> None:
         """Refuse a network whose scores overflow, though its weights and losses are finite.
