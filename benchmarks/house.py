@@ -134,7 +134,7 @@ def _is_assertion(node: ast.AST) -> bool:
 
 
 def _is_numerical(node: ast.AST) -> bool:
-    """Return True if a float or tensors are compared, also by the tests' own ``same`` and ``near``."""
+    """Return True if floats or tensors are compared, also by the tests' ``same`` and ``near``."""
     text = ast.unparse(node)
     if re.search(r"approx\(|assert_close|allclose|isclose|torch\.equal\(", text):
         return True
