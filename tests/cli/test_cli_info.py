@@ -68,8 +68,7 @@ def test_a_page_tells_what_there_is(saved: Path) -> None:
 def test_json_tells_the_same(saved: Path) -> None:
     facts = json.loads(call("info", saved, "--json").stdout)
     assert (facts["versions"], facts["rejected_versions"]) == ([1, 2, 3, 4, 5], [4])
-    assert facts["shape"] == [3, 8, 8]
-    assert facts["settings"]["memory.size"] == 30
+    assert (facts["shape"], facts["settings"]["memory.size"]) == ([3, 8, 8], 30)
     assert facts["interrupted_update"] is False
     own = facts["in_use"]
     assert (own["version"], own["num_updates"]) == (5, 4)

@@ -103,7 +103,7 @@ class Model:
         self.state = ModelState(build(settings.method, factory, memory))
         method, is_bounded = self.state.method, settings.memory.max_mb is not None
         # Two bytes for each number of the features that are saved beside an image.
-        width = factory.sketch().feature_dim if is_bounded and method.features is not None else 0
+        width = factory.sketch.feature_dim if is_bounded and method.features is not None else 0
         self.admission = Admission(settings, shape, self.trainer.ranks, 2 * width)
 
     @property
@@ -290,12 +290,7 @@ class Model:
         if self.chooses:
             self._choose(live, counts)
         self.calibrate()
-        if state.method.features is not None:
-            # As many as a saved learner has, so that an update that is repeated sweeps the same.
-            exemplars, held = state.method.memory, held_out
-            state.method.features.retain(
-                [*map(exemplars.of_class, exemplars.classes), *map(held.of_class, held.classes)]
-            )
+        self._forget_features()
         compressed = outcome.verdict in ("compress", "compress (budget)")
         now = self.size()
         return UpdateRecord(
@@ -321,6 +316,16 @@ class Model:
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _forget_features(self) -> None:
+        """Keep the features of stored images only.
+
+        A saved learner has no others, so an update that is repeated sweeps the same images.
+        """
+        method, held = self.state.method, self.state.held_out
+        if method.features is not None:
+            stored = map(method.memory.of_class, method.memory.classes)
+            method.features.retain([*stored, *map(held.of_class, held.classes)])
 
     def _refuse_diverged(self, task: Task) -> None:
         """Refuse a network whose scores overflow, though its weights and losses are finite.

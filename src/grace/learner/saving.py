@@ -195,6 +195,11 @@ def read_images(document: Document, home: ModelStore) -> SavedImages:
 def refuse_other_features(images: SavedImages, method: Method[Any], home: ModelStore) -> None:
     """Refuse saved features that this method's network cannot have computed.
 
+    Args:
+        images: the saved images of a version, with their features.
+        method: whose network computes features of its own width.
+        home: named in the message.
+
     Raises:
         DamagedError: if their number differs from the network's.
     """
