@@ -49,7 +49,7 @@ def refuse_learner_settings(settings: ExperimentSettings) -> None:
 
 
 def _memory(settings: ExperimentSettings, path: str) -> str | None:
-    if path not in ("memory.size", "memory.per_class"):
+    if path not in ("memory.size", "memory.per_class", "memory.format", "memory.quality"):
         return None
     method = settings.method
     match method.traits.memory:
@@ -59,6 +59,8 @@ def _memory(settings: ExperimentSettings, path: str) -> str | None:
             return f"{method.name} keeps all images"
     if path == "memory.size" and settings.memory.per_class is not None:
         return "memory.per_class decides"
+    if path == "memory.quality" and settings.memory.format != "jpeg":
+        return "memory.format is not jpeg"
     return None
 
 

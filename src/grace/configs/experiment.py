@@ -168,6 +168,21 @@ class MemorySettings(Settings):
         "state and all its images; earlier versions are kept beside it. Lower: fewer exemplars "
         "and backbones; none: no ceiling",
     )
+    format: Literal["raw", "png", "jpeg"] = Field(
+        "raw",
+        description="how exemplars are stored. raw: pixels; png: the same pixels, compressed; "
+        "jpeg: with a small loss, about four times as many in the same bytes at 64 pixels. All are "
+        "decoded once when a learner is loaded, and trained on in that form",
+    )
+    quality: int = Field(
+        95,
+        ge=1,
+        le=100,
+        description="quality of format=jpeg. Higher: closer to the images that were learnt, and "
+        "fewer exemplars in max_mb",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"format", "quality"})
 
     @model_validator(mode="after")
     def _something_limits(self) -> Self:

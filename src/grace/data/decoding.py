@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import Any, BinaryIO, Literal, cast, final
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -122,22 +122,33 @@ def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
 
 @contextmanager
 def _header(path: Path, max_pixels: int) -> Iterator[Any]:
-    """Open an image file without decoding it; refuse what would cost too much to decode."""
-    with open_regular(path) as file:
-        refuse_oversized_parts(file)
-        with Image.open(file, formats=FORMATS) as image:
-            num_pixels = image.width * image.height
-            # A program may have lowered PIL's own limit.
-            if num_pixels > min(max_pixels, _lowered_limit()):
-                raise GraceError(
-                    f"{image.width}×{image.height} pixels are too many",
-                    f"make it smaller or set data.max_pixels={num_pixels}",
-                )
-            if image.format == "WEBP":
-                drop_file(image)
-            if "progressive" in image.info or _has_partial_scan(image):
-                refuse_many_scans(file, num_pixels)
-            yield image
+    with open_regular(path) as file, opened(file, FORMATS, max_pixels) as image:
+        yield image
+
+
+@contextmanager
+def opened(file: BinaryIO, formats: tuple[str, ...], max_pixels: int) -> Iterator[Any]:
+    """Open an image file without decoding it; refuse what would cost too much to decode.
+
+    Args:
+        file: open at its start.
+        formats: PIL's names of the formats that it may have.
+        max_pixels: an image with more pixels is refused.
+    """
+    refuse_oversized_parts(file)
+    with Image.open(file, formats=formats) as image:
+        num_pixels = image.width * image.height
+        # A program may have lowered PIL's own limit.
+        if num_pixels > min(max_pixels, _lowered_limit()):
+            raise GraceError(
+                f"{image.width}×{image.height} pixels are too many",
+                f"make it smaller or set data.max_pixels={num_pixels}",
+            )
+        if image.format == "WEBP":
+            drop_file(image)
+        if "progressive" in image.info or _has_partial_scan(image):
+            refuse_many_scans(file, num_pixels)
+        yield image
 
 
 def _lowered_limit() -> int:
