@@ -79,6 +79,13 @@ def _source(settings: ExperimentSettings, path: str) -> str | None:
     return reasons.get(path, f"{source} has its own test images") if idle[path] else None
 
 
+def _fit(settings: ExperimentSettings, _path: str) -> str | None:
+    data = settings.data
+    if data.source not in ("folder", "imagenet100"):
+        return f"the images of {data.source} are squares"
+    return None if data.image_size else "data.image_size makes no squares"
+
+
 def _stem(settings: ExperimentSettings, _path: str) -> str | None:
     with_stem = ("resnet18", "resnet34", "resnet50")
     name = settings.backbone.name
@@ -139,6 +146,7 @@ def _moments(settings: ExperimentSettings, path: str) -> str | None:
 _RULES = (
     _Rule("memory.*", _memory),
     _Rule("data.root", _source),
+    _Rule("data.fit", _fit),
     _Rule("data.class_list", _source),
     _Rule("data.test_fraction", _source),
     _Rule("data.split_seed", _source),

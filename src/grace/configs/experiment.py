@@ -14,6 +14,9 @@ from grace.configs.traits import Traits
 from grace.text.escaping import printable
 from grace.text.refusals import GraceError
 
+Fit = Literal["crop", "letterbox"]
+"""How an image of another shape becomes a square."""
+
 
 class DataSettings(Settings):
     """The images, their split into training and test, and their augmentation."""
@@ -31,6 +34,12 @@ class DataSettings(Settings):
         le=16384,
         description="side in pixels to which images are resized. Higher: more detail, slower "
         "training; none: the size does not change",
+    )
+    fit: Fit = Field(
+        "crop",
+        description="how an image becomes a square of image_size. crop: its shorter side is "
+        "resized, and the centre is cut; letterbox: its longer side is resized, so that nothing is "
+        "cut off, and the rest of the square is grey (128)",
     )
     channels: Literal[1, 3] | None = Field(
         None, description="1: grey images; 3: colour images; none: as they are"
@@ -97,7 +106,7 @@ class DataSettings(Settings):
         description="true: leave out training images that are also test images; false: refuse them",
     )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"max_pixels"})
+    _later: ClassVar[frozenset[str]] = frozenset({"max_pixels", "fit"})
 
     @field_validator("root")
     @classmethod

@@ -81,6 +81,7 @@ class FolderUpdate:
             skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
             skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
             max_pixels=settings.data.max_pixels,
+            fit=settings.data.fit,
         )
         for note in (*folder.notes, *_unused(folder, settings, options)):
             warnings.warn(note, GraceWarning, stacklevel=3)

@@ -20,8 +20,7 @@ from grace.home.setting_changes import SettingChange, differences
 from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.changing import with_changes, with_settings
-from grace.learner.export import Preprocessing
-from grace.learner.exporting import Exported, export_checked
+from grace.learner.exporting import Exported, export_checked, preprocessing_of
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -367,6 +366,7 @@ class Learner:
             limits=Limits(max_drop, max_class_drop, min_new).over(self.settings.gate),
             is_last=is_last,
             identity=identity,
+            fit=self.settings.data.fit,
         )
         if self._versions is None:
             return self.model.learn(given)
@@ -464,7 +464,7 @@ class Learner:
             self.model.classifier(),
             self.trainer,
             self.held_out,
-            Preprocessing(self.shape, self.model.mean, self.model.std, self.model.enlarge),
+            preprocessing_of(self.model),
             self.class_names,
             sorted(self.forgotten),
             Path(path),
