@@ -19,6 +19,7 @@ from grace.home.predictor import Predictor
 from grace.home.setting_changes import SettingChange, differences
 from grace.home.store import ModelStore
 from grace.learner import saving
+from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
 from grace.learner.exporting import Exported, export_checked, preprocessing_of
 from grace.learner.forgetting import refuse_unknown
@@ -254,15 +255,12 @@ class Learner:
         pruning.keep_newest(self._at_home().store, count)
 
     def keep_within(self, max_disk_mb: float) -> Sequence[int]:
-        """Remove the oldest versions until the home takes at most so many megabytes.
+        """Remove the oldest versions until the home takes at most so many megabytes; return which.
 
         The version in use stays, and the one before it as long as possible.
 
         Args:
             max_disk_mb: megabytes (10⁶ bytes) of all versions together; fewer keep fewer versions.
-
-        Returns:
-            The numbers of the removed versions.
         """
         return pruning.keep_within(self._at_home().store, max_disk_mb)
 
@@ -470,6 +468,10 @@ class Learner:
             Path(path),
             version=self.version or 0,
         )
+
+    def card(self) -> str:
+        """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""
+        return card_of_model(self.model, self.home)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give back its images to a loaded learner that keeps all of them: they are not saved.
