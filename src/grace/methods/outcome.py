@@ -43,6 +43,7 @@ class Outcome:
     threshold: float | None = None
     merge_weight: float | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
+    # Without a hash of its own; outcomes are kept in sets.
     measures: Mapping[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")], float] = field(
-        default_factory=dict
+        default_factory=dict, hash=False
     )
