@@ -20,10 +20,16 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def test_readers_import_no_torch(saved: Path) -> None:
-    readers = [("info",), ("info", "--json"), ("history",), ("history", "--threshold", "0.3")]
+    readers = [
+        ("info",),
+        ("info", "--json"),
+        ("info", "--card"),
+        ("history",),
+        ("history", "--threshold", "0.3"),
+    ]
     heavy = ["torch", "torchvision", "plotly", "numpy"]
     ends = one_process.calls(*((*reader, saved) for reader in readers), without=heavy)
-    assert [(end.exit_code, end.stderr) for end in ends] == [(0, "")] * 4
+    assert [(end.exit_code, end.stderr) for end in ends] == [(0, "")] * 5
     assert all(end.stdout.strip() for end in ends)
 
 

@@ -201,7 +201,30 @@ class TestUpdates:
         assert call("rollback", model, 1).exit_code == 0
         result = learn(more, "--model", model)
         assert "already: version 2 is in use again" in result.stdout
+        assert f"'grace rollback {model} 1' returns" in result.stdout
         assert ModelStore.open(model).current() == 2
+
+    def test_what_other_versions_learnt_is_recognised(
+        self, first: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        _, model = first
+        cats, dogs = folder(tmp_path / "cats", "cat"), folder(tmp_path / "dogs", "dog")
+        for images in (cats, dogs):
+            learn(images, "--model", model)
+        call("rollback", model, 1)
+        # Version 2 continues version 1 with these images: learning them would give the same.
+        told = json.loads(learn(cats, "--model", model, "--max-drop", 99, "--json").stdout)
+        assert (told["learnt_now"], told["version"], told["in_use"]) == (False, 2, 2)
+        assert ModelStore.open(model).log.changes()[-1].versions == (2,)
+        # Version 3 continues another one: the images are learnt, and its number is named.
+        call("rollback", model, 1)
+        result = learn(dogs, "--model", model)
+        assert result.stdout.startswith("Learnt 1 new class in ")
+        assert "version 3 has learnt these images already, after version 2" in result.stderr
+        assert f"'grace rollback {model} 3' returns to it" in result.stderr
+        assert ModelStore.open(model).current() == 4
+        call("rollback", model, 1)
+        assert learn(cats, "--model", model, "--again").stdout.startswith("Learnt 1 new class")
 
     def test_engine_settings_may_change(self, first: tuple[Path, Path], tmp_path: Path) -> None:
         _, model = first

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,9 +78,9 @@ def test_at_most_two_batches_are_read_ahead(
     opened: list[Path] = []
     read = given_images.read_pixels
 
-    def noted(path: Path, channels: int, size: int | None, *, max_pixels: int) -> Pixels:
+    def noted(path: Path, channels: int, size: int | None, **others: Any) -> Pixels:
         opened.append(path)
-        return read(path, 1 if channels == 1 else 3, size, max_pixels=max_pixels)
+        return read(path, 1 if channels == 1 else 3, size, **others)
 
     monkeypatch.setattr(given_images, "read_pixels", noted)
     batches = FilePredictor(pets, batch_size=1).predict(paths * 20)

@@ -118,7 +118,9 @@ def _headline(result: LearnResult) -> str:
             f"{result.in_use}{lost}"
         )
     if result.was_in_use != result.in_use:
-        return f"{name} has learnt these images already: version {document.number} is in use again"
+        again = f"{name} has learnt these images already: version {document.number} is in use again"
+        back = f"grace rollback {shlex.quote(str(result.model))} {result.was_in_use}"
+        return again if result.was_in_use is None else f"{again} ('{back}' returns)"
     return (
         f"{name} has learnt these images already, as version {document.number}: nothing to do "
         "(--again learns them once more)"

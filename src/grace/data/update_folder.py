@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from grace.configs.experiment import Fit
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
@@ -43,6 +44,7 @@ def load_update(
     skip_duplicates: bool = False,
     max_images_per_class: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    fit: Fit = "crop",
 ) -> UpdateFolder:
     """Load the images of one update.
 
@@ -52,7 +54,7 @@ def load_update(
     Args:
         root: folder of the new images.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the centred square cut from each image; ``None``: all images
+        image_size: side in pixels of the square made of each image; ``None``: all images
             must have one size, which is kept.
         skip_unreadable: leave unreadable images out instead of refusing them.
         skip_duplicates: leave out images that are in two classes, and training images that are test
@@ -60,6 +62,7 @@ def load_update(
         max_images_per_class: largest number of files of a class in each part, the first by name,
             at least 1; ``None``: all.
         max_pixels: an image with more pixels is unreadable.
+        fit: how an image becomes a square.
 
     Raises:
         GraceError: for the first thing that is wrong with the folder, a class name or an image.
@@ -72,6 +75,7 @@ def load_update(
         skip_duplicates=skip_duplicates,
         image_size=image_size,
         max_pixels=max_pixels,
+        fit=fit,
     )
     tree = scan(root)
     layout = judge_layout(tree, rules)

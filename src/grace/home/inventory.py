@@ -57,6 +57,11 @@ class InUse:
     assessed: UpdateRecord | None
     """The last update that measured a saturation."""
 
+    @classmethod
+    def of(cls, document: Document) -> "InUse":
+        """Summarise the document of a version."""
+        return _in_use(document)
+
     @property
     def last(self) -> UpdateRecord:
         """The update that made this version."""

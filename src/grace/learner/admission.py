@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
+from grace.data.encoded import most_bytes
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
 from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
@@ -45,7 +46,7 @@ class Admission:
         max_mb, method = settings.memory.max_mb, settings.method
         if max_mb is None:
             return
-        self.ceiling = Ceiling(max_mb, self._image_bytes + feature_bytes)
+        self.ceiling = Ceiling(max_mb, most_bytes(settings.memory, shape) + feature_bytes)
         if method.traits.memory == "all images":
             raise GraceError(
                 f"{method.name} keeps all images, which no ceiling can bound",

@@ -10,6 +10,7 @@ from grace.text.refusals import GraceError
 
 USED_DATA = (
     "image_size",
+    "fit",
     "channels",
     "augmentation",
     "max_pixels",
@@ -22,6 +23,7 @@ FIXED = {
     "method.name": "another method cannot use what this one has learnt",
     "backbone": "its weights belong to that backbone",
     "data.image_size": "its network and the images that it keeps have that size",
+    "data.fit": "the images that it has learnt and keeps were made squares in that way",
     "data.channels": "its network and the images that it keeps have these channels",
     "seeds": "its random draws have followed from them",
 }

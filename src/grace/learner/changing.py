@@ -106,3 +106,4 @@ def fit(model: Model) -> None:
         )
     if model.settings.method.traits.memory == "exemplars":
         memory.reduce(memory.quota(num_remembered, weights))
+        memory.fit(weights)

@@ -18,11 +18,12 @@ from grace.home.store import ModelStore
 from grace.learner.changeable import lasting
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
+from grace.learner.learnt_before import LearntBefore, note_on
 from grace.learner.requested import RequestedSettings
 from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
-from grace.text.refusals import DamagedError, GraceError, GraceWarning
+from grace.text.refusals import GraceError, GraceWarning
 
 
 @final
@@ -80,6 +81,7 @@ class FolderUpdate:
             skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
             skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
             max_pixels=settings.data.max_pixels,
+            fit=settings.data.fit,
         )
         for note in (*folder.notes, *_unused(folder, settings, options)):
             warnings.warn(note, GraceWarning, stacklevel=3)
@@ -128,6 +130,12 @@ class FolderUpdate:
         store = learner.home
         assert store is not None
         before, numbers = store.current(), store.numbers()
+        other = None if self.options.again or store.pending() else self._before(store).elsewhere()
+        if other is not None and other.parent == before:
+            learner.rollback(other.number)
+            return self._result(store, other, before, is_new=False)
+        if other is not None:
+            warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
         new = sorted(set(self.folder.labels) - set(learner.class_names))
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
@@ -182,7 +190,7 @@ class FolderUpdate:
 
     def known_already(self, store: ModelStore) -> LearnResult | None:
         """Return the result of an earlier call if the learner has learnt these images already."""
-        known = self._version_of_images(store)
+        known = None if self.options.again else self._before(store).in_use()
         return known and self._result(store, known, store.current(), is_new=False)
 
     @cached_property
@@ -192,33 +200,13 @@ class FolderUpdate:
             validation = (folder.test_images, folder.test_labels)
         return {"images": folder.images, "labels": folder.labels, "validation": validation}
 
-    def _version_of_images(self, store: ModelStore) -> Document | None:
-        """Return the version that learnt these images: the one in use, or one of its parents."""
-        number = store.current()
-        if number is None or self.options.again:
-            return None
-        # A class that was forgotten since then may be learnt again.
-        if not set(self.folder.labels) <= set(store.document(number).live_class_names):
-            return None
-        numbers, digests = store.numbers(), dict[Limits, str]()
-        while number in numbers:
-            try:
-                document = store.document(number)
-            except DamagedError:
-                if number == store.current():
-                    raise
-                return None
-            limits = document.history[-1].limits
-            if limits not in digests:
-                given = check_input(**self._given, shape=store.creation.shape, limits=limits)
-                digests[limits] = given.digest
-            if document.digest == digests[limits]:
-                return document
-            # A forged document could name itself as its parent: the loop must end.
-            if document.parent is None or document.parent >= number:
-                return None
-            number = document.parent
-        return None
+    def _before(self, store: ModelStore) -> LearntBefore:
+        """Return the search for versions that have learnt these images."""
+
+        def digest(limits: Limits) -> str:
+            return check_input(**self._given, shape=store.creation.shape, limits=limits).digest
+
+        return LearntBefore(store, self.folder.labels, digest)
 
     def _result(
         self,

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from grace.configs.experiment import Fit
 from grace.data.decoding import MAX_PIXELS, Pixels, pixels_of, read_pixels
 from grace.data.images import Images, TensorImages
 from grace.text.refusals import GraceError
@@ -25,16 +26,17 @@ AnyImages = Images | AnyImage | Sequence[AnyImage]
 """One image or many."""
 
 
-def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
+def as_images(images: AnyImages, shape: tuple[int, int, int], fit: Fit = "crop") -> Images:
     """Return images of any form as ``Images`` (N, C, H, W).
 
     Files and PIL images are converted as ``grace learn`` does: upright, in the learner's colours,
-    and if its images are squares, resized and cut to the centre. Pixels are taken as they are;
+    and if its images are squares, resized and made squares. Pixels are taken as they are;
     where (C, H, W) and (H, W, C) are alike, they are taken for (C, H, W).
 
     Args:
         images: one image or many; a path is a text or a ``Path``.
         shape: the shape (C, H, W) that they must have.
+        fit: how files and PIL images become squares.
 
     Raises:
         TypeError: for objects that are no images, with advice.
@@ -45,7 +47,7 @@ def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
     elif isinstance(images, Tensor | np.ndarray) and not _holds_objects(images):
         data = TensorImages(_batch(images, shape))
     else:
-        given = [_one(image, shape) for image in _each(images)]
+        given = [_one(image, shape, fit) for image in _each(images)]
         data = TensorImages(torch.stack(given) if given else torch.empty(0, *shape).byte())
     if len(data) == 0:
         raise GraceError("no images were given")
@@ -80,24 +82,27 @@ def as_labels(labels: Iterable[Any], num_images: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def read_file(path: Path, shape: tuple[int, int, int], max_pixels: int = MAX_PIXELS) -> Pixels:
+def read_file(
+    path: Path, shape: tuple[int, int, int], max_pixels: int = MAX_PIXELS, fit: Fit = "crop"
+) -> Pixels:
     """Read an image file in a learner's shape, as pixels (H, W, C).
 
     Args:
         path: the file.
         shape: the learner's (C, H, W).
         max_pixels: an image with more pixels is refused.
+        fit: how it becomes a square.
 
     Raises:
         GraceError: if it cannot be read, or has another size and the learner's images are no
             squares.
     """
     channels, side = _channels_and_side(shape)
-    pixels = read_pixels(path, channels, side, max_pixels=max_pixels)
+    pixels = read_pixels(path, channels, side, max_pixels=max_pixels, fit=fit)
     return _of_size(pixels, shape, f"image '{path}'")
 
 
-def _one(image: object, shape: tuple[int, int, int]) -> Tensor:
+def _one(image: object, shape: tuple[int, int, int], fit: Fit) -> Tensor:
     """Return one image of any form as uint8 (C, H, W)."""
     if isinstance(image, Tensor | np.ndarray):
         batch = _batch(image, shape)
@@ -105,10 +110,10 @@ def _one(image: object, shape: tuple[int, int, int]) -> Tensor:
             raise _other_shape(image.shape, shape)
         return batch[0].cpu()
     if isinstance(image, str | os.PathLike):
-        pixels = read_file(Path(image), shape)
+        pixels = read_file(Path(image), shape, fit=fit)
     elif isinstance(image, Image.Image):
         channels, side = _channels_and_side(shape)
-        pixels = _of_size(pixels_of(image, channels, side), shape, "an image")
+        pixels = _of_size(pixels_of(image, channels, side, fit), shape, "an image")
     else:
         raise TypeError(f"an image must be a path, a PIL image or uint8 pixels, not {_kind(image)}")
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

@@ -19,9 +19,9 @@ from grace.home.predictor import Predictor
 from grace.home.setting_changes import SettingChange, differences
 from grace.home.store import ModelStore
 from grace.learner import saving
+from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
-from grace.learner.export import Preprocessing
-from grace.learner.exporting import Exported, export_checked
+from grace.learner.exporting import Exported, export_checked, preprocessing_of
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -255,15 +255,12 @@ class Learner:
         pruning.keep_newest(self._at_home().store, count)
 
     def keep_within(self, max_disk_mb: float) -> Sequence[int]:
-        """Remove the oldest versions until the home takes at most so many megabytes.
+        """Remove the oldest versions until the home takes at most so many megabytes; return which.
 
         The version in use stays, and the one before it as long as possible.
 
         Args:
             max_disk_mb: megabytes (10⁶ bytes) of all versions together; fewer keep fewer versions.
-
-        Returns:
-            The numbers of the removed versions.
         """
         return pruning.keep_within(self._at_home().store, max_disk_mb)
 
@@ -367,6 +364,7 @@ class Learner:
             limits=Limits(max_drop, max_class_drop, min_new).over(self.settings.gate),
             is_last=is_last,
             identity=identity,
+            fit=self.settings.data.fit,
         )
         if self._versions is None:
             return self.model.learn(given)
@@ -464,12 +462,16 @@ class Learner:
             self.model.classifier(),
             self.trainer,
             self.held_out,
-            Preprocessing(self.shape, self.model.mean, self.model.std, self.model.enlarge),
+            preprocessing_of(self.model),
             self.class_names,
             sorted(self.forgotten),
             Path(path),
             version=self.version or 0,
         )
+
+    def card(self) -> str:
+        """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""
+        return card_of_model(self.model, self.home)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give back its images to a loaded learner that keeps all of them: they are not saved.

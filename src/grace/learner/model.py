@@ -130,7 +130,7 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        data = as_images(images, self.shape)
+        data = as_images(images, self.shape, self.settings.data.fit)
         unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
         return _finite(scores(self.trainer, dict(self.state.method.classifiers()), unlabelled))
 
@@ -140,7 +140,7 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        data = as_images(images, self.shape)
+        data = as_images(images, self.shape, self.settings.data.fit)
         unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
         return _finite(scores(self.trainer, {"": self.classifier()}, unlabelled))[""]
 
@@ -200,7 +200,7 @@ class Model:
         Held-out images and images of forgotten classes are left out.
         """
         state, memory = self.state, self.state.method.memory
-        given = check_input(images, labels, None, self.shape)
+        given = check_input(images, labels, None, self.shape, fit=self.settings.data.fit)
         index = class_indices(state.class_names, given.labels)
         assert len(index) == len(state.class_names), "these classes were never learnt"
         data, _ = split_validation(given, index, state.held_out, memory, 0, 0, 0)

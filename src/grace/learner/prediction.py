@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 import torch
 
+from grace.configs.experiment import Fit
 from grace.data.decoding import Pixels
 from grace.learner.given_images import read_file
 from grace.learner.learner import Learner
@@ -98,7 +99,8 @@ class FilePredictor:
             for start in range(0, len(paths), self._batch_size)
         ]
         max_pixels = self._learner.settings.data.max_pixels
-        read = partial(_read, shape=self._learner.shape, max_pixels=max_pixels)
+        fit = self._learner.settings.data.fit
+        read = partial(_read, shape=self._learner.shape, max_pixels=max_pixels, fit=fit)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
@@ -146,10 +148,10 @@ class FilePredictor:
             yield guesses, None if self._cutoff is None else known < self._cutoff
 
 
-def _read(path: Path, shape: tuple[int, int, int], max_pixels: int) -> Pixels | str:
+def _read(path: Path, shape: tuple[int, int, int], max_pixels: int, fit: Fit) -> Pixels | str:
     """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
     try:
-        return read_file(path, shape, max_pixels)
+        return read_file(path, shape, max_pixels, fit)
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})

@@ -12,6 +12,7 @@ from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.changeable import lasting
 from grace.learner.model import Model
+from grace.learner.saved_images import read_images
 from grace.learner.update_input import UpdateInput
 from grace.text.refusals import GraceError, Setting
 
@@ -181,7 +182,7 @@ class Versions:
         saving.refuse_too_large(document, store)
         saving.refuse_unlike(document, store, model.state.method.state)
         saved = saving.read_state(document, store)
-        images = saving.read_images(document, store)
+        images = read_images(document, store)
         familiarities = saving.read_familiarities(document, store)
         before = model.state.copy()
         try:
