@@ -373,3 +373,31 @@ def test_what_one_should_know_is_said_once(make_record: MakeRecord) -> None:
     text = summarise(told)
     assert text.count("mind this") == 1
     assert text.index("mind this") < text.index("## Results")
+
+
+def test_a_comparison_that_was_killed_as_it_began_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between its folders it was refused as another's; a file beside its cells stayed."""
+    monkeypatch.setattr("grace.studies.comparison.carry_out", lambda *_: {})
+    make, made = Path.mkdir, set[str]()
+
+    def killed(path: Path, **how: Any) -> None:
+        if path.parent.name == "there" and made:
+            raise KeyboardInterrupt
+        if path.parent.name == "there":
+            made.add(path.name)
+        make(path, **how)
+
+    place, watcher = tmp_path / "there", Notes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compare(cells("wa"), place, watcher)
+    assert made
+    left = place / f".grace-unfinished-{'0' * 32}"
+    (place / "cells").mkdir()
+    for path in (left, place / "cells" / left.name):
+        path.write_bytes(b"half")
+    assert compare(cells("wa"), place, watcher).records == ()
+    assert not list(place.rglob(left.name))

@@ -20,7 +20,7 @@ from grace.configs.load import dump_settings
 from grace.experiment import identify
 from grace.record import RunRecord, read_record
 from grace.record.reading import num_tasks
-from grace.storage.atomic import write_text
+from grace.storage.atomic import remove_leftovers, write_text
 from grace.storage.inside import inside, refuse_path
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
@@ -193,8 +193,10 @@ def _place(directory: Path, cell: Cell) -> Path:
 
 
 def _make_folders(directory: Path) -> None:
-    for folder in ("cells", "runs", "logs"):
+    for folder in ("runs", "cells", "logs"):  # The first makes it known as a comparison.
         inside(directory, folder).mkdir(exist_ok=True)
+    for place in (directory, directory / "cells"):
+        remove_leftovers(place)
     inside(directory, "first-tasks")  # Its first writer makes it.
 
 
