@@ -24,7 +24,7 @@ from grace.storage.tensors import decode, encode
 from grace.text.refusals import DamagedError
 from support.tiny_streams import pictures, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 SIDE = 32
 SHAPE = (3, SIDE, SIDE)

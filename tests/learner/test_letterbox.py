@@ -19,7 +19,7 @@ from grace.learner.requested import RequestedSettings
 from grace.text.refusals import GraceError
 from support.picture_folders import picture
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ROOT = Path(__file__).parents[2]
 OVERRIDES = (
