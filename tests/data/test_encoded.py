@@ -186,8 +186,9 @@ def test_a_memory_that_keeps_all_encodes_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_damaged_bytes_give_an_image_or_one_error(kind: str) -> None:
-    """Three hundred files with bytes altered, cut out or doubled; no other error, no other shape."""
-    data, draws = file_of(photographs(1)[0], kind), random.Random(kind)
+    """Files with bytes altered, cut out or doubled: no other error, and no other shape."""
+    data = file_of(photographs(1)[0], kind)
+    draws = random.Random(kind)  # noqa: S311
     refused = 0
     for _ in range(300):
         own = bytearray(data)
