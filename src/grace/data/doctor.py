@@ -114,21 +114,19 @@ def examine(
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
     looks = _looks(files, rules, channels)
     judged = judge_images(root, files, looks, rules)
+    learnt = [unicodedata.normalize("NFC", name) for name in known_classes or ()]
     expected = Expected(
-        channels=channels,
-        image_size=image_size,
-        class_names=[unicodedata.normalize("NFC", name) for name in known_classes or ()],
-        images=known_images or {},
+        channels=channels, image_size=image_size, class_names=learnt, images=known_images or {}
     )
-    known = None if known_classes is None else expected.class_names
-    classes = _class_counts(sorted({f.name for f in tree.folders}), files, looks, judged, known)
+    known, names = known_classes and learnt, {folder.name for folder in tree.folders}
+    classes = _class_counts(sorted(names), files, looks, judged, known)
     readable = [(f, look) for f, look in zip(files, looks, strict=True) if isinstance(look, Look)]
     train = {name: classes[name].train for name in tree.class_names}
-    findings = [*judged.findings, *advise(tree, readable, train, expected)]
-    sizes = sorted({look.size for _, look in readable}, key=lambda s: (s[0] * s[1], s))
+    advice = advise(tree, readable, train, expected)
+    sizes = sorted({look.size for _, look in readable}, key=lambda size: (size[0] * size[1], size))
     return Examination(
         classes=classes,
-        findings=_worst_first([*judge_layout(tree, rules), *findings]),
+        findings=_worst_first([*judge_layout(tree, rules), *judged.findings, *advice]),
         num_images=len(files),
         smallest=sizes[0] if sizes else None,
         largest=sizes[-1] if sizes else None,
