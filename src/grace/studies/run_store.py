@@ -1,0 +1,149 @@
+"""The runs of all studies: found by what decides them, wherever they were made.
+
+A run is looked for by the fingerprint of its settings, which needs neither images nor torch. It
+counts as the same run only if its full fingerprint, with data and versions, is the same too.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from pydantic import ValidationError
+
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.methods import GraceSettings
+from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
+from grace.storage.atomic import write_bytes
+from grace.storage.inside import inside
+from grace.storage.reading import read_given
+from grace.studies.replay import serves
+from grace.text.refusals import GraceError
+
+MAX_BYTES = 128 * 2**20
+
+Same = Callable[[ExperimentSettings, RunRecord], bool]
+"""Returns ``True`` if a record with the same settings has the same data and versions too."""
+
+
+@final
+class RunStore:
+    """Finished runs by their settings.
+
+    Args:
+        directory: ``OUT/runs``, a directory for each run, named by its full fingerprint.
+        others: further run directories, or folders of them at any depth; they are only read.
+    """
+
+    def __init__(self, directory: Path, others: Sequence[Path] = ()) -> None:
+        self.directory = directory
+        self.left_out: dict[Path, str] = {}
+        """Why runs could not be read."""
+        self._others = tuple(others)
+        self._records: dict[Path, RunRecord] = {}
+        self._by_settings: dict[str, list[RunRecord]] = {}
+        self._by_stream: dict[str, list[RunRecord]] = {}
+        self.refresh()
+
+    @property
+    def records(self) -> tuple[RunRecord, ...]:
+        """All finished runs."""
+        return tuple(self._records.values())
+
+    def refresh(self) -> None:
+        """Read the runs that are new or were not finished."""
+        for place in self._places():
+            if place in self._records:
+                continue
+            try:
+                record = read_record(place)
+            except (GraceError, OSError) as error:
+                self.left_out[place] = str(error)
+                continue
+            self.left_out.pop(place, None)
+            if record.complete:
+                self._records[place] = record
+        by_settings = defaultdict[str, list[RunRecord]](list)
+        by_stream = defaultdict[str, list[RunRecord]](list)
+        for record in self._records.values():
+            settings = _settings(record)
+            if settings is not None:
+                by_settings[settings_fingerprint(settings)].append(record)
+                if (stream := _without_threshold(settings)) is not None:
+                    by_stream[stream].append(record)
+        self._by_settings, self._by_stream = dict(by_settings), dict(by_stream)
+
+    def candidates(self, settings: ExperimentSettings) -> list[RunRecord]:
+        """Return the finished runs with equal settings; their data and versions may differ."""
+        return self._by_settings.get(settings_fingerprint(settings), [])
+
+    def stands_in(self, settings: ExperimentSettings, same: Same) -> RunRecord | None:
+        """Return a run of GRACE with another threshold whose verdicts this one would repeat.
+
+        Args:
+            settings: settings of the run that is wanted.
+            same: tells if data and versions are the same.
+        """
+        method, stream = settings.method, _without_threshold(settings)
+        if stream is None or not isinstance(method, GraceSettings) or method.expand_at is not None:
+            return None
+        for record in self._by_stream.get(stream, []):
+            if serves(record, method.threshold, method.threshold_decay):
+                own = _settings(record)
+                if own is not None and same(own, record):
+                    return record
+        return None
+
+    def adopt(self, record: RunRecord, fingerprint: str) -> RunRecord:
+        """Copy a run that was made elsewhere into the store, so that it is found without its place.
+
+        Args:
+            record: a finished run.
+            fingerprint: its full fingerprint, which names its directory here.
+        """
+        place = inside(self.directory, fingerprint)
+        if record.directory.parent == self.directory or place.exists():
+            return record
+        place.mkdir(parents=True)
+        for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
+            path = record.directory / name
+            write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
+        del self._records[record.directory]
+        self._records[place] = read_record(place)
+        self.refresh()
+        return self._records[place]
+
+    def num_tasks_begun(self, fingerprint: str) -> int:
+        """Return the number of finished tasks of a run in the store; 0 if it has not begun."""
+        with suppress(GraceError, OSError):
+            return len(read_record(inside(self.directory, fingerprint)).tasks)
+        return 0
+
+    def _places(self) -> list[Path]:
+        places: dict[Path, None] = {}
+        for root in (self.directory, *self._others):
+            with suppress(GraceError):  # It holds no run.
+                places |= dict.fromkeys(find_runs(root))
+        return list(places)
+
+
+def _settings(record: RunRecord) -> ExperimentSettings | None:
+    """Return a record's settings as this version reads them; ``None`` if it cannot."""
+    try:
+        return ExperimentSettings.model_validate(record.info.config)
+    except ValidationError:
+        return None
+
+
+def _without_threshold(settings: ExperimentSettings) -> str | None:
+    """Return the fingerprint of GRACE's settings that the verdicts do not stand for.
+
+    ``None`` for another method, and for a threshold relative to the first saturation.
+    """
+    method = settings.method
+    if not isinstance(method, GraceSettings) or method.relative_threshold is not None:
+        return None
+    usual = {"threshold": 0.0, "threshold_decay": 1.0, "expand_at": None}
+    changed = settings.model_copy(update={"method": method.model_copy(update=usual)})
+    return settings_fingerprint(changed)
