@@ -1,0 +1,68 @@
+"""Decide from recorded saturations what other thresholds would have done. Imports no torch.
+
+GRACE's thresholds act through their verdicts alone. So a finished run also gives the result of
+every other threshold and decay that lead to the same verdicts on its saturations, task by task.
+"""
+
+from collections.abc import Sequence
+
+from grace.capacity.threshold import Threshold, Verdict
+from grace.record import RunRecord
+
+
+def replay(saturations: Sequence[float], initial: float, decay: float) -> tuple[Verdict, ...]:
+    """Return the verdicts of GRACE's threshold on the saturations of a run.
+
+    They are those of a new run up to and including the first verdict that differs from the run's
+    own: from there on, its saturations are of another network.
+
+    Args:
+        saturations: of each decision, in [0, 1], in the order of tasks.
+        initial: τ₁. Lower: more verdicts are "grow".
+        decay: ρ. Lower: "grow" comes after fewer compressions.
+    """
+    threshold, verdicts = Threshold(initial=initial, decay=decay), []
+    for saturation in saturations:
+        verdicts.append(threshold.verdict(saturation))
+        threshold = threshold.after(verdicts[-1])
+    return tuple(verdicts)
+
+
+def act_alike(
+    saturations: Sequence[float], one: tuple[float, float], other: tuple[float, float]
+) -> bool:
+    """Return True if two pairs (τ₁, ρ) give the same verdicts on all saturations.
+
+    Args:
+        saturations: of a run made with one of the two pairs.
+        one: τ₁ and ρ.
+        other: τ₁ and ρ.
+    """
+    return replay(saturations, *one) == replay(saturations, *other)
+
+
+def serves(record: RunRecord, initial: float, decay: float) -> bool:
+    """Return True if a run is also the run of this threshold and decay.
+
+    Its seed and all its other settings must be those wanted; this compares verdicts only, so that
+    a run whose expansions were given (``method.expand_at``) serves too.
+
+    Args:
+        record: a run of GRACE; one that is not finished serves nothing.
+        initial: τ₁.
+        decay: ρ.
+    """
+    if not record.complete:
+        return False
+    threshold = Threshold(initial=initial, decay=decay)
+    for task in record.tasks:
+        # The first task and those without a new class decide nothing.
+        if task.saturation is None:
+            continue
+        verdict = threshold.verdict(task.saturation)
+        if task.verdict == "compress (budget)":
+            verdict = "compress"  # There was no room to grow, whatever the threshold says.
+        elif verdict != task.verdict:
+            return False
+        threshold = threshold.after(verdict)
+    return True

@@ -1,0 +1,85 @@
+"""The Pareto front: dominance, ties, spread."""
+
+import random
+
+import pytest
+
+from grace.studies.pareto import (
+    Point,
+    dominates,
+    dominates_beyond_noise,
+    front,
+    mean_points,
+    merged,
+    share_in_front,
+    spreads,
+)
+
+TRUTH = {"A": (2, 60), "B": (3, 61), "C": (3, 60.5), "D": (5, 61), "E": (5, 62), "F": (2, 60)}
+
+
+def points(places: dict[str, tuple[float, float]]) -> list[Point]:
+    return [Point(*place, (label,)) for label, place in places.items()]
+
+
+def test_dominance_and_ties_by_hand() -> None:
+    assert front(points(TRUTH)) == [
+        Point(2, 60, ("A", "F")),
+        Point(3, 61, ("B",)),
+        Point(5, 62, ("E",)),
+    ]
+    assert len(merged(points(TRUTH))) == 5
+    assert front([]) == []
+
+
+def test_a_tie_in_one_coordinate_loses_to_the_better_other() -> None:
+    assert dominates(Point(3, 61, ()), Point(3, 60.5, ()))
+    assert dominates(Point(3, 61, ()), Point(5, 61, ()))
+    assert not dominates(Point(2, 60, ()), Point(2, 60, ()))
+    assert not dominates(Point(2, 60, ()), Point(3, 61, ()))
+
+
+def test_a_front_rises_and_covers_all_points() -> None:
+    draw = random.Random(5)  # noqa: S311 - no secret
+    for _ in range(50):
+        cloud = [Point(draw.randrange(8), draw.randrange(8), (str(i),)) for i in range(20)]
+        found = front(cloud)
+        assert [p.x for p in found] == sorted({p.x for p in found})
+        assert [p.y for p in found] == sorted({p.y for p in found})
+        for point in cloud:
+            stands = any(point.labels[0] in p.labels for p in found)
+            assert stands != any(dominates(p, point) for p in found)
+
+
+def test_means_are_over_the_seeds_that_all_have() -> None:
+    measured = {
+        "a": {1: (2.0, 60.0), 2: (3.0, 61.0), 3: (9.0, 99.0)},
+        "b": {2: (2.0, 62.0), 1: (2.0, 61.5)},
+    }
+    assert mean_points(measured) == [Point(2.5, 60.5, ("a",)), Point(2.0, 61.75, ("b",))]
+    x, y = spreads(measured)["a"]
+    assert (x.mean, x.count, y.mean) == (2.5, 2, 60.5)
+    assert (x.deviation, y.deviation) == (pytest.approx(0.5**0.5), pytest.approx(0.5**0.5))
+    assert mean_points({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == []
+    assert share_in_front({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == {}
+
+
+def test_share_of_seeds_in_whose_own_front_a_pair_stands() -> None:
+    measured = {
+        "A": {1: (2.0, 60.0), 2: (2.0, 60.0), 3: (2.0, 60.0)},
+        "B": {1: (3.0, 61.0), 2: (3.0, 59.0), 3: (3.0, 60.0)},
+        "F": {1: (2.0, 60.0), 2: (2.0, 59.0), 3: (2.0, 60.0)},
+    }
+    share = share_in_front(measured)
+    assert share == {"A": 1.0, "B": pytest.approx(1 / 3), "F": pytest.approx(2 / 3)}
+
+
+def test_dominance_beyond_noise_needs_two_standard_errors() -> None:
+    low = {1: (3.0, 60.0), 2: (3.0, 61.0), 3: (3.0, 62.0)}
+    # Differences 1, 2, 3: mean 2 > 2/√3. Differences 0, 2, 4: mean 2 < 4/√3.
+    assert dominates_beyond_noise({1: (2.0, 61.0), 2: (2.0, 63.0), 3: (2.0, 65.0)}, low)
+    assert not dominates_beyond_noise({1: (2.0, 60.0), 2: (2.0, 63.0), 3: (2.0, 66.0)}, low)
+    # More backbones: no dominance, however accurate. One seed: no noise is known.
+    assert not dominates_beyond_noise({1: (4.0, 90.0), 2: (4.0, 91.0), 3: (4.0, 92.0)}, low)
+    assert not dominates_beyond_noise({1: (2.0, 90.0)}, low)
+    assert not dominates_beyond_noise(low, low)
