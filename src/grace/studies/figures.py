@@ -43,13 +43,13 @@ def styles(groups: Sequence[Group]) -> list[Style]:
     for number, group in enumerate(groups):
         variant = used.get((group.experiment, group.method), 0)
         used[group.experiment, group.method] = variant + 1
-        colour, dash = _STYLES[places[group.method] % len(_STYLES)]
+        colour, dash = STYLES[places[group.method] % len(STYLES)]
         dash = dashes[(dashes.index(dash) + variant) % len(dashes)]
         found.append(Style(f"g{number}", colour, dash))
     return found
 
 
-_STYLES = (
+STYLES = (
     ("#0072B2", "solid"),  # blue
     ("#D55E00", "solid"),  # vermilion
     ("#CC79A7", "dash"),  # pink

@@ -1,0 +1,119 @@
+"""Static figures: one document for the same panels, texts as they are."""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from grace.studies.drawing import Panel, Series, svg, write_svg
+from grace.studies.figures import STYLES, Style
+
+NAMESPACE = {"svg": "http://www.w3.org/2000/svg"}
+PANELS = [
+    Panel(
+        title="Effective rank",
+        x_title="task",
+        y_title="value",
+        series=[
+            Series(x=[1, 2, 3], y=[0.3, None, 0.5], label="seed 1", y_error=[0.01, None, 0.02]),
+            Series(x=[1, 2, 3], y=[1, 2, 2], label="backbones", kind="steps"),
+        ],
+        dividers=[2, 3],
+    ),
+    Panel(
+        x_title="backbones",
+        series=[
+            Series(x=[2, 3, 5], y=[60, 61, 62], kind="front", label="front"),
+            Series(
+                x=[2, 3, 3, 5, 5],
+                y=[60, 61, 60.5, 61, 62],
+                kind="points",
+                texts=["A, F", "B", "C", "D", "E"],
+                x_error=[0.0, 0.5, 0, 0, 0],
+                hollow=True,
+            ),
+        ],
+    ),
+]
+
+
+def texts(document: str) -> list[str]:
+    root = ET.fromstring(document)  # noqa: S314 - our own
+    return ["".join(node.itertext()) for node in root.iterfind(".//svg:text", NAMESPACE)]
+
+
+def test_the_same_panels_give_the_same_bytes_in_another_process() -> None:
+    script = "from studies.test_drawing import PANELS, svg; print(svg(PANELS), end='')"
+    tests = str(Path(__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {tests!r}); {script}"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert other.stdout.decode() == svg(PANELS) == svg(PANELS)
+    assert "<dc:date>" not in svg(PANELS)
+
+
+def test_everything_is_drawn() -> None:
+    found = texts(svg(PANELS, title="Figure 5"))
+    expected = ["Figure 5", "Effective rank", "task", "value", "backbones", "seed 1", "front"]
+    assert set(expected) <= set(found)
+    assert {"A, F", "B", "C", "D", "E"} <= set(found)
+    # What counts has no fractions: tasks here, and backbones there.
+    assert {"1", "2", "3", "5"} <= set(found)
+    assert not {"1.25", "2.5", "3.5", "4.5"} & set(found)
+
+
+def test_colours_and_dashes_are_those_of_the_page() -> None:
+    document = svg(
+        [Panel(series=[Series(x=[1, 2], y=[1, 2], style=Style("g0", "#783000", "dash"))])]
+    )
+    assert "stroke: #783000" in document
+    assert "stroke-dasharray" in document
+    alone = svg([Panel(series=[Series(x=[1, 2], y=[1, 2])])])
+    assert STYLES[0][0].lower() in alone
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$x^2$",
+        "<script>alert(1)</script>",
+        "_hidden",
+        "a & b",
+        r"\frac",
+        "老虎",
+        "two\nlines",
+        "50 %",
+    ],
+)
+def test_names_are_drawn_as_they_are(name: str) -> None:
+    series = Series(x=[0], y=[1], label=name, texts=[name], kind="points")
+    panel = Panel(series=[series], title=name, x_title=name, y_title=name, x_names=[name])
+    document = svg([panel], title=name)
+    shown = name.replace("\n", r"\n")
+    assert texts(document).count(shown) == 7
+    assert "<script" not in document
+
+
+def test_the_users_own_settings_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib as mpl
+
+    before = svg(PANELS)
+    monkeypatch.setitem(mpl.rcParams, "lines.linewidth", 9)
+    monkeypatch.setitem(mpl.rcParams, "text.usetex", True)
+    assert svg(PANELS) == before
+    assert mpl.rcParams["lines.linewidth"] == 9
+
+
+def test_written_whole_and_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "figure.svg"
+    target.write_text("old")
+    assert write_svg(target, PANELS, columns=1) == target
+    assert target.read_text().rstrip().endswith("</svg>")
+
+
+def test_no_matplotlib_before_a_figure_is_drawn() -> None:
+    code = (
+        "import sys, grace.studies.drawing; assert not {'matplotlib', 'torch'} & sys.modules.keys()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
