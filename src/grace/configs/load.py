@@ -32,7 +32,7 @@ from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.configs.setting_problems import MOST_PROBLEMS, booleans_as_numbers, problems_of
 from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceWarning
+from grace.text.refusals import GraceError, GraceWarning
 
 
 @final

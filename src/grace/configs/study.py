@@ -26,6 +26,9 @@ Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\][^\s,=@\\]*$", max_length=60)]
 Words = tuple[str, ...]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 Terms = dict[str, Number]
+Place = Literal["best", "second"]
+Side = Terms | Place
+_PLACES: Mapping[str, Place] = {"best": "best", "second": "second"}
 
 
 class ProtocolSettings(Settings):
@@ -47,11 +50,13 @@ class ScaleSettings(Settings):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (1,), description="one run per row, protocol and seed; a seed sets all four of a run"
     )
-    set: Words = Field((), description="key.path=value texts for all runs, such as "
-                       "seeds.class_order=1993")
+    set: Words = Field(
+        (), description="key.path=value texts for all runs, such as seeds.class_order=1993"
+    )
     same_data: bool = Field(
-        False, description="true: the paper's data and settings, so that its numbers are targets; "
-        "false: its numbers are shown beside ours, but only their order can be compared"
+        False,
+        description="true: the paper's data and settings, so that its numbers are targets; "
+        "false: its numbers are shown beside ours, but only their order can be compared",
     )
     images_per_backbone: int | None = Field(
         None,
@@ -134,12 +139,14 @@ class ClaimSettings(Settings):
         "agrees-best",
     ] = "difference"
     left: str | Terms = Field(
-        "", description="a row, or factors of rows: {grace: 1, der: -0.5}. ROW@PROTOCOL is the "
-        "row's number in that protocol"
+        "",
+        description="a row, or factors of rows: {grace: 1, der: -0.5}. ROW@PROTOCOL is the "
+        "row's number in that protocol",
     )
     right: str | Terms = Field(
-        "", description="likewise; 'best' or 'second': the highest or second highest of the other "
-        "ranked rows, for each seed"
+        "",
+        description="likewise; 'best' or 'second': the highest or second highest of the other "
+        "ranked rows, for each seed",
     )
     pairs: tuple[tuple[str, str], ...] = Field((), description="several rows left and right")
     order: Words = Field((), description="rows of which each is at least the one before")
@@ -161,15 +168,13 @@ class ClaimSettings(Settings):
         return self.metrics if self.metrics is not None else {self.metric: self.slack}
 
     @property
-    def sides(self) -> Iterator[tuple[Terms, Terms | Literal["best", "second"]]]:
+    def sides(self) -> Iterator[tuple[Terms, Side]]:
         """The pairs of sums that are compared."""
         if self.left:
-            right = self.right
-            yield _terms(self.left), right if right in ("best", "second") else _terms(right)
+            place = _PLACES.get(self.right) if isinstance(self.right, str) else None
+            yield _terms(self.left), place or _terms(self.right)
         yield from ((_terms(left), _terms(right)) for left, right in self.pairs)
-        yield from zip(
-            map(_terms, self.order[1:]), map(_terms, self.order[:-1]), strict=True
-        )
+        yield from zip(map(_terms, self.order[1:]), map(_terms, self.order[:-1]), strict=True)
 
 
 class StudySettings(Settings):

@@ -5,7 +5,7 @@ counts as the same run only if its full fingerprint, with data and versions, is 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -18,13 +18,10 @@ from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
 from grace.storage.atomic import write_bytes
 from grace.storage.inside import inside
 from grace.storage.reading import read_given
-from grace.studies.replay import serves
+from grace.studies.replay import expansions, serves
 from grace.text.refusals import GraceError
 
 MAX_BYTES = 128 * 2**20
-
-Same = Callable[[ExperimentSettings, RunRecord], bool]
-"""Returns ``True`` if a record with the same settings has the same data and versions too."""
 
 
 @final
@@ -67,10 +64,10 @@ class RunStore:
         by_settings = defaultdict[str, list[RunRecord]](list)
         by_stream = defaultdict[str, list[RunRecord]](list)
         for record in self._records.values():
-            settings = _settings(record)
+            settings = settings_in(record)
             if settings is not None:
                 by_settings[settings_fingerprint(settings)].append(record)
-                if (stream := _without_threshold(settings)) is not None:
+                if (stream := without_threshold(settings)) is not None:
                     by_stream[stream].append(record)
         self._by_settings, self._by_stream = dict(by_settings), dict(by_stream)
 
@@ -78,22 +75,19 @@ class RunStore:
         """Return the finished runs with equal settings; their data and versions may differ."""
         return self._by_settings.get(settings_fingerprint(settings), [])
 
-    def stands_in(self, settings: ExperimentSettings, same: Same) -> RunRecord | None:
-        """Return a run of GRACE with another threshold whose verdicts this one would repeat.
+    def stands_in(self, settings: ExperimentSettings) -> list[RunRecord]:
+        """Return the runs of GRACE that took all the decisions that this one would take.
 
-        Args:
-            settings: settings of the run that is wanted.
-            same: tells if data and versions are the same.
+        They have another threshold, or took from a threshold what this one is given.
         """
-        method, stream = settings.method, _without_threshold(settings)
-        if stream is None or not isinstance(method, GraceSettings) or method.expand_at is not None:
-            return None
-        for record in self._by_stream.get(stream, []):
-            if serves(record, method.threshold, method.threshold_decay):
-                own = _settings(record)
-                if own is not None and same(own, record):
-                    return record
-        return None
+        method, stream = settings.method, without_threshold(settings)
+        if stream is None or not isinstance(method, GraceSettings):
+            return []
+        known, given = self._by_stream.get(stream, []), method.expand_at
+        if given is not None:
+            return [record for record in known if expansions(record) == list(given)]
+        own = (method.threshold, method.threshold_decay)
+        return [record for record in known if serves(record, *own)]
 
     def adopt(self, record: RunRecord, fingerprint: str) -> RunRecord:
         """Copy a run that was made elsewhere into the store, so that it is found without its place.
@@ -109,16 +103,7 @@ class RunStore:
         for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
             path = record.directory / name
             write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
-        del self._records[record.directory]
-        self._records[place] = read_record(place)
-        self.refresh()
-        return self._records[place]
-
-    def num_tasks_begun(self, fingerprint: str) -> int:
-        """Return the number of finished tasks of a run in the store; 0 if it has not begun."""
-        with suppress(GraceError, OSError):
-            return len(read_record(inside(self.directory, fingerprint)).tasks)
-        return 0
+        return read_record(place)
 
     def _places(self) -> list[Path]:
         places: dict[Path, None] = {}
@@ -128,7 +113,7 @@ class RunStore:
         return list(places)
 
 
-def _settings(record: RunRecord) -> ExperimentSettings | None:
+def settings_in(record: RunRecord) -> ExperimentSettings | None:
     """Return a record's settings as this version reads them; ``None`` if it cannot."""
     try:
         return ExperimentSettings.model_validate(record.info.config)
@@ -136,7 +121,7 @@ def _settings(record: RunRecord) -> ExperimentSettings | None:
         return None
 
 
-def _without_threshold(settings: ExperimentSettings) -> str | None:
+def without_threshold(settings: ExperimentSettings) -> str | None:
     """Return the fingerprint of GRACE's settings that the verdicts do not stand for.
 
     ``None`` for another method, and for a threshold relative to the first saturation.

@@ -1,7 +1,7 @@
 """The cells of a study: row × protocol × seed, and the run that each needs. Imports no torch."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -10,6 +10,7 @@ from grace.configs.load import ConfigWarning
 from grace.configs.study import RowSettings, ScaleSettings, StudySettings
 from grace.record import RunRecord, metrics
 from grace.studies.cells import loaded, refuse_single
+from grace.studies.replay import expansions
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, Setting
 
@@ -40,7 +41,7 @@ class RunSpec:
         overrides: ``key.path=value`` texts.
         aligned: decides the size of the memory; ``None``: the overrides do.
         expands_like: run whose expansions it repeats; ``None``: it decides itself.
-        is_grid: finished runs that decide alike may stand for it.
+        is_grid: it is one of many that may decide alike, so that few of them are made at a time.
     """
 
     experiment: str
@@ -48,6 +49,11 @@ class RunSpec:
     aligned: Aligned | None = None
     expands_like: "RunSpec | None" = None
     is_grid: bool = False
+
+    @property
+    def may_be_replayed(self) -> bool:
+        """True if a run that took the same decisions stands for it."""
+        return self.is_grid or self.expands_like is not None
 
     @property
     def needs(self) -> tuple["RunSpec", ...]:
@@ -185,11 +191,6 @@ def settings_of(
     return loaded(run.experiment, overrides)[0]
 
 
-def expansions(record: RunRecord) -> list[int]:
-    """Return the numbers of the tasks at which a run expanded."""
-    return [task.task for task in record.tasks if task.verdict == "grow"]
-
-
 def aligned_size(
     plain: RunRecord, reference: RunRecord, images_per_backbone: int | None = None
 ) -> int:
@@ -233,7 +234,7 @@ def _runs(
     """Yield the rows of a row with their runs."""
 
     def spec(name: str, *, plain: bool = False) -> RunSpec:
-        parent = _parent(study, name)
+        parent = parent_of(study, name)
         own, stream = study.rows[parent], scale.protocols[protocol]
         probes = [f"probe.measures=[{', '.join(own.probe)}]"] if own.probe else []
         overrides = (
@@ -262,7 +263,7 @@ def _runs(
         yield name, spec(name)
 
 
-def _parent(study: StudySettings, name: str) -> str:
+def parent_of(study: StudySettings, name: str) -> str:
     """Return the row of the file that a row of the table comes from."""
     return name if name in study.rows else next(r for r in study.rows if name in study.grid_rows(r))
 
@@ -284,7 +285,7 @@ def _warn_idle(cells: Sequence[StudyCell], overrides: Sequence[str]) -> None:
 
 
 def _refuse_unknown(
-    kind: str, names: Sequence[str], known: Sequence[str] | dict[str, object], study: StudySettings
+    kind: str, names: Sequence[str], known: Collection[str], study: StudySettings
 ) -> None:
     for name in names:
         if name not in known:
@@ -293,3 +294,14 @@ def _refuse_unknown(
                 f"(known: {', '.join(known)})",
                 setting=Setting(f"{kind}s") if kind != "scale" else None,
             )
+
+
+def run_names(cells: Sequence[StudyCell], runs: Sequence[RunSpec]) -> dict[RunSpec, str]:
+    """Name every run after its cell, or after the cell that needs it."""
+    names: dict[RunSpec, str] = {}
+    for cell in cells:
+        names.setdefault(cell.run, cell.name)
+    for cell in cells:
+        for number, needed in enumerate(all_runs([cell])[:-1], start=1):
+            names.setdefault(needed, f"{cell.name} needs {number}")
+    return {run: names[run] for run in runs}
