@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from grace.cli.columns import aligned
 from grace.studies.made_study import MadeStudy
 from grace.studies.study_cells import scale_name
+from grace.studies.study_claims import claims_sheet, judge_claims
 from grace.studies.study_plan import StudyPlan
+from grace.studies.study_results import Results
+from grace.studies.study_table import protocol_tables, shown
 from grace.text.units import in_bytes, in_seconds
 
 
@@ -51,10 +54,14 @@ def _sums(plan: StudyPlan) -> Iterator[str]:
 
 def result_lines(made: MadeStudy) -> Iterator[str]:
     """Yield the tables, the claims, the failures and the paths of the files."""
-    for name in ("table.md", "claims.md"):
-        path = made.directory / name
-        if path.is_file():
-            yield from path.read_text(encoding="utf-8").split("\n")
+    results = Results(made)
+    claims = judge_claims(results)
+    tables = protocol_tables(results) if made.found else []
+    sheets = [(table.protocol, shown(table, results)) for table in tables]
+    for name, sheet in [*sheets, *([("claims", claims_sheet(claims))] if claims else [])]:
+        rows = [list(sheet.headings), *([cell.text for cell in row] for row in sheet.rows)]
+        numbers = len(sheet.headings) - sheet.num_names
+        yield from (name, *aligned(rows, "<" * sheet.num_names + ">" * numbers), *sheet.notes, "")
     yield from made.notes
     yield from (f"{name} failed: {why}" for name, why in made.failures.items())
     for name in ("report.html", "summary.md"):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from typing_extensions import override
+
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.study import StudySettings
 from grace.record import RunRecord, settings_fingerprint
@@ -125,7 +127,9 @@ class _Making:
                 break
             device = device_of(next(iter(wave.values())))
             self.at_once = self.at_once or jobs_at_once(next(iter(wave.values())), device)
-            self._make(_spread(wave, self.at_once), names, device)
+            self._make(
+                _spread(wave, self.at_once), names, device, len(wave) + len(resolution.waiting)
+            )
         for run in resolution.waiting:
             needed = [names[need] for need in run.needs if need not in resolution.found]
             self.failures[names[run]] = f"it needs {', '.join(needed)}"
@@ -176,9 +180,20 @@ class _Making:
         return record.info.fingerprints.get("protocol") == identity["protocol"]
 
     def _make(
-        self, wave: Mapping[RunSpec, ExperimentSettings], names: Mapping[RunSpec, str], device: str
+        self,
+        wave: Mapping[RunSpec, ExperimentSettings],
+        names: Mapping[RunSpec, str],
+        device: str,
+        num_left: int,
     ) -> None:
-        """Make some runs; those that are equal are made once."""
+        """Make some runs; those that are equal are made once.
+
+        Args:
+            wave: the runs and their settings.
+            names: names of all runs.
+            device: "cpu" or "cuda".
+            num_left: runs that are left, these included.
+        """
         wanted: dict[str, Wanted] = {}
         equal: dict[str, list[str]] = {}
         for run, settings in wave.items():
@@ -198,7 +213,7 @@ class _Making:
         assert self.at_once is not None
         jobs = jobs_of(list(wanted.values()), device, self.at_once, self.out / "first-tasks")
         try:
-            self.failures |= carry_out(jobs, self.at_once, self.watcher)
+            self.failures |= carry_out(jobs, self.at_once, _WaveWatcher(self.watcher, num_left))
         finally:
             self.store.refresh()
         finished = {record.directory for record in self.store.records}
@@ -212,6 +227,36 @@ class _Making:
         for run, one in self.found.items():
             fingerprint = one.record.info.fingerprints["run"]
             self.found[run] = Found(self.store.adopt(one.record, fingerprint), one.is_replayed)
+
+
+@final
+class _WaveWatcher(Watcher):
+    """Passes events on; counts the runs of later waves among those that are left.
+
+    Args:
+        watcher: receives the events.
+        num_left: runs that are left, those that wait for others included.
+    """
+
+    def __init__(self, watcher: Watcher, num_left: int) -> None:
+        self._num_left = num_left
+        self._watcher = watcher
+
+    @override
+    def planned(self, num_left: int, at_once: int) -> None:
+        self._watcher.planned(self._num_left, at_once)
+
+    @override
+    def cell_started(self, cell: Cell) -> None:
+        self._watcher.cell_started(cell)
+
+    @override
+    def cell_progressed(self, cell: Cell, num_tasks: int) -> None:
+        self._watcher.cell_progressed(cell, num_tasks)
+
+    @override
+    def cell_ended(self, cell: Cell, failure: str | None) -> None:
+        self._watcher.cell_ended(cell, failure)
 
 
 def _spread(

@@ -197,7 +197,9 @@ def _special(claim: ClaimSettings, protocol: str, results: Results) -> ClaimLine
     """Judge a claim about a grid or about saturation measures."""
     if claim.kind == "never-rises":
         differences = _falls(claim, protocol, results)
-        words = f"least fall of backbones with {claim.setting}"
+        # Equal numbers do not rise: half a backbone keeps them clear of 0.
+        differences = [fall + 0.5 for fall in differences]
+        words = f"least fall of backbones with {claim.setting} + 0.5"
     elif claim.kind == "fewer-points":
         points = [_points(results, protocol, seed) for seed in results.seeds]
         differences = [len(p) - len(merged(p)) - 1.0 for p in points if p]
