@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from grace.configs.experiment import ExperimentSettings
+from grace.configs.measures import MeasureSettings
 from grace.configs.recipe import Recipe
 from grace.configs.registry import BUILT_IN
 
@@ -28,6 +29,8 @@ def models() -> dict[str, tuple[str, type[BaseModel]]]:
         kind = groups[key].annotation
         assert isinstance(kind, type)
         found[key] = (f"{key}.", kind)
+    # A method has the name of this group.
+    found["measures"] = ("probe.", MeasureSettings)
     for method in BUILT_IN:
         found[method.model_fields["name"].default] = ("method.", method)
     return found

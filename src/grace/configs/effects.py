@@ -74,6 +74,18 @@ def _backbone(settings: ExperimentSettings, path: str) -> str | None:
     return None
 
 
+def _probe(settings: ExperimentSettings, path: str) -> str | None:
+    measures, own = settings.probe.measures, path.removeprefix("probe.")
+    if own == "measures":
+        return None
+    if own == "images":
+        others = set(measures) - {"effective_rank", "weight_norm"}
+        return None if others else "no measure in probe.measures draws images"
+    measure = {"adversarial": "adversarial_sharpness", "expected": "expected_sharpness"}
+    name = measure.get(own.partition("_")[0], "hessian_radius")
+    return None if name in measures else f"probe.measures has no {name}"
+
+
 def _class_order(settings: ExperimentSettings, _path: str) -> str | None:
     explicit = settings.scenario.class_order is not None
     return "scenario.class_order gives the order itself" if explicit else None
@@ -112,6 +124,7 @@ _RULES = (
     _Rule("data.split_seed", _source),
     _Rule("backbone.stem", _stem),
     _Rule("backbone.*", _backbone),
+    _Rule("probe.*", _probe),
     _Rule("seeds.class_order", _class_order),
     _Rule("method.*.decay", _decay),
     _Rule("method.*.momentum", _moments),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from grace.configs.augmentation import AugmentationSetting
+from grace.configs.measures import MeasureSettings
 from grace.configs.methods import GraceSettings
 from grace.configs.registry import METHOD_SETTINGS, MethodSettings, why_unknown
 from grace.configs.settings_model import Settings
@@ -330,7 +331,7 @@ class BudgetSettings(Settings):
 class ExperimentSettings(Settings):
     """Everything that decides one run."""
 
-    _later: ClassVar[frozenset[str]] = frozenset({"budget"})
+    _later: ClassVar[frozenset[str]] = frozenset({"budget", "probe"})
 
     # A name of dots only would be a path.
     name: str = Field(
@@ -345,6 +346,7 @@ class ExperimentSettings(Settings):
     seeds: SeedSettings = SeedSettings()
     engine: EngineSettings = EngineSettings()
     budget: BudgetSettings = BudgetSettings()
+    probe: MeasureSettings = MeasureSettings()
 
     @field_validator("method", mode="before")
     @classmethod

@@ -26,6 +26,15 @@ def last(parts: Parts) -> list[str]:
     return [name for name in parts if name not in read]
 
 
+def depending(parts: Parts, name: str) -> set[str]:
+    """Name a part and all parts whose inputs depend on its output."""
+    found = {name}
+    for later, part in parts.items():
+        if not found.isdisjoint(part.reads):
+            found.add(later)
+    return found
+
+
 def without_autograd(parts: Parts, rows: Collection[str] = ()) -> set[str]:
     """Name the parts that need no autograd: nothing trains in them or before them.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from grace.configs.measures import MeasureSettings
 from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
 from grace.data.operations import Operation
@@ -319,5 +320,27 @@ class GradientSweep:
     reducer: GradientReducer
 
 
-Work = Phase | Rounds | Sweep | GradientSweep
+@final
+@dataclass(frozen=True, kw_only=True)
+class LossProbe:
+    """Measures the loss around the weights of one part; the result is values by name.
+
+    It changes no weight, buffer or later draw.
+
+    Args:
+        name: shown to people: "probe".
+        parts: a network, all in eval mode. The last part gives the logits of all classes.
+        probed: the part whose parameters are varied.
+        data: the images of which the probe set is drawn, in the test transform.
+        settings: which measures, and how exactly.
+    """
+
+    name: str
+    parts: Parts
+    probed: str
+    data: LabelledImages
+    settings: MeasureSettings
+
+
+Work = Phase | Rounds | Sweep | GradientSweep | LossProbe
 """The types that a method yields."""

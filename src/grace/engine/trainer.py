@@ -28,8 +28,19 @@ from grace.engine.device import Device
 from grace.engine.forward_backward import BatchRows, ForwardBackward
 from grace.engine.loss_meter import LossMeter
 from grace.engine.loss_meter import NonFiniteLossError as NonFiniteLossError
+from grace.engine.loss_probe import measured
 from grace.engine.parts import Forward
-from grace.engine.phase import GradientSweep, Loss, Parts, Phase, PhaseResult, Rounds, Sweep, Work
+from grace.engine.phase import (
+    GradientSweep,
+    Loss,
+    LossProbe,
+    Parts,
+    Phase,
+    PhaseResult,
+    Rounds,
+    Sweep,
+    Work,
+)
 from grace.engine.phase_run import PhaseRun, average_buffers, restored, snapshot
 from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
@@ -112,25 +123,28 @@ class Trainer:
             observer.work_finished(item, result)
         return result
 
-    def _swept(self, item: Sweep | GradientSweep) -> Any:  # noqa: ANN401
+    def _swept(self, item: Sweep | GradientSweep | LossProbe) -> Any:  # noqa: ANN401
         started = time.perf_counter()
         known: SweepResult | None = None
-        if isinstance(item, Sweep) and self.ranks.is_first:
+        if not isinstance(item, GradientSweep) and self.ranks.is_first:
             trained = [f"'{work.name}', epoch {work.epochs}" for work in self.work if work.epochs]
-            value = self.sweep(item, culprit=trained[-1] if trained else "")
+            culprit = trained[-1] if trained else ""
+            value = (
+                self.sweep(item, culprit) if isinstance(item, Sweep) else self._probe(item, culprit)
+            )
             known = SweepResult(value, time.perf_counter() - started, {})
         # The first process may have found the saved result of an earlier run.
         known = self._agreed(SweepResult, known)
         if known is not None:
             return self._taken(item, known)
-        assert not isinstance(item, Sweep)
+        assert isinstance(item, GradientSweep)
         done = WorkDone(item.name, 0, len(item.data))
         result = self.differentiate(item, done.seconds)
         done.seconds.total = time.perf_counter() - started
         self.work.append(done)
         return result
 
-    def recall(self, item: Sweep | GradientSweep, known: SweepResult) -> Any:  # noqa: ANN401
+    def recall(self, item: Sweep | GradientSweep | LossProbe, known: SweepResult) -> Any:  # noqa: ANN401
         """Use the saved result of a sweep instead of running it again; return it.
 
         With several processes, the first process calls this; the others call ``run`` and get the
@@ -144,7 +158,9 @@ class Trainer:
         self._agreed(SweepResult, known)
         return self._tell_end(item, result)
 
-    def _taken(self, item: Sweep | GradientSweep, known: SweepResult, earlier: float = 0.0) -> Any:  # noqa: ANN401
+    def _taken(
+        self, item: Sweep | GradientSweep | LossProbe, known: SweepResult, earlier: float = 0.0
+    ) -> Any:  # noqa: ANN401
         if isinstance(item, GradientSweep):
             self.restore_buffers(item, known.buffers)
         seconds = Seconds(total=known.seconds, earlier=earlier)
@@ -191,6 +207,16 @@ class Trainer:
             )
         return sweep.reducer.result()
 
+    def _probe(self, item: LossProbe, culprit: str) -> dict[str, float]:
+        """Measure the loss around a part's weights; ``culprit`` as in ``sweep``."""
+        self.progress.sweep_started(item.name, len(item.data))
+        modules = {
+            name: part.module if name == item.probed else self._frozen(part.module)
+            for name, part in item.parts.items()
+        }
+        draws = partial(generator, self._data_seed, "measure", self._task)
+        return measured(item, modules, self._plain_batches, draws, culprit)
+
     def _frozen(self, module: nn.Module) -> nn.Module:
         """Fold batch norm into a module's convolutions, once as long as nothing trains."""
         if not any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
@@ -203,15 +229,21 @@ class Trainer:
         return entry[1]
 
     def _sweep_batches(self, sweep: Sweep) -> Iterator[tuple[Tensor, Tensor]]:
+        if not sweep.augmented:
+            return self._plain_batches(sweep.data)
         data, size = self._on_device(sweep.data), self._settings.eval_batch_size
         layout, device = self.device.channels_last, self.device.torch_device
-        if not sweep.augmented:
-            transform = partial(self._augmentation.normalise, channels_last=layout)
-            return ordered_batches(data, size, transform, device=device)
         draws = generator(self._data_seed, "sweep", self._task, sweep.name)
         return augmented_batches(
             data, size, self._augmentation, draws, device=device, channels_last=layout
         )
+
+    def _plain_batches(self, data: LabelledImages) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images in their order and in the test transform."""
+        layout, device = self.device.channels_last, self.device.torch_device
+        transform = partial(self._augmentation.normalise, channels_last=layout)
+        size = self._settings.eval_batch_size
+        return ordered_batches(self._on_device(data), size, transform, device=device)
 
     def differentiate(self, sweep: GradientSweep, seconds: Seconds) -> Any:  # noqa: ANN401
         """Compute gradients in one pass in train mode, without a step; return the reducer's value.

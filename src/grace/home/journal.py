@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grace.engine.checkpoint import Snapshot, SweepResult
 from grace.engine.parts import named_buffers
-from grace.engine.phase import GradientSweep, Phase, Rounds, Sweep, Work
+from grace.engine.phase import GradientSweep, LossProbe, Phase, Rounds, Sweep, Work
 from grace.engine.phase_run import PHASE_STATE
 from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
@@ -332,11 +332,13 @@ def _phase_key(phase: Phase | Rounds) -> dict[str, Any]:
     }
 
 
-def _sweep_key(sweep: Sweep | GradientSweep) -> dict[str, Any]:
+def _sweep_key(sweep: Sweep | GradientSweep | LossProbe) -> dict[str, Any]:
     key: dict[str, Any] = {"kind": "sweep", "name": sweep.name, "images": len(sweep.data)}
     key["parts"] = list(sweep.parts)
     if isinstance(sweep, GradientSweep):
         key |= {"kind": "gradient sweep", "batch_size": sweep.batch_size}
+    elif isinstance(sweep, LossProbe):
+        key |= {"kind": "measures", "settings": sweep.settings.model_dump(mode="json")}
     return key
 
 

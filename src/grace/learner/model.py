@@ -391,7 +391,7 @@ class Model:
             images of each class in its last phase.
         """
         self.trainer.start_task(task.number)
-        steps = self.state.method.learn(task)
+        steps = self.state.method.learn(task, self.settings.probe)
         result: Any = None
         teacher: float | None = None
         labels = torch.empty(0, dtype=torch.int64)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, final
 import torch
 
 from grace.configs.load import ConfigWarning
+from grace.configs.measures import MeasureSettings
 from grace.configs.methods import AnyMethodSettings, BaseMethodSettings
 from grace.configs.recipe import Recipe
 from grace.configs.registry import METHOD_SETTINGS
@@ -29,6 +30,7 @@ from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import trained_network
 from grace.methods.outcome import Outcome as Outcome
 from grace.methods.planning import Coming, PlannedPhase, usual_plan
+from grace.methods.saturation_probe import measured
 from grace.methods.state import DeclaredState
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
@@ -79,8 +81,13 @@ class Method(ABC, Generic[SettingsT]):
         self.state.network.value = network
 
     @final
-    def learn(self, task: Task) -> Steps[Outcome]:
+    def learn(self, task: Task, probe: MeasureSettings | None = None) -> Steps[Outcome]:
         """Learn a task's images: yield every phase and sweep, return the outcome.
+
+        Args:
+            task: its images and classes.
+            probe: measures of the last backbone to take before the exemplars change; ``None``:
+                none.
 
         Raises:
             GraceError: for a task of known classes only that the method has no rule for.
@@ -94,6 +101,10 @@ class Method(ABC, Generic[SettingsT]):
         else:
             _refuse_or_warn(self.settings, task)
             outcome = yield from self.later_task(task)
+        network = self.state.network.value
+        if probe is not None and probe.measures and network is not None:
+            measures = yield from measured(network, self.with_exemplars(task), probe)
+            outcome = replace(outcome, measures=measures)
         yield from self.remember(task)
         return outcome
 

@@ -1,6 +1,7 @@
 """The decision of a method in a task. Torch-free, so that histories are read fast."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, final
 
 from pydantic import BeforeValidator, Field
@@ -34,6 +35,7 @@ class Outcome:
             started fresh.
         reason: why, as a short clause in lower case that completes "grew: …", "compressed: …",
             "trained afresh: …" or "trained further: …"; empty if the method gives none.
+        measures: measures of the last backbone's saturation by name, if ``probe`` asks for them.
     """
 
     verdict: MethodVerdict
@@ -41,3 +43,6 @@ class Outcome:
     threshold: float | None = None
     merge_weight: float | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
+    measures: Mapping[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")], float] = field(
+        default_factory=dict
+    )

@@ -125,6 +125,8 @@ class TaskRecord(_Frozen):
     merge_weight: Number | None = None
     reason: str = ""
     """The reason of the decision in words, if the method states more than its numbers."""
+    measures: dict[str, Number] = {}
+    """Measures of the last backbone's saturation by name, if the run took any."""
     backbones: Count
     parameters: ParameterRecord
     bytes: BytesRecord

@@ -81,7 +81,8 @@ def fingerprints(
     *protocol* covers the data files, their selection and split, base and increment, augmentation,
     memory rule and backbone (pre-trained weights by their SHA-256, not their path): runs with the
     same one can stand in one table. *run* also covers the method with its recipes, the precision,
-    the class order, the seeds and the versions: runs with the same one repeat each other.
+    the class order, the seeds, the versions and the measures it takes: runs with the same one
+    repeat each other.
     *first_task* covers what decides the first task of a method that trains one new network there:
     data, held-out images, base, backbone, precision, class order, seeds, versions and the recipe
     ``method.base``; runs with the same one can share that network. Other settings of ``engine`` and
@@ -106,6 +107,8 @@ def fingerprints(
         **_beside_protocol(config),
         "versions": dict(versions),
     }
+    if settings.probe.measures:
+        run["measures"] = settings.probe.complete_dump()
     first_task = {
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],

@@ -105,6 +105,7 @@ def task_record(
         verdict=outcome.verdict,
         merge_weight=outcome.merge_weight,
         reason=outcome.reason,
+        measures=dict(outcome.measures),
         backbones=size.num_backbones,
         parameters=ParameterRecord(
             backbones=size.backbone_parameters,

@@ -91,7 +91,7 @@ _DASHES: Mapping[str, Any] = {
 }
 _MARKERS = "os^DvPX*<>"
 _RC: Any = {
-    "svg.hashsalt": "grace",
+    "svg.hashsalt": "figure",
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 9,
