@@ -6,6 +6,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,10 +21,22 @@ from grace.text.refusals import GraceError
 MAX_ROWS = 1000
 """The largest number of rows, those of grids included."""
 MAX_SEEDS = 1000
+_TAKEN = frozenset({"runs", "cells", "logs", "first-tasks", "lock"})
 
 # A name is shown in tables and typed on the command line.
-Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\][^\s,=@\\]*$", max_length=60)]
+Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]
 Words = tuple[str, ...]
+Seed = Annotated[int, Field(strict=True, ge=0)]
+MetricName = Literal[
+    "last",
+    "average",
+    "forgetting",
+    "backbones",
+    "parameters",
+    "exemplars",
+    "megabytes",
+    "seconds",
+]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 Terms = dict[str, Number]
 Place = Literal["best", "second"]
@@ -47,7 +60,7 @@ class ScaleSettings(Settings):
     """One size of a study: its protocols and seeds."""
 
     protocols: dict[Name, ProtocolSettings]
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+    seeds: tuple[Seed, ...] = Field(
         (1,), description="one run per row, protocol and seed; a seed sets all four of a run"
     )
     set: Words = Field(
@@ -117,6 +130,11 @@ class RowSettings(Settings):
         "threshold and threshold_decay that decide alike are trained once",
     )
 
+    @property
+    def num_rows(self) -> int:
+        """The number of rows that it stands for."""
+        return prod(map(len, self.grid.values())) if self.grid is not None else 1
+
     @model_validator(mode="after")
     def _grid_has_values(self) -> Self:
         if self.grid is not None and (not self.grid or not all(self.grid.values())):
@@ -150,8 +168,8 @@ class ClaimSettings(Settings):
     )
     pairs: tuple[tuple[str, str], ...] = Field((), description="several rows left and right")
     order: Words = Field((), description="rows of which each is at least the one before")
-    metric: str = "last"
-    metrics: dict[str, Number] | None = Field(
+    metric: MetricName = "last"
+    metrics: dict[MetricName, Number] | None = Field(
         None, description="several metrics with the slack of each, in place of metric and slack"
     )
     slack: Number = Field(0.0, description="added to left − right. Higher: right may be better")
@@ -163,7 +181,7 @@ class ClaimSettings(Settings):
     scales: Words | None = None
 
     @property
-    def slacks(self) -> Mapping[str, float]:
+    def slacks(self) -> Mapping[MetricName, float]:
         """The metrics, each with its slack."""
         return self.metrics if self.metrics is not None else {self.metric: self.slack}
 
@@ -180,7 +198,7 @@ class ClaimSettings(Settings):
 class StudySettings(Settings):
     """A study: rows × protocols × seeds, a table over them, claims and figures."""
 
-    name: str = ""
+    name: str = Field("study", pattern=r"^[\w.-]*[\w-][\w.-]*$", max_length=60)
     title: str = Field("", max_length=200)
     paper: str = Field("", description="table of the paper: table-4; empty: none")
     beyond_paper: bool = Field(False, description="true: the paper has no such experiment")
@@ -189,7 +207,7 @@ class StudySettings(Settings):
     reference: str = Field("", description="row whose bytes memory: aligned gives to the others")
     delta: str = Field("", description="row whose lead over the best other one ends the table")
     delta_against: str = Field("", description="row that delta compares parameters with")
-    columns: Words = ("last", "average", "backbones")
+    columns: tuple[MetricName, ...] = ("last", "average", "backbones")
     claims: tuple[ClaimSettings, ...] = ()
     figures: tuple[
         Literal["accuracy", "backbones", "protocols", "front", "measures", "bars"], ...
@@ -198,9 +216,12 @@ class StudySettings(Settings):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         protocols = {name for scale in self.scales.values() for name in scale.protocols}
+        count = sum(row.num_rows for row in self.rows.values())
+        if not 0 < count <= MAX_ROWS:
+            raise GraceError(f"the study has {count} rows; it should have 1 to {MAX_ROWS}")
+        if self.name in _TAKEN:
+            raise GraceError(f"'{self.name}' is a folder that all studies share", "rename the file")
         rows = {name for row in self.rows for name in self.grid_rows(row)}
-        if len(rows) > MAX_ROWS:
-            raise GraceError(f"the study has {len(rows)} rows, more than {MAX_ROWS}")
         known = {"scale": set(self.scales), "protocol": protocols, "row": rows}
         for kind, name, where in self._named():
             if name not in known[kind]:
@@ -221,10 +242,18 @@ class StudySettings(Settings):
             yield from (("scale", given, where) for given in row.scales or ())
             if row.expand_at:
                 yield "row", row.expand_at.removeprefix("from "), where
+                held = self.rows.get(row.expand_at.removeprefix("from "))
+                if held is not None and held.expand_at:
+                    raise GraceError(
+                        f"{where}: expand_at names a row that has expand_at too",
+                        "name a row that decides itself",
+                    )
         for claim in self.claims:
             where = f"claim {claim.id}"
             yield from (("protocol", given, where) for given in claim.protocols or ())
             yield from (("scale", given, where) for given in claim.scales or ())
+            if claim.kind not in ("difference", "on-front"):
+                continue  # Its left side names a measure, or nothing.
             for left, right in claim.sides:
                 for term in [*left, *(right if isinstance(right, dict) else ())]:
                     row, _, protocol = term.partition("@")
@@ -267,7 +296,7 @@ def load_study(name_or_path: str) -> StudySettings:
     try:
         study = StudySettings.model_validate(raw)
     except ValidationError as error:
-        problems |= problems_of(error, StudySettings)
+        problems |= problems_of(error, StudySettings, whole="study")
     if problems:
         raise ConfigError([f"{name_or_path}: {line}" for line in problems.values()])
     return study

@@ -10,7 +10,7 @@ from grace.studies.measure_claims import measures_of
 from grace.studies.pareto import Point, front, mean_points, spreads
 from grace.studies.replay import expansions
 from grace.studies.study_claims import by_seed
-from grace.studies.study_results import Results, metric
+from grace.studies.study_results import METRICS, Results
 
 Panels = Sequence[Panel]
 _MOST_LINES = 12
@@ -93,7 +93,7 @@ def _protocols(results: Results) -> Panels:
             for row in results.rows[:_MOST_LINES]
         ]
         kept = [one for one in series if any(value is not None for value in one.y)]
-        column = metric(key)
+        column = METRICS[key]
         panels.append(Panel(series=kept, x_names=results.protocols, y_title=column.heading))
     return panels
 
@@ -111,7 +111,7 @@ def _bars(results: Results) -> Panels:
                 y_error=[one.deviation if one else None for one in found],
                 kind="points",
             )
-            column = metric(key)
+            column = METRICS[key]
             panels.append(
                 Panel(
                     series=[series] if any(found) else [],
@@ -142,13 +142,13 @@ def _front(results: Results) -> Panels:
                     x=[p.x for p in best], y=[p.y for p in best], label="front", kind="front"
                 )
                 series.append(line)
-            title = f"{protocol}: {metric(key).title}"
+            title = f"{protocol}: {METRICS[key].title}"
             panels.append(
                 Panel(
                     series=series,
                     title=title,
                     x_title="backbones",
-                    y_title=metric(key).heading,
+                    y_title=METRICS[key].heading,
                 )
             )
     return panels

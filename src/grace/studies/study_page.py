@@ -9,7 +9,7 @@ from grace.studies.pareto import front, mean_points
 from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_claims import JudgedClaim, by_seed, claims_sheet
-from grace.studies.study_results import Results, metric
+from grace.studies.study_results import METRICS, Results
 from grace.text.html import element, escape, join
 
 
@@ -103,7 +103,7 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         return next((numbers[one.record.directory] for one in found if one), None)
 
     best = front(points)
-    axis = metric("average").heading
+    axis = METRICS["average"].heading
     cloud = {
         "type": "scatter",
         "mode": "markers",

@@ -12,7 +12,6 @@ from grace.studies.paper import paper_numbers
 from grace.studies.resolving import Found
 from grace.studies.study_cells import StudyCell, parent_of, scale_of
 from grace.studies.tables import Column
-from grace.text.refusals import GraceError
 
 _PAPER_UNITS = {"cifar100": 0.46, "imagenet100": 11.17}
 """Millions of parameters of a backbone, by which the paper counts and from which it truncates."""
@@ -48,17 +47,6 @@ METRICS: Mapping[str, Column] = {
     )
 }
 """The numbers that a study can show and compare, in the paper's units."""
-
-
-def metric(key: str) -> Column:
-    """Return a metric by its key.
-
-    Raises:
-        GraceError: if there is no such metric.
-    """
-    if key not in METRICS:
-        raise GraceError(f"no metric '{key}' (known: {', '.join(METRICS)})")
-    return METRICS[key]
 
 
 @final
@@ -121,7 +109,7 @@ class Results:
             key: key of the metric.
         """
         found = self.found(row, protocol, seed)
-        return metric(key).value(found.record) if found else None
+        return METRICS[key].value(found.record) if found else None
 
     def over_seeds(self, row: str, protocol: str, key: str) -> Spread | None:
         """Summarise a number over the seeds that finished; see :meth:`value`."""

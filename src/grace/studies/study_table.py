@@ -8,7 +8,7 @@ from typing import final
 
 from grace.studies.groups import Spread
 from grace.studies.sheet import Entry, Mark, Sheet
-from grace.studies.study_results import Results, metric
+from grace.studies.study_results import METRICS, Results
 from grace.studies.tables import Column, format_cell
 from grace.text.markup import spreadsheet
 from grace.text.units import in_percent
@@ -46,7 +46,7 @@ class ProtocolTable:
 
 def protocol_tables(results: Results) -> list[ProtocolTable]:
     """Return a table for each protocol of a study."""
-    columns = tuple(metric(key) for key in results.made.study.columns)
+    columns = tuple(METRICS[key] for key in results.made.study.columns)
     tables = []
     for protocol in results.protocols:
         rows = tuple(row for row in results.rows if results.has_cell(row, protocol))
