@@ -8,14 +8,11 @@ Learners have a script of their own: ``benchmarks/hostile_files.py``.
 """
 
 import argparse
-import gzip
-import io
 import json
 import random
 import resource
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import warnings
@@ -64,6 +61,7 @@ def kinds(folder: Path) -> dict[str, Callable[[random.Random], object]]:
 
     sys.path.insert(0, str(ROOT / "tests"))
     odd = import_module("support.odd_images")
+    odd_archives = import_module("support.odd_archives")
     record_maker = import_module("support.synthetic_records").record_maker
 
     config = dump_settings(load_experiment("digits")).encode()
@@ -71,12 +69,6 @@ def kinds(folder: Path) -> dict[str, Callable[[random.Random], object]]:
     pieces = {name: (record.directory / name).read_bytes() for name in ("run.json", "tasks.jsonl")}
     formats = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
     images = [odd.encoded(odd.noise(n, (20, 16)), kind) for n, kind in enumerate(formats)]
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name in "xy":
-            info = tarfile.TarInfo(f"there/{name}")
-            info.size = 1000
-            tar.addfile(info, io.BytesIO(bytes(1000)))
 
     def configs(draw: random.Random) -> object:
         path = folder / "a.yaml"
@@ -116,13 +108,17 @@ def kinds(folder: Path) -> dict[str, Callable[[random.Random], object]]:
 
     def archives(draw: random.Random) -> object:
         path = folder / "a.tar.gz"
-        if draw.random() < 0.5:
-            path.write_bytes(gzip.compress(spoilt(packed.getvalue(), draw), 1))
-        else:
-            path.write_bytes(spoilt(gzip.compress(packed.getvalue(), 1), draw))
+        path.write_bytes(odd_archives.archive(draw))
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            cifar._extract(path, Path(place), ["x", "y"])
-            return place
+            there = Path(place, "there")
+            if draw.random() < 0.1:
+                odd_archives.occupy(there, draw)
+            cifar._extract(path, there, ["x", "y"])
+            # What is unpacked are regular files, of the two names alone.
+            found = sorted(there.iterdir())
+            assert [own.name for own in found] == ["x", "y"], found
+            assert all(own.is_file() and not own.is_symlink() for own in found), found
+            return [own.read_bytes() for own in found]
 
     every = (configs, records, pictures, folders, archives)
     return {own.__name__: own for own in every}

@@ -3,11 +3,12 @@
     python benchmarks/hostile_files.py --out benchmarks/results
 
 Each mutant is one small saved learner, spoilt in one way that a seed draws (``support/hostile*.py``
-of the tests): bytes of any file, documents as trees, objects whose hashes are made
-right again, links, pipes and folders in place of files, unfinished updates. It is described, loaded
-and asked about two images; where the unfinished update is spoilt, that is asked for, too. Right is
-one line that says what is wrong and where, or a sound answer. Wrong is any other error, a warning,
-ten seconds of computing, 500 MB, a file touched elsewhere, code that is run. Exits with 1 then.
+of the tests): bytes of any file, documents as trees, every field of their model, objects whose
+hashes are made right again, links, pipes and folders in place of files, unfinished updates. It is
+described, loaded and asked about two images; where the unfinished update is spoilt, that is asked
+for, too. Right is one line that says what is wrong and where, or a sound answer. Wrong is any other
+error, a warning, ten seconds of computing, 500 MB, a file touched elsewhere, code that is run.
+Exits with 1 then.
 """
 
 import argparse

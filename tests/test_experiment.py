@@ -48,10 +48,15 @@ def percent(confusion: Sequence[Sequence[int]], classes: Sequence[int]) -> float
     return 100 * sum(confusion[index][index] for index in classes) / total
 
 
+@pytest.fixture(scope="module")
+def graces_run(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> RunRecord:
+    """A whole run of GRACE, which tests only read."""
+    return run(GRACE, tmp_path_factory.mktemp("runs") / "one")
+
+
 class TestRecord:
-    def test_a_whole_run(self, tmp_path: Path) -> None:
-        directory = tmp_path / "runs" / "one"
-        record = run(GRACE, directory)
+    def test_a_whole_run(self, graces_run: RunRecord) -> None:
+        record, directory = graces_run, graces_run.directory
         assert record.complete
         assert record.info.status == "finished"
         assert record.info.error is None
@@ -121,10 +126,10 @@ class TestRecord:
         ids=lambda method: method.name,
     )
     def test_accuracies_follow_from_the_confusion_on_true_boundaries(
-        self, tmp_path: Path, method: Any
+        self, tmp_path: Path, graces_run: RunRecord, method: Any
     ) -> None:
-        record = run(method, tmp_path / "run")
-        for number, line in enumerate(lines(tmp_path / "run"), start=1):
+        record = graces_run if method is GRACE else run(method, tmp_path / "run")
+        for number, line in enumerate(lines(record.directory), start=1):
             confusion = line["confusion"]
             seen = sum(SIZES[:number])
             assert len(confusion) == seen
@@ -198,16 +203,35 @@ class TestRecord:
         assert record.last == last["classifiers"]["linear"]["all"]
         assert record.average is None
 
-    def test_equal_settings_give_equal_records(self, tmp_path: Path) -> None:
-        one, two = (run(GRACE, tmp_path / name) for name in ("one", "two"))
+    def test_equal_settings_give_equal_records(self, tmp_path: Path, graces_run: RunRecord) -> None:
+        one, two = graces_run, run(GRACE, tmp_path / "two")
         assert one.info.fingerprints == two.info.fingerprints
-        assert [timeless(line) for line in lines(tmp_path / "one")] == [
+        assert [timeless(line) for line in lines(one.directory)] == [
             timeless(line) for line in lines(tmp_path / "two")
         ]
         other = run(GRACE, tmp_path / "three", seeds=SeedSettings(data=2))
         assert other.info.fingerprints["protocol"] == one.info.fingerprints["protocol"]
         assert other.info.fingerprints["run"] != one.info.fingerprints["run"]
         assert two.tasks[2].phases[0].losses != other.tasks[2].phases[0].losses
+
+    @pytest.mark.parametrize("has_bfloat16", [False, True])
+    def test_the_record_says_which_precision_auto_chose(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool
+    ) -> None:
+        # So that runs of two machines with other instructions are not taken for the same run.
+        monkeypatch.setattr("grace.engine.device.computes_in_bfloat16", lambda: has_bfloat16)
+        chosen = "bfloat16" if has_bfloat16 else "float32"
+        method = FinetuneSettings(base=recipe(2), update=recipe(2))
+        engines = {name: settings(method).engine for name in ("auto", chosen)}
+        auto, named = (
+            run(method, tmp_path / name, engine=engine.model_copy(update={"precision": name}))
+            for name, engine in engines.items()
+        )
+        assert auto.info.config["engine"]["precision"] == chosen
+        assert auto.info.fingerprints == named.info.fingerprints
+        assert [task.phases[0].losses for task in auto.tasks] == [
+            task.phases[0].losses for task in named.tasks
+        ]
 
     def test_the_data_belong_to_the_fingerprint(self, tmp_path: Path) -> None:
         method = FinetuneSettings(base=recipe(), update=recipe())

@@ -1,4 +1,4 @@
-"""A run, or a learner, that was killed at any moment ends as if it never had been.
+"""A run, a learner or a verb that was killed at any moment ends as if it never had been.
 
 ``benchmarks/kill_harness.py`` does the same at every point and many more times.
 """
@@ -55,6 +55,21 @@ def test_the_works_come_across_everything(harness: Harness) -> None:
     assert statuses == ["accepted", "accepted", "accepted", "rejected", "accepted"]
     # Forgotten in every version, revived in the last.
     assert [document["forgotten"] for document in documents] == [[1], [1], [1], [1], []]
+
+
+@pytest.mark.parametrize(
+    ("verb", "every"), [("forget", 2), ("prune", 4), ("rollback", 4), ("discard", 3)]
+)
+def test_a_verb_is_killed_where_it_changes_a_file(harness: Harness, verb: str, every: int) -> None:
+    """``benchmarks/kill_harness.py`` takes every point of every verb."""
+    straight = harness.straight(verb)
+    assert len(straight.points) >= 8
+    if verb == "forget":
+        assert straight.facts["pictures of class 1"] == []
+        assert [change["versions"] for change in straight.facts["changes"]] == [[1, 2, 3]]
+    for point in range(1, len(straight.points) + 1, every):
+        where = f"{verb}, before {straight.points[point - 1]}"
+        assert harness.chain(verb, Kill(point=point)) == (1, []), where
 
 
 @pytest.mark.parametrize("work", ["run", "learner"])

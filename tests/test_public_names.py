@@ -1,13 +1,12 @@
 """The public interface: ``grace.__all__``."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import grace
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 
@@ -24,17 +23,7 @@ def test_other_names_are_missing() -> None:
         grace.Lerner  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_no_torch_before_a_name_is_used() -> None:
-    code = (
-        "import grace, sys\n"
-        "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison\n"
-        "assert 'torch' not in sys.modules\n"
-        "grace.Learner\n"
-        "assert 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
+@pytest.mark.usefixtures("tiny_backbones")
 def test_the_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,6 +141,7 @@ def _run(
     from grace.learner.learner import Learner
     from grace.learner.model import Model
 
+    settings = _here(settings)
     if ranks.are_several:
         refuse_other_settings(settings, collect_versions(), ranks)
     threads = torch.get_num_threads()
@@ -208,7 +209,7 @@ def identify(
     found: list[Mapping[str, str]] = []
     tried: set[str] = set()
     versions = collect_versions()
-    for settings in runs:
+    for settings in map(_here, runs):
         key = settings.data.model_dump_json()
         if key not in datasets:
             images = dataset or load_dataset(settings.data)
@@ -223,6 +224,17 @@ def identify(
             model.check_memory(len(scenario.class_names))
         found.append(fingerprints(settings, digest, versions))
     return found
+
+
+def _here(settings: ExperimentSettings) -> ExperimentSettings:
+    """Return the settings with what ``auto`` means on this machine, as it decides the results.
+
+    So the record and its fingerprint say in which number format a run was computed.
+    """
+    from grace.engine.device import chosen_precision
+
+    engine = settings.engine.model_copy(update={"precision": chosen_precision(settings.engine)})
+    return settings.model_copy(update={"engine": engine})
 
 
 def _constants(settings: ExperimentSettings, dataset: "Dataset") -> "Constants":

@@ -1,9 +1,6 @@
 """``grace info``, called as people call it."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from rich.cells import cell_len
 from grace.cli.columns import aligned
 from grace.configs.methods import MemoSettings, ReplaySettings
 from grace.learner.learner import Learner
+from support import one_process
 from support.saved_learners import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -21,37 +19,12 @@ from support.tiny_streams import tiny_backbones as tiny_backbones
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
-def without_torch(*arguments: str | Path) -> str:
-    """Call ``grace`` in a process of its own, which must not import torch; return its output."""
-    script = (
-        f"import sys\nsys.argv = {['grace', *map(str, arguments)]!r}\nfrom grace.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "heavy = {'torch', 'torchvision', 'plotly', 'numpy'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments", [("info",), ("info", "--json"), ("history",), ("history", "--threshold", "0.3")]
-)
-def test_readers_import_no_torch(arguments: Sequence[str], saved: Path) -> None:
-    assert without_torch(*arguments, saved).strip()
-
-
-def test_nor_does_their_help() -> None:
-    script = (
-        "import sys\nfrom grace.cli import main\n"
-        "for verb in ('predict', 'info', 'history', 'export'):\n"
-        "    sys.argv = ['grace', verb, '--help']\n"
-        "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: grace") == 4
+def test_readers_import_no_torch(saved: Path) -> None:
+    readers = [("info",), ("info", "--json"), ("history",), ("history", "--threshold", "0.3")]
+    heavy = ["torch", "torchvision", "plotly", "numpy"]
+    ends = one_process.calls(*((*reader, saved) for reader in readers), without=heavy)
+    assert [(end.exit_code, end.stderr) for end in ends] == [(0, "")] * 4
+    assert all(end.stdout.strip() for end in ends)
 
 
 def test_a_page_tells_what_there_is(saved: Path) -> None:

@@ -1,7 +1,5 @@
 import inspect
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -19,6 +17,7 @@ from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
 from grace.text.refusals import GraceError
+from support import one_process
 from support.synthetic_records import MakeRecord
 
 
@@ -57,18 +56,13 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"grace {grace.__version__}\n")
 
 
-@pytest.mark.parametrize("verb", [[], *([name] for name in VERBS)])
-def test_help_imports_nothing_heavy(verb: list[str]) -> None:
-    script = (
-        f"import sys\nsys.argv = ['grace', *{verb!r}, '--help']\n"
-        "from grace.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "heavy = {'torch', 'torchvision', 'plotly', 'numpy'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Usage: grace" in done.stdout
+def test_nothing_heavy_is_imported_where_it_is_not_needed() -> None:
+    pages = [["--help"], *([name, "--help"] for name in VERBS)]
+    short = [["list"], ["show", "digits"], ["run", "digitz"], ["run", "memory.size=-1"]]
+    heavy = ["torch", "torchvision", "plotly", "numpy"]
+    ends = one_process.calls(*pages, *short, without=heavy)
+    assert [end.exit_code for end in ends] == [0] * len(pages) + [0, 0, 2, 2]
+    assert all("Usage: grace" in end.stdout for end in ends[: len(pages)])
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -84,20 +78,6 @@ def test_a_misspelt_verb_is_refused_with_the_nearest() -> None:
     result = call("predit")
     assert result.exit_code == 2
     assert "predict" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["list"], ["show", "digits"], ["run", "digitz"], ["run", "memory.size=-1"]],
-)
-def test_nothing_that_needs_no_torch_imports_it(arguments: list[str]) -> None:
-    script = (
-        f"import sys\nsys.argv = ['grace', *{arguments!r}]\nfrom grace.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_list() -> None:

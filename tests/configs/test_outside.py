@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs.registry import BUILT_IN
+from support import one_process
 from support.outside_packages import example, installed, python
 
 SETTINGS = """
@@ -95,40 +96,38 @@ def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
     assert f"warning: method 'twice' cannot be used: {twice}" in notes
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_asking_for_a_method_that_cannot_be_used(site: Path) -> None:
+    ends = one_process.calls(
         ("show", "method=gone"),
         ("show", "method=twice"),
         ("compare", "digits", "--methods", "grace,gone"),
         ("learn", "images", "--model", "model", "--method", "gone"),
-    ],
-)
-def test_asking_for_a_method_that_cannot_be_used(
-    words: tuple[str, ...], site: Path, tmp_path: Path
-) -> None:
-    done = python("-m", "grace", *words, paths=(site,))
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "cannot be used: " in line
-    assert "no_such_package" in line or "uninstall one of them" in line
+        paths=(site,),
+    )
+    assert len(ends) == 4
+    for end in ends:
+        assert end.exit_code == 2
+        (line,) = end.stderr.splitlines()
+        assert "cannot be used: " in line
+        assert "no_such_package" in line or "uninstall one of them" in line
 
 
 def test_a_method_without_a_recipe_has_settings_and_messages(site: Path, tmp_path: Path) -> None:
-    shown = python("-m", "grace", "show", "method=sound", "method.ridge=2", "--yaml", paths=(site,))
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "method:\n  name: sound\n  ridge: 2.0\n" in shown.stdout
-
     own = tmp_path / "own.yaml"
     own.write_text("parent: digits\nmethod: sound\nmethods: {sound: {ridge: 3}, gone: {x: 1}}\n")
-    preset = python("-m", "grace", "show", own, "--yaml", paths=(site,))
+    shown, preset, misspelt, wrong, idle = one_process.calls(
+        ("show", "method=sound", "method.ridge=2", "--yaml"),
+        ("show", own, "--yaml"),
+        ("show", "method=sound", "method.rigde=2"),
+        ("show", "method=sound", "method.ridge=x"),
+        ("show", "method=sound", "memory.size=5"),
+        paths=(site,),
+    )
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "method:\n  name: sound\n  ridge: 2.0\n" in shown.stdout
     assert "  ridge: 3.0\n" in preset.stdout
-
-    wrong = python("-m", "grace", "show", "method=sound", "method.rigde=2", paths=(site,))
-    assert "method.rigde: no such setting; did you mean 'method.ridge'?" in wrong.stderr
-    wrong = python("-m", "grace", "show", "method=sound", "method.ridge=x", paths=(site,))
+    assert "method.rigde: no such setting; did you mean 'method.ridge'?" in misspelt.stderr
     assert "method.ridge = 'x' should be a valid number" in wrong.stderr
-    idle = python("-m", "grace", "show", "method=sound", "memory.size=5", paths=(site,))
     assert "memory.size has no effect: sound keeps no exemplars" in idle.stderr
 
     script = "from grace.configs.registry import resolve; resolve('method', 'sound')"
@@ -137,7 +136,8 @@ def test_a_method_without_a_recipe_has_settings_and_messages(site: Path, tmp_pat
 
 
 def test_a_model_that_imports_torch_is_told(tmp_path: Path) -> None:
-    slow = {"slow.py": "import torch\n" + SETTINGS.replace("sound", "slow")}
+    # Found before the real one, which takes seconds.
+    slow = {"torch.py": "", "slow.py": "import torch\n" + SETTINGS.replace("sound", "slow")}
     site = installed(tmp_path / "site", "slow", {"slow": "slow:Sound"}, slow)
     listed = python("-m", "grace", "list", "methods", paths=(site,))
     assert listed.stderr.splitlines() == [
@@ -150,14 +150,9 @@ def test_the_package_may_be_imported_before_the_registry(tmp_path: Path) -> None
     site = example(tmp_path / "site")
     for first in ("grace_aligned.settings", "grace_aligned.method", "grace.configs.registry"):
         script = (
-            f"import {first}\nfrom grace.configs.registry import METHOD_NOTES, METHODS\n"
+            f"import sys, {first}\nfrom grace.configs.registry import METHOD_NOTES, METHODS\n"
             "assert 'aligned' in METHODS, METHOD_NOTES\nassert not METHOD_NOTES\n"
+            f"assert ('torch' in sys.modules) == {first.endswith('method')}\n"
         )
         done = python("-c", script, paths=(site,))
         assert done.returncode == 0, done.stderr
-
-
-def test_the_registry_imports_no_torch(tmp_path: Path) -> None:
-    script = "import sys, grace.configs.experiment; assert 'torch' not in sys.modules"
-    done = python("-c", script, paths=(example(tmp_path / "site"),))
-    assert done.returncode == 0, done.stderr

@@ -67,6 +67,26 @@ def test_autocast_only_below_float32() -> None:
         assert (product[0] @ product[1]).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [
+        ("fpu avx2 avx512f", torch.float32),
+        ("fpu avx512f avx512_bf16", torch.bfloat16),
+        ("amx_tile amx_bf16", torch.bfloat16),
+        ("avx512_bf16x", torch.float32),
+        ("", torch.float32),
+    ],
+)
+def test_auto_precision_follows_the_instructions(
+    monkeypatch: pytest.MonkeyPatch, flags: str, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr("grace.storage.processor.processor_flags", lambda: flags)
+    assert device(device="cpu", precision="auto").precision == dtype
+    assert device(device="cpu").precision == torch.float32
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device(device="auto", precision="auto").precision == torch.float32
+
+
 class TestCompileRule:
     def test_true_and_false_decide(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("grace.engine.device._can_compile", lambda device: True)

@@ -1,20 +1,33 @@
 """The examples run as their users run them."""
 
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-def run(script: str, *arguments: str) -> str:
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Run = Callable[..., str]
 
 
-def test_two_methods_are_compared(tmp_path: Path) -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a script as ``python SCRIPT ARGUMENTS`` does; give what it printed."""
+
+    def run(script: str, *arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", [script, *arguments])
+        runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_two_methods_are_compared(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "comparison"
     few = "data.max_train_per_class=20"
     words = ["finetune", "replay", few, "--epochs", "1", "--out", str(out)]
@@ -25,7 +38,7 @@ def test_two_methods_are_compared(tmp_path: Path) -> None:
     assert (out / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_learner_is_updated_from_arrays() -> None:
+def test_a_learner_is_updated_from_arrays(run: Run) -> None:
     # A threshold of 0 always expands: nothing is distilled from a teacher of one epoch.
     shown = run("learn_from_arrays.py", "--epochs", "1", "method.threshold=0")
     assert "update 1: start, 1 backbone(s)" in shown

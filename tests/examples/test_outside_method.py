@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from support import one_process
 from support.outside_packages import EXAMPLE, example, python
 
 TESTS = Path(__file__).parents[1]
@@ -35,19 +36,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_a_method_like_any_other(site: Path, tmp_path: Path) -> None:
-    listed = python("-m", "grace", "list", "methods", paths=(site,))
-    assert (listed.returncode, listed.stderr) == (0, "")
+    out = tmp_path / "run"
+    listed, shown, ran = one_process.calls(
+        ("list", "methods"),
+        ("show", "digits", "method=aligned", "--yaml"),
+        ("run", "digits", "method=aligned", *SHORT, "--out", out),
+        paths=(site,),
+    )
+    assert (listed.exit_code, listed.stderr) == (0, "")
     assert listed.stdout.splitlines()[-1].split(maxsplit=1) == [
         "aligned",
         "replay, then the new classes' weights scaled to the old ones' mean length",
     ]
-    shown = python("-m", "grace", "show", "digits", "method=aligned", "--yaml", paths=(site,))
     assert "name: aligned" in shown.stdout
-
-    out = tmp_path / "run"
-    words = ["digits", "method=aligned", *SHORT, "--out", out]
-    ran = python("-m", "grace", "run", *words, paths=(site,))
-    assert ran.returncode == 0, ran.stderr
+    assert ran.exit_code == 0, ran.stderr
     assert (out / "tasks.jsonl").read_text().count('"update"') >= 4
     assert "aligned" in (out / "report.html").read_text()
 
@@ -55,9 +57,10 @@ def test_it_is_a_method_like_any_other(site: Path, tmp_path: Path) -> None:
 def test_a_learner_is_saved_and_predicts_the_same(site: Path, tmp_path: Path) -> None:
     done = python("-c", LIVES, tmp_path / "model", paths=(site,))
     assert done.returncode == 0, done.stderr
-    told = python("-m", "grace", "history", tmp_path / "model", "--json", paths=(site,))
-    assert told.returncode == 0, told.stderr
-    info = python("-m", "grace", "info", tmp_path / "model", paths=(site,))
+    history, info = one_process.calls(
+        ("history", tmp_path / "model", "--json"), ("info", tmp_path / "model"), paths=(site,)
+    )
+    assert history.exit_code == 0, history.stderr
     assert "aligned" in info.stdout
     # Where the package is missing, the learner is refused in a line.
     without = python("-m", "grace", "info", tmp_path / "model", paths=())

@@ -1,4 +1,3 @@
 from support.hostile_model import sound_model as sound_model
 from support.hostile_model import spoilt as spoilt
-from support.tiny_streams import quick_disk as quick_disk
 from support.tiny_streams import tiny_backbones as tiny_backbones

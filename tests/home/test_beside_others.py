@@ -23,7 +23,7 @@ from grace.storage.objects import ObjectStore
 from grace.text.refusals import BusyError, GraceError
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 CREATOR = """
 import sys
@@ -114,9 +114,7 @@ def test_a_lock_that_its_holder_deleted_locks_nothing(
 
 
 @pytest.fixture(scope="module")
-def original(
-    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def original(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions of two, three and four classes."""
     home = tmp_path_factory.mktemp("readers") / "model"
     method = ReplaySettings(base=recipe(), update=recipe())

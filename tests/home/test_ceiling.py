@@ -43,7 +43,7 @@ from grace.storage import strict_json
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ONE = recipe()
 IMAGE_BYTES = 3 * SIZE * SIZE
@@ -155,7 +155,7 @@ class TestAnyStream:
         return upto, "", made
 
     @hypothesis_settings(
-        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     @given(stream=streams(), max_mb=budgets)
     def test_no_version_is_larger(self, stream: Stream, max_mb: float) -> None:

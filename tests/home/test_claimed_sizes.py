@@ -95,7 +95,7 @@ def test_more_exemplars_than_the_memory_holds(spoilt: Model) -> None:
         Learner.load(home)
 
 
-@pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+@pytest.mark.usefixtures("tiny_backbones")
 def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Journal.__init__, "__defaults__", (0.0, 0.0))
     method = ReplaySettings(base=recipe(2), update=recipe())

@@ -22,14 +22,14 @@ from grace.storage import strict_json
 from grace.text.refusals import DamagedError, NewerFormatError
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 Json = Any
 Change = Callable[[Json], object]
 
 
 @pytest.fixture(scope="module")
-def home(tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two updates of GRACE, five classes, one of them forgotten."""
     path = tmp_path_factory.mktemp("document") / "home"
     method = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=1.0)

@@ -24,7 +24,7 @@ from grace.text.refusals import DamagedError, GraceError
 from support.learn_calls import files
 from support.tiny_streams import SIZE, class_names, dataset, labelled, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 REPLAY = ReplaySettings(base=recipe(), update=recipe())
 

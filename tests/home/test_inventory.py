@@ -16,7 +16,7 @@ from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def size(path: Path) -> int:

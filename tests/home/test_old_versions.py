@@ -19,7 +19,7 @@ from support.learn_calls import files
 from support.saved_learners import call
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def teach(made: Learner, *indices: int) -> None:
@@ -28,9 +28,7 @@ def teach(made: Learner, *indices: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def original(
-    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def original(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions of two, three, four and five classes."""
     home = tmp_path_factory.mktemp("versions") / "model"
     method = ReplaySettings(base=recipe(), update=recipe())

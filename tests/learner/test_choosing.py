@@ -26,7 +26,7 @@ from grace.learner.learner import Learner
 from grace.networks.heads import MASKED
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings, watch
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 LINEAR, MEANS = Predictor(classifier="linear"), Predictor(classifier="nearest_mean")
 

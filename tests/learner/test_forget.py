@@ -36,7 +36,7 @@ from grace.text.refusals import GraceError
 from support.driven import batch
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 GRACE = GraceSettings(base=recipe(3), grow=recipe(), compress=recipe(), expand_at=(3,))
 METHODS: Mapping[str, BaseMethodSettings] = {
@@ -72,9 +72,7 @@ def holders(home: Path, images: Tensor) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def original(
-    tiny_backbones: None, quick_disk: None, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def original(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four versions, the third in use; class 1 is known to all, class 3 to the last two."""
     made = create(home=tmp_path_factory.mktemp("original") / "home")
     teach(made, {0: 10, 1: 10})

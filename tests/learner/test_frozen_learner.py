@@ -24,7 +24,6 @@ from support.picture_folders import folder
 from support.tiny_streams import class_names, labelled
 
 pytest.importorskip("timm")
-pytestmark = pytest.mark.usefixtures("quick_disk")
 
 MODEL = "timm/test_efficientnet"
 

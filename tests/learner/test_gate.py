@@ -28,7 +28,7 @@ from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 METHODS: Mapping[str, BaseMethodSettings] = {
     "grace": GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), expand_at=(3,)),

@@ -15,8 +15,6 @@ from grace.randomness import generator
 from grace.storage.tensors import encode
 from support import tiny_streams
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:

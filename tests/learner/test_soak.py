@@ -24,7 +24,7 @@ from grace.networks.heads import Head
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = [
-    pytest.mark.usefixtures("tiny_backbones", "quick_disk"),
+    pytest.mark.usefixtures("tiny_backbones"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 
@@ -144,7 +144,6 @@ def newcomers() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def soak(
     tiny_backbones: None,
-    quick_disk: None,
     newcomers: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Soak:

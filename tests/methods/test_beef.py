@@ -38,7 +38,7 @@ from support.tiny_streams import (
 )
 from support.typed import typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def beef(**choices: Any) -> BeefSettings:

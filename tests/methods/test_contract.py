@@ -49,7 +49,7 @@ from support.recorded_streams import (
 )
 from support.tiny_streams import labelled, learner, same, state, watch
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 HERDING = [
     name for name in VARIANTS if keeps_exemplars(name) and VARIANTS[name].traits.trains_backbone

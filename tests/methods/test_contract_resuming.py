@@ -14,7 +14,7 @@ from support.contract import every_variant, with_epochs
 from support.recorded_streams import STREAM, kept_parts, loaded, same_parts, teach
 from support.tiny_streams import labelled, learner
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 @final

@@ -33,7 +33,7 @@ from support.tiny_streams import (
 )
 from support.typed import typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 AMONG_NEW = [name for name in VARIANTS if VARIANTS[name].traits.compares_new_classes_only]
 """Their loss compares the logits of new classes alone."""

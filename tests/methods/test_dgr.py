@@ -26,7 +26,7 @@ from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
 from support.typed import typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 Gradients = Mapping[str, Tensor]
 HEAD = ("head.weight", "head.bias")

@@ -35,7 +35,7 @@ from support.tiny_streams import (
 )
 from support.typed import present, typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 PROBE = labelled(dict.fromkeys(range(4), 3), seed=5).images
 

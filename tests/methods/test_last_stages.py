@@ -20,7 +20,7 @@ from support.tiny_streams import (
     watch,
 )
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 BACKBONE = BackboneSettings(name="resnet20", train="last-stages", last_stages=2)
 BASE = {"base": recipe(), "grow": recipe()}

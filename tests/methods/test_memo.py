@@ -30,7 +30,7 @@ from support.tiny_streams import (
 )
 from support.typed import typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 # ResNet-8 by hand. Trunk: convolutions 432 + 2·2304 + 4608 + 9216, batch norms over 16·3 + 32·2
 # channels, 2 parameters each. Branch: convolutions 18432 + 36864, batch norms over 64·2 channels.

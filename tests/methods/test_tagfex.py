@@ -33,7 +33,7 @@ from support.tiny_streams import (
 )
 from support.typed import present, typed
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 # ResNet-8 by hand: convolutions 432 + 2·2304 + 4608 + 9216 + 18432 + 36864, batch norms of
 # 16·3 + 32·2 + 64·2 channels, 2 parameters each.

@@ -86,7 +86,7 @@ def replaced(tree: Any, at: Place, value: Any) -> Any:
     if not at:
         return value
     twin = tree.copy()
-    twin[at[0]] = replaced(tree[at[0]], at[1:], value)
+    twin[at[0]] = value if len(at) == 1 else replaced(tree[at[0]], at[1:], value)
     return twin
 
 

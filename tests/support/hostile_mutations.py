@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from support import hostile_json, hostile_objects, hostile_specials
+from support import hostile_fields, hostile_json, hostile_objects, hostile_specials
 
 Files = Mapping[Path, bytes]
 Write = Callable[[Path], None]
@@ -130,6 +130,12 @@ def _damaged_unused(rng: random.Random, files: Files) -> tuple[str, Write]:
 def _forged_json(rng: random.Random, files: Files) -> tuple[str, Write]:
     name = rng.choice((Path("model.json"), Path("current.json"), *DOCUMENTS, *[NEWEST] * 4))
     how, data = hostile_json.forged(rng, files[name])
+    return f"{name}: {how}", writing({name: data})
+
+
+def _forged_field(rng: random.Random, files: Files) -> tuple[str, Write]:
+    name = rng.choice((DOCUMENTS[0], *[NEWEST] * 5))
+    how, data = hostile_fields.forged(rng, files[name])
     return f"{name}: {how}", writing({name: data})
 
 
@@ -301,6 +307,7 @@ KINDS: Mapping[str, tuple[int, Callable[[random.Random, Files], tuple[str, Write
     "damaged object": (12, _damaged_object),
     "damaged unused file": (1, _damaged_unused),
     "forged document": (36, _forged_json),
+    "forged field": (36, _forged_field),
     "forged object": (30, _forged_object),
     "exchanged objects": (4, _swapped_refs),
     "other kind of file": (10, _other_layout),

@@ -6,10 +6,16 @@ What is compared leaves out what the clock says, and nothing else.
 
 import hashlib
 import json
+import os
 import shutil
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, final
+from unittest import mock
 
 import torch
 import torch._dynamo  # so that it is there before the first fork
@@ -17,6 +23,7 @@ import torch._dynamo  # so that it is there before the first fork
 import grace.experiment
 import grace.methods.module_factory
 import grace.record.writing
+from grace.cli.app import app
 from grace.cli.compare import compare as _compare_verb
 from grace.cli.export import export as _export_verb
 from grace.cli.forget import forget as _forget_verb
@@ -185,15 +192,64 @@ def export(folder: Path) -> None:
 
 def compare(folder: Path) -> None:
     """``grace compare`` of two methods that share their first task; its runs are not killed."""
+    _prepare()
     experiment = ["digits", "data.max_train_per_class=4", "scenario.base=4", "scenario.increment=6"]
     short = [f"methods.{m}.{phase}.epochs=1" for m in ("replay", "wa") for phase in PHASES]
-    _compare_verb([*experiment, *short], methods="replay,wa", seeds="1", jobs=1, out=folder / "out")
+    given = {"methods": "replay,wa", "seeds": "1", "jobs": 1, "out": folder / "out"}
+    forking = SimpleNamespace(Popen=_ForkedRun, PIPE=-1, STDOUT=-2)
+    with mock.patch("grace.studies.pool.subprocess", forking):
+        _compare_verb([*experiment, *short], **given)
     runs = sorted((folder / "out" / "runs").iterdir())
     facts = {
         "tasks": [[json.loads(line) for line in (run / "tasks.jsonl").open()] for run in runs],
         "files": [name for name in _files(folder / "out") if not name.startswith("first-tasks/")],
     }
     kills.note(folder / "facts.json", timeless(facts))
+
+
+@final
+class _ForkedRun:
+    """A run of a comparison in a fork of this process, which has imported all that it needs."""
+
+    def __init__(self, command: Sequence[str], *, stdout: Any, env: Any, **_: Any) -> None:
+        reads, writes = os.pipe()
+        self.returncode: int | None = None
+        self._pid = os.fork()
+        if self._pid == 0:
+            for place, handle in enumerate((reads, stdout.fileno(), stdout.fileno())):
+                os.dup2(handle, place)
+            _close_pipes()
+            os.environ.update(env)
+            with kills.looking_away():
+                os._exit(_end_of(command[4:]))
+        os.close(reads)
+        self.stdin = os.fdopen(writes, "wb")
+
+    def poll(self) -> int | None:
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def _end_of(arguments: Sequence[str]) -> int:
+    """Carry out a command line; return its exit status."""
+    try:
+        app(arguments, standalone_mode=False)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+    return 0
+
+
+def _close_pipes() -> None:
+    """Close the pipes of a forked process: who waits for its parent's end reads one of them."""
+    for handle in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):
+            if int(handle.name) > 2 and str(handle.readlink()).startswith("pipe:"):
+                os.close(int(handle.name))
 
 
 def _verb(
@@ -207,6 +263,7 @@ def _verb(
     home = folder / "learner"
     if not home.exists():
         with kills.looking_away():
+            shutil.rmtree(home.with_name("copied"), ignore_errors=True)
             shutil.copytree(_template(), home.with_name("copied"))
             if begin is not None:
                 store = ModelStore.open(home.with_name("copied"))

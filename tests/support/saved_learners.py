@@ -51,9 +51,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Pat
     """Home of that learner, made once for all modules; tests must not change it."""
     home = tmp_path_factory.getbasetemp() / "saved" / "pets"
     if not home.exists():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("os.fsync", lambda handle: None)
-            make(home)
+        make(home)
     return home
 
 

@@ -150,11 +150,3 @@ def tiny_backbones() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grace.methods.module_factory.build_backbone", _resnet8)
         yield
-
-
-@pytest.fixture(scope="module")
-def quick_disk() -> Iterator[None]:
-    """Nothing is flushed to the disk: no test cuts the power, and flushing takes half its time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
-        yield

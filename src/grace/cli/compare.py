@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.arguments import split
 from grace.cli.comparison_progress import ComparisonProgress, print_comparison
 from grace.cli.errors import one_line_errors, one_line_warnings
@@ -27,31 +28,23 @@ REMEDIES = {"methods": "use --methods", "seeds": "use --seeds"}
 def compare(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
+        options.argument(
             metavar="EXPERIMENT|KEY=VALUE",
             help="A packaged experiment or a YAML file (default: digits), then settings for every "
             "run. A method's own are those of its preset: methods.der.grow.epochs=10.",
-            show_default=False,
         ),
     ] = None,
-    methods: Annotated[
-        str, typer.Option(help="Methods, comma-separated. Default: all.", show_default=False)
-    ] = "",
+    methods: Annotated[str, options.option(help="Methods, comma-separated. Default: all.")] = "",
     seeds: Annotated[str, typer.Option(help="Seeds: 1,2,3 or 1-3.")] = "1-3",
     jobs: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Runs at a time. Default: as many as cores and memory allow.",
-            show_default=False,
-        ),
+        options.option(min=1, help="Runs at a time. Default: as many as cores and memory allow."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        options.option(
             help="Directory of the results; an interrupted comparison in it is continued. "
-            "Default: comparisons/EXPERIMENT.",
-            show_default=False,
+            "Default: comparisons/EXPERIMENT."
         ),
     ] = None,
     share: Annotated[

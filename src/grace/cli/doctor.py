@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -11,7 +11,6 @@ from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.learner.learn_call import LearnOptions
 from grace.learner.teaching import resolved
 from grace.text.units import in_bytes, in_seconds
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 _REMEDIES = {path: f"learn with {option}" for path, option in options.OPTIONS.items()}
 
 
+@options.with_shared_options
 def doctor(
     images: Annotated[
         Path,
@@ -31,64 +31,22 @@ def doctor(
     *,
     model: Annotated[
         Path | None,
-        typer.Option(
-            metavar="MODEL", help="The learner that will learn the images.", show_default=False
-        ),
+        options.option(metavar="MODEL", help="The learner that will learn the images."),
     ] = None,
-    experiment: options.Experiment = None,
-    method: options.Method = None,
-    backbone: options.Backbone = None,
-    weights: options.Weights = None,
-    train: options.Train = None,
-    memory: options.Memory = None,
-    max_mb: options.MaxMb = None,
-    max_disk_mb: options.MaxDiskMb = None,
-    minutes: options.Minutes = None,
-    image_size: options.ImageSize = None,
-    channels: options.Channels = None,
-    seed: options.Seed = None,
-    validation: options.Validation = None,
-    max_drop: options.MaxDrop = None,
-    skip_unreadable: options.SkipUnreadable = False,
-    skip_duplicates: options.SkipDuplicates = False,
-    discard: options.Discard = False,
-    again: options.Again = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    **given: Unpack[options.Given],
 ) -> None:
     """Examine images before learning them: nothing is learnt, nothing is changed.
 
     Takes the options of 'grace learn', and exits with 2 if that would refuse the images.
     """
     with one_line_errors(_REMEDIES), one_line_warnings():
-        requested = options.requested(
-            experiment,
-            texts or (),
-            method=method,
-            backbone=backbone,
-            weights=weights,
-            train=train,
-            memory=memory,
-            max_mb=max_mb,
-            minutes=minutes,
-            validation=validation,
-            image_size=image_size,
-            channels=channels,
-            seed=seed,
-        )
-        how = LearnOptions(
-            max_drop=max_drop,
-            skip_unreadable=skip_unreadable,
-            skip_duplicates=skip_duplicates,
-            discard=discard,
-            again=again,
-            max_disk_mb=max_disk_mb,
-        )
+        requested, how = options.split(texts or (), given)
         call = resolved(model, images, requested, how, dry_run=True)
         # torch takes seconds to import: --help and wrong settings do not wait for it.
         from grace.learner.examining import examine_call
 
         checked = examine_call(call)
-        if as_json:
+        if given["as_json"]:
             emit_json(_as_dict(checked))
         else:
             say(*_page(images, checked))

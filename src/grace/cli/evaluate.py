@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.evaluation_page import as_dict, page
@@ -12,7 +13,7 @@ from grace.text.refusals import GraceError
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     images: Annotated[
         Path,
         typer.Argument(
@@ -23,23 +24,14 @@ def evaluate(
     ],
     min_accuracy: Annotated[
         float | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="End with exit code 3 if the accuracy is below.",
-            show_default=False,
-        ),
+        options.option(metavar="PERCENT", help="End with exit code 3 if the accuracy is below."),
     ] = None,
-    version: Annotated[
-        int | None,
-        typer.Option(help="Version of the learner. Default: the one in use.", show_default=False),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    version: options.Version = None,
+    json: options.AsJson = False,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a page with the worst mistakes and their pictures.",
-            show_default=False,
+        options.option(
+            metavar="FILE", help="Also write a page with the worst mistakes and their pictures."
         ),
     ] = None,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.text.refusals import GraceError
@@ -19,16 +20,13 @@ class ExportForm(StrEnum):
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     to: Annotated[ExportForm, typer.Option(help="Format of the file.")] = ExportForm.ONNX,
     out: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: MODEL.onnx.", show_default=False),
     ] = None,
-    version: Annotated[
-        int | None,
-        typer.Option(help="Version of the learner. Default: the one in use.", show_default=False),
-    ] = None,
+    version: options.Version = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Export a learner to a file that needs no torch, and check that it predicts the same."""

@@ -4,11 +4,11 @@ import shlex
 import sys
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.console import ask, say
 from grace.cli.errors import one_line_errors
 from grace.home.store import ModelStore
@@ -17,7 +17,7 @@ from grace.text.refusals import GraceError
 
 
 def forget(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

@@ -1,10 +1,10 @@
 """``grace history``: the verdict, size and accuracy of every update."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.ledger_table import (
@@ -21,26 +21,24 @@ from grace.text.refusals import GraceError
 
 
 def history(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            help="Also show the verdicts of this threshold on the recorded saturations.",
-            show_default=False,
+        options.option(
+            help="Also show the verdicts of this threshold on the recorded saturations."
         ),
     ] = None,
     decay: Annotated[
         float | None,
-        typer.Option(
+        options.option(
             help="Factor on that threshold after each compression. Default of both options: the "
-            "learner's values.",
-            show_default=False,
+            "learner's values."
         ),
     ] = None,
     classes: Annotated[
         bool, typer.Option("--classes", help="Show the accuracy of every class instead.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    json: options.AsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
 ) -> None:
     """List all updates of a learner, and what was forgotten, pruned or rolled back."""

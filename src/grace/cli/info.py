@@ -1,10 +1,6 @@
 """``grace info``: a learner's classes, method, backbones and size."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
+from grace.cli import options
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.info_page import as_json, as_lines
@@ -13,8 +9,8 @@ from grace.home.store import ModelStore
 
 
 def info(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    model: options.Learner,
+    json: options.AsJson = False,
 ) -> None:
     """Show a learner's classes, method, backbones and size."""
     with one_line_errors():

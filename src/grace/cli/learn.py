@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Unpack
 
 import typer
 
@@ -12,7 +13,6 @@ from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
 from grace.learner import teaching
-from grace.learner.learn_call import LearnOptions
 from grace.learner.unfinished import drop_update
 from grace.text.refusals import GraceError
 
@@ -22,32 +22,13 @@ _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} 
 }
 
 
+@options.with_shared_options
 def learn(
     images: options.Images = None,
     texts: options.Texts = None,
     *,
     model: options.Model,
-    experiment: options.Experiment = None,
-    method: options.Method = None,
-    backbone: options.Backbone = None,
-    weights: options.Weights = None,
-    train: options.Train = None,
-    memory: options.Memory = None,
-    max_mb: options.MaxMb = None,
-    max_disk_mb: options.MaxDiskMb = None,
-    minutes: options.Minutes = None,
-    image_size: options.ImageSize = None,
-    channels: options.Channels = None,
-    seed: options.Seed = None,
-    validation: options.Validation = None,
-    max_drop: options.MaxDrop = None,
-    max_class_drop: options.MaxClassDrop = None,
-    min_new: options.MinNew = None,
-    skip_unreadable: options.SkipUnreadable = False,
-    skip_duplicates: options.SkipDuplicates = False,
-    discard: options.Discard = False,
-    again: options.Again = False,
-    as_json: options.AsJson = False,
+    **given: Unpack[options.Given],
 ) -> None:
     """Teach a learner new classes, or fresh images of known ones; the first call makes it.
 
@@ -55,36 +36,12 @@ def learn(
     """
     with one_line_errors(_REMEDIES), one_line_warnings():
         if images is None:
-            _discard(model, wanted=discard)
+            _discard(model, wanted=given["discard"])
             return
-        how = LearnOptions(
-            max_drop=max_drop,
-            max_class_drop=max_class_drop,
-            min_new=min_new,
-            skip_unreadable=skip_unreadable,
-            skip_duplicates=skip_duplicates,
-            discard=discard,
-            again=again,
-            max_disk_mb=max_disk_mb,
-        )
-        requested = options.requested(
-            experiment,
-            texts or (),
-            method=method,
-            backbone=backbone,
-            weights=weights,
-            train=train,
-            memory=memory,
-            max_mb=max_mb,
-            minutes=minutes,
-            validation=validation,
-            image_size=image_size,
-            channels=channels,
-            seed=seed,
-        )
+        requested, how = options.split(texts or (), given)
         with RichProgress(terminal(err=True)) as progress:
             result = teaching.learn(model, images, requested, how, progress)
-        if as_json:
+        if given["as_json"]:
             emit_json(as_dict(result))
         else:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

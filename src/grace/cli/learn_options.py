@@ -1,13 +1,16 @@
 """The arguments and options of ``learn`` and ``doctor``, and the settings behind them."""
 
 import json
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
+from grace.cli.options import AsJson, argument, option
+from grace.learner.learn_call import LearnOptions
 from grace.learner.requested import RequestedSettings
 
 OPTIONS = {
@@ -27,12 +30,9 @@ OPTIONS = {
 }
 """The option of ``grace learn`` for a setting, by dotted path."""
 
-_argument = partial(typer.Argument, show_default=False)
-_option = partial(typer.Option, show_default=False)
-
 Images = Annotated[
     Path | None,
-    _argument(
+    argument(
         metavar="IMAGES",
         help="Folder with a folder of images for each class, or with train/ and test/ of such "
         "folders. Only new images are needed.",
@@ -40,25 +40,25 @@ Images = Annotated[
 ]
 Texts = Annotated[
     list[str] | None,
-    _argument(
+    argument(
         metavar="KEY=VALUE",
         help="Settings of a new learner, such as method.grow.epochs=20 ('grace show folder' "
         "lists them); engine.* also later.",
     ),
 ]
-Model = Annotated[Path, _option(metavar="MODEL", help="Directory of the learner.")]
+Model = Annotated[Path, option(metavar="MODEL", help="Directory of the learner.")]
 Experiment = Annotated[
     str | None,
-    _option(
+    option(
         help="Experiment whose settings a new learner starts from; without it they are chosen for "
         "the images and this machine."
     ),
 ]
-Method = Annotated[str | None, _option(help="Method, such as grace or der.")]
-Backbone = Annotated[str | None, _option(help="Backbone, such as resnet18.")]
+Method = Annotated[str | None, option(help="Method, such as grace or der.")]
+Backbone = Annotated[str | None, option(help="Backbone, such as resnet18.")]
 Weights = Annotated[
     str | None,
-    _option(
+    option(
         metavar="FILE|timm",
         help="Pre-trained weights of the backbone: a .safetensors file, or timm for those of the "
         "tag in --backbone.",
@@ -66,47 +66,47 @@ Weights = Annotated[
 ]
 Train = Annotated[
     str | None,
-    _option(
+    option(
         metavar="PART",
         help="What of the backbone learns: all, last-stages or frozen (the default with "
         "--weights).",
     ),
 ]
-Memory = Annotated[int | None, _option(help="Images of old classes to keep.")]
+Memory = Annotated[int | None, option(help="Images of old classes to keep.")]
 MaxMb = Annotated[
     float | None,
-    _option(
+    option(
         help="Largest size of one version of the learner in megabytes; without --memory, images "
         "of old classes fill it. Earlier versions are kept beside it."
     ),
 ]
 MaxDiskMb = Annotated[
     float | None,
-    _option(
+    option(
         help="Largest size of all versions together in megabytes: afterwards the oldest versions "
         "are removed. Default: all are kept."
     ),
 ]
 Minutes = Annotated[
     float | None,
-    _option(
+    option(
         help="Minutes of training that an update should take at most (default: 3); fewer epochs "
         "are trained then."
     ),
 ]
-ImageSize = Annotated[int | None, _option(help="Side of the images in pixels.")]
-Channels = Annotated[int | None, _option(help="Channels of the images: 1 grey, 3 colour.")]
-Seed = Annotated[int | None, _option(help="Seed of all random numbers.")]
+ImageSize = Annotated[int | None, option(help="Side of the images in pixels.")]
+Channels = Annotated[int | None, option(help="Channels of the images: 1 grey, 3 colour.")]
+Seed = Annotated[int | None, option(help="Seed of all random numbers.")]
 Validation = Annotated[
     int | None,
-    _option(
+    option(
         help="Images of each class to hold out, a fifth of the class at most; they judge every "
         "update (default: 50)."
     ),
 ]
 MaxDrop = Annotated[
     float | None,
-    _option(
+    option(
         metavar="POINTS",
         help="Reject an update if the accuracy on old classes drops by more than this many "
         "percentage points.",
@@ -114,7 +114,7 @@ MaxDrop = Annotated[
 ]
 MaxClassDrop = Annotated[
     float | None,
-    _option(
+    option(
         metavar="POINTS",
         help="Reject an update if a paired test shows that one old class lost accuracy, and it "
         "lost more than this many percentage points.",
@@ -122,7 +122,7 @@ MaxClassDrop = Annotated[
 ]
 MinNew = Annotated[
     float | None,
-    _option(
+    option(
         metavar="PERCENT",
         help="Reject an update if fewer percent of the images of new classes are right.",
     ),
@@ -137,22 +137,66 @@ Discard = Annotated[bool, typer.Option("--discard", help="Drop an interrupted up
 Again = Annotated[
     bool, typer.Option("--again", help="Learn images again that were learnt already.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
 
-def requested(experiment: str | None, texts: Sequence[str], **given: object) -> RequestedSettings:
-    """Turn options into overrides, and put them before the ``KEY=VALUE`` texts.
+class Given(TypedDict):
+    """The options that ``learn`` and ``doctor`` share; ``None`` and ``False``: not given."""
+
+    experiment: Experiment
+    method: Method
+    backbone: Backbone
+    weights: Weights
+    train: Train
+    memory: Memory
+    max_mb: MaxMb
+    max_disk_mb: MaxDiskMb
+    minutes: Minutes
+    image_size: ImageSize
+    channels: Channels
+    seed: Seed
+    validation: Validation
+    max_drop: MaxDrop
+    max_class_drop: MaxClassDrop
+    min_new: MinNew
+    skip_unreadable: SkipUnreadable
+    skip_duplicates: SkipDuplicates
+    discard: Discard
+    again: Again
+    as_json: AsJson
+
+
+def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb one option for each key of ``Given`` in place of its ``**given``."""
+    declared = signature(verb)
+    own = [p for p in declared.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    shared = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=False if kind.__origin__ is bool else None,
+            annotation=kind,
+        )
+        for name, kind in get_type_hints(Given, include_extras=True).items()
+    ]
+    vars(verb)["__signature__"] = declared.replace(parameters=[*own, *shared])
+    return verb
+
+
+def split(texts: Sequence[str], given: Given) -> tuple[RequestedSettings, LearnOptions]:
+    """Split what was given into settings of a new learner and options of this update.
+
+    The options that name settings come before the ``KEY=VALUE`` texts.
 
     Args:
-        experiment: the experiment to start from.
         texts: ``KEY=VALUE`` texts.
-        given: values by the name of their option; ``None``: the option was not given.
+        given: the values of the options.
     """
+    values: dict[str, Any] = {**given}
+    how = LearnOptions(**{field.name: values.pop(field.name) for field in fields(LearnOptions)})
     paths = {option: path for path, option in OPTIONS.items()}
-    named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
     written = {
         f"{paths[option]}={json.dumps(value)}": f"{option} {value}"
-        for option, value in named.items()
-        if value is not None
+        for name, value in values.items()
+        if value is not None and (option := f"--{name.replace('_', '-')}") in paths
     }
-    return RequestedSettings(experiment, [*written, *texts], written)
+    return RequestedSettings(given["experiment"], [*written, *texts], written), how

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
+from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.configs.load import list_experiments
@@ -22,9 +21,7 @@ class Kind(StrEnum):
 
 
 def list_names(
-    kind: Annotated[
-        Kind | None, typer.Argument(help="List only this kind.", show_default=False)
-    ] = None,
+    kind: Annotated[Kind | None, options.argument(help="List only this kind.")] = None,
 ) -> None:
     """List the experiments, methods, datasets and backbones known by name."""
     with one_line_errors():

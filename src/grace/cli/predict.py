@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.cli.prediction_rows import FORMS
@@ -21,7 +22,7 @@ class PredictionForm(StrEnum):
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     images: Annotated[
         list[Path],
         typer.Argument(metavar="IMAGE|FOLDER...", help="Image files, or folders of images."),
@@ -42,10 +43,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    version: Annotated[
-        int | None,
-        typer.Option(help="Version of the learner. Default: the one in use.", show_default=False),
-    ] = None,
+    version: options.Version = None,
 ) -> None:
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():

@@ -1,10 +1,8 @@
 """``grace prune``: remove old versions of a learner."""
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
 from grace.home.inventory import take_inventory
@@ -15,21 +13,18 @@ from grace.text.units import in_bytes
 
 
 def prune(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     keep: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Number of newest versions to keep; the one in use stays in any case.",
-            show_default=False,
+        options.option(
+            min=0, help="Number of newest versions to keep; the one in use stays in any case."
         ),
     ] = None,
     max_disk_mb: Annotated[
         float | None,
-        typer.Option(
+        options.option(
             min=0,
             help="Remove the oldest versions until all together take at most so many megabytes.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.record import read_records
@@ -28,17 +29,16 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
+        options.option(
             "--output",
             "-o",
             help="File of the page (default: report.html). With --table the page is only "
             "written if this is given.",
-            show_default=False,
         ),
     ] = None,
     table: Annotated[
         TableForm | None,
-        typer.Option(help="Print the comparison table in this format.", show_default=False),
+        options.option(help="Print the comparison table in this format."),
     ] = None,
 ) -> None:
     """Compare runs: one self-contained HTML page, or a table to paste."""

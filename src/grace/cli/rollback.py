@@ -2,12 +2,12 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import grace
+from grace.cli import options
 from grace.cli.class_lines import gate_text
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
@@ -16,7 +16,7 @@ from grace.text.refusals import DamagedError
 
 
 def rollback(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of the learner.")],
+    model: options.Learner,
     version: Annotated[
         int,
         typer.Argument(

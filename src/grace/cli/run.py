@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.arguments import settings_from
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.parent import end_with_input
@@ -18,21 +19,12 @@ from grace.text.refusals import GraceError
 
 
 def run(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="EXPERIMENT|KEY=VALUE",
-            help="A packaged experiment or a YAML file (default: digits), then settings such as "
-            "method=der, seed=2 or method.threshold=0.5.",
-            show_default=False,
-        ),
-    ] = None,
+    arguments: options.ExperimentSettings = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        options.option(
             help="Directory of the record; it must not exist yet, unless with --resume. "
-            "Default: runs/EXPERIMENT/METHOD-sSEED-TIME-FINGERPRINT.",
-            show_default=False,
+            "Default: runs/EXPERIMENT/METHOD-sSEED-TIME-FINGERPRINT."
         ),
     ] = None,
     resume: Annotated[
@@ -45,10 +37,9 @@ def run(
     ] = False,
     first_tasks: Annotated[
         Path | None,
-        typer.Option(
+        options.option(
             help="Folder in which runs share the network of their first task, as the runs of "
-            "'grace compare' do.",
-            show_default=False,
+            "'grace compare' do."
         ),
     ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from grace.cli import options
 from grace.cli.arguments import settings_from
 from grace.cli.console import emit, say, terminal, text_of
 from grace.cli.errors import one_line_errors
@@ -13,14 +14,7 @@ from grace.configs.load import dump_settings
 
 
 def show(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="EXPERIMENT|KEY=VALUE",
-            help="A packaged experiment or a YAML file (default: digits), then settings.",
-            show_default=False,
-        ),
-    ] = None,
+    arguments: options.ExperimentSettings = None,
     yaml: Annotated[
         bool, typer.Option("--yaml", help="Print YAML that 'grace run' reads back.")
     ] = False,

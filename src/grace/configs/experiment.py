@@ -281,10 +281,11 @@ class EngineSettings(Settings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device of the computations; auto: cuda if there is one"
     )
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
+    precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         "float32",
         description="number format of forward passes in training; everything else is float32. "
-        "bfloat16 and float16: faster on GPUs, less exact",
+        "bfloat16 and float16: faster on GPUs, less exact; auto: bfloat16 on a CPU that has "
+        "instructions for it (AVX-512-BF16, AMX), else float32",
     )
     channels_last: bool = Field(
         True, description="memory layout of images and weights; true is usually faster"

@@ -19,6 +19,7 @@ from grace.data.image_file import (
     refuse_many_scans,
     refuse_oversized_parts,
 )
+from grace.data.webp import drop_file, load_webp
 from grace.text.refusals import GraceError, Setting
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
@@ -132,6 +133,8 @@ def _header(path: Path, max_pixels: int) -> Iterator[Any]:
                     f"{image.width}×{image.height} pixels are too many",
                     f"make it smaller or set data.max_pixels={num_pixels}",
                 )
+            if image.format == "WEBP":
+                drop_file(image)
             if "progressive" in image.info or _has_partial_scan(image):
                 refuse_many_scans(file, num_pixels)
             yield image
@@ -289,13 +292,8 @@ def _loaded(image: Any, shorter: int | None) -> Image.Image:  # noqa: ANN401 - P
         image: the file's header.
         shorter: length of the shorter side after the resize that follows; ``None``: no resize.
     """
-    if image.format == "WEBP" and image.width * image.height >= _LARGE:
-        # PIL would hold the decoder's two copies of the image beside two of its own.
-        data = image._decoder.get_next()[0]
-        image._decoder = None
-        pixels = Image.frombytes(image.mode, image.size, data, "raw", image.rawmode)
-        pixels.info = image.info
-        return pixels
+    if image.format == "WEBP":
+        return load_webp(image)
     if shorter is not None and _is_heavy(image) and 2 * shorter <= min(image.size):
         image.draft(None, (image.width // 2, image.height // 2))
     image.load()

@@ -12,7 +12,7 @@ from torch import nn
 
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
-from grace.storage.processor import processor_name
+from grace.storage.processor import computes_in_bfloat16, processor_name
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError, GraceWarning
 
@@ -52,7 +52,7 @@ class Device:
                     f"this machine has {os.cpu_count() or 1} cores: set it to that or less",
                 )
             torch.set_num_threads(settings.threads)
-        precision: torch.dtype = getattr(torch, settings.precision)
+        precision: torch.dtype = getattr(torch, chosen_precision(settings))
         return cls(torch.device(name), precision, settings.channels_last, settings.compile)
 
     def place(self, module: AnyModule) -> AnyModule:
@@ -109,6 +109,20 @@ def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise GraceError("engine.device: no CUDA device is visible to torch; use engine.device=cpu")
     return settings.device
+
+
+def chosen_precision(settings: EngineSettings) -> Literal["float32", "bfloat16", "float16"]:
+    """Return the number format that the settings mean on this machine.
+
+    ``auto`` is bfloat16 on a CPU that has instructions for it, else float32.
+
+    Raises:
+        GraceError: if CUDA is asked for and absent.
+    """
+    if settings.precision != "auto":
+        return settings.precision
+    on_cpu = device_name(settings) == "cpu"
+    return "bfloat16" if on_cpu and computes_in_bfloat16() else "float32"
 
 
 @cache

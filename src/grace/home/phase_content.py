@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,11 @@ def _source(of: Callable[..., Any] | type[nn.Module]) -> str | None:
         return None
     if inspect.isfunction(of) and of.__closure__:
         return None
+    return _text(of)  # type: ignore[arg-type]  # mypy: a class has the hash of its instances
+
+
+@cache  # Finding one class parses its whole file.
+def _text(of: Callable[..., Any] | type[nn.Module]) -> str | None:
     try:
         return inspect.getsource(of)
     except (OSError, TypeError):

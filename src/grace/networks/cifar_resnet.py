@@ -21,8 +21,10 @@ def _conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
         in_channels, out_channels, 3, stride=stride, padding=1, bias=False, device="meta"
     )
     # By way of the meta device, because torch's own initialisation, which would be replaced
-    # anyhow, draws from the global generator.
-    return conv.to_empty(device="cpu")
+    # anyhow, draws from the global generator. Not by ``to_empty``, for which torch imports sympy:
+    # that takes longer than to predict an image.
+    conv.weight = nn.Parameter(torch.empty(conv.weight.shape))
+    return conv
 
 
 @final
@@ -127,7 +129,7 @@ def _stage(num_blocks: int, in_channels: int, out_channels: int, stride: int) ->
 @torch.no_grad()
 def _draw_weights(module: nn.Module, generator: torch.Generator) -> None:
     for conv in module.modules():
-        if isinstance(conv, nn.Conv2d):
+        if isinstance(conv, nn.Conv2d) and not conv.weight.is_meta:
             fan_out = conv.kernel_size[0] * conv.kernel_size[1] * conv.out_channels
             conv.weight.normal_(0.0, (2.0 / fan_out) ** 0.5, generator=generator)
 

@@ -17,6 +17,11 @@ def processor_flags() -> str:
     return _first_of("flags") or _first_of("Features")
 
 
+def computes_in_bfloat16() -> bool:
+    """Return True if the processor has instructions for products of bfloat16 numbers."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor_flags().split())
+
+
 def _first_of(name: str) -> str:
     """Return the first value of this name in the system's description of its processors."""
     try:

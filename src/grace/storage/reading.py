@@ -33,10 +33,7 @@ def read_small(path: Path, what: str, max_bytes: int) -> bytes:
         OSError: if the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
-        if size > max_bytes:
-            raise DamagedError(
-                f"{what} is damaged: it has {size} bytes, where at most {max_bytes} are expected"
-            )
+        _refuse_larger(size, max_bytes, f"{what} is damaged")
         return _read(file, size, what)
 
 
@@ -72,10 +69,7 @@ def read_given(path: Path, what: str, max_bytes: int) -> bytes:
         OSError: if it is missing, the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what, follows_links=True) as (file, size):
-        if size > max_bytes:
-            raise DamagedError(
-                f"{what} is too large: it has {size} bytes, where at most {max_bytes} are expected"
-            )
+        _refuse_larger(size, max_bytes, f"{what} is too large")
         return _read(file, size, what)
 
 
@@ -138,6 +132,11 @@ def _refuse_other_kinds(mode: int, what: str) -> None:
         raise DamagedError(f"{what} is damaged: it is a link, and links are not followed")
     if not stat.S_ISREG(mode):
         raise DamagedError(f"{what} is damaged: it is no regular file")
+
+
+def _refuse_larger(size: int, most: int, verdict: str) -> None:
+    if size > most:
+        raise DamagedError(f"{verdict}: it has {size} bytes, where at most {most} are expected")
 
 
 def _refuse_other_size(size: int, expected: int, what: str) -> None:
