@@ -84,7 +84,7 @@ class TestNothingElseChanges:
         modes = [[own.training for own in made.method.network.modules()] for made in (one, two)]
         assert modes[0] == modes[1]
         assert not any(weights.requires_grad for weights in two.method.network.parameters())
-        assert [update.outcome.measures for update in one.history] == [{}, {}, {}]
+        assert [update.outcome.measures for update in one.history] == [(), (), ()]
         assert all(len(update.outcome.measures) == 7 for update in two.history)
 
     def test_no_weight_or_buffer_moves_during_the_probe(self) -> None:
@@ -138,7 +138,7 @@ class TestValues:
                 gradients = torch.autograd.grad(loss, weights)
                 squares += sum(float(g.double().square().sum()) for g in gradients)
         size = sum(tensor.numel() for tensor in weights)
-        found = made.history[-1].outcome.measures
+        found = dict(made.history[-1].outcome.measures)
         assert found["fisher"] == pytest.approx(squares / (size * len(images)), rel=1e-4)
         norm = torch.cat([tensor.detach().flatten() for tensor in weights]).double().norm()
         assert found["weight_norm"] == pytest.approx(float(norm), rel=1e-6)
@@ -159,7 +159,7 @@ class TestValues:
         for counts in STREAM[:2]:
             teach(memo, labelled(counts))
         weights = torch.cat([p.flatten() for p in memo.method.network.backbones[-1].parameters()])
-        found = memo.history[-1].outcome.measures
+        found = dict(memo.history[-1].outcome.measures)
         assert found["weight_norm"] == pytest.approx(float(weights.norm()), rel=1e-5)
         assert found["hessian_radius"] > 0
         joint = run(tmp_path / "joint", ALL, JointSettings(base=recipe(), final_task_only=True))

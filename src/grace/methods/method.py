@@ -104,7 +104,7 @@ class Method(ABC, Generic[SettingsT]):
         network = self.state.network.value
         if probe is not None and probe.measures and network is not None:
             measures = yield from measured(network, self.with_exemplars(task), probe)
-            outcome = replace(outcome, measures=measures)
+            outcome = replace(outcome, measures=tuple(measures.items()))
         yield from self.remember(task)
         return outcome
 

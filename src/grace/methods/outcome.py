@@ -1,7 +1,6 @@
 """The decision of a method in a task. Torch-free, so that histories are read fast."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal, final
 
 from pydantic import BeforeValidator, Field
@@ -20,6 +19,9 @@ MethodVerdict = Annotated[
 ]
 
 
+MeasureKey = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -35,7 +37,7 @@ class Outcome:
             started fresh.
         reason: why, as a short clause in lower case that completes "grew: …", "compressed: …",
             "trained afresh: …" or "trained further: …"; empty if the method gives none.
-        measures: measures of the last backbone's saturation by name, if ``probe`` asks for them.
+        measures: names and values of measures of the last backbone, if ``probe`` asks for any.
     """
 
     verdict: MethodVerdict
@@ -43,6 +45,4 @@ class Outcome:
     threshold: float | None = None
     merge_weight: float | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
-    measures: Mapping[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")], float] = field(
-        default_factory=dict
-    )
+    measures: tuple[tuple[MeasureKey, float], ...] = ()
