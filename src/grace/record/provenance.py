@@ -104,11 +104,9 @@ def fingerprints(
     }
     run = {
         "protocol": protocol,
-        **_beside_protocol(config),
+        **_beside_protocol(settings, config),
         "versions": dict(versions),
     }
-    if settings.probe.measures:
-        run["measures"] = settings.probe.complete_dump()
     first_task = {
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
@@ -130,7 +128,7 @@ def settings_fingerprint(settings: ExperimentSettings) -> str:
     """
     config = settings.model_dump(mode="json")
     protocol = {**_protocol(settings, config), "backbone": config["backbone"]}
-    return _digest({"protocol": protocol, **_beside_protocol(config)})
+    return _digest({"protocol": protocol, **_beside_protocol(settings, config)})
 
 
 def _protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,13 +141,15 @@ def _protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[s
     }
 
 
-def _beside_protocol(config: Mapping[str, Any]) -> dict[str, Any]:
+def _beside_protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide a run beside its protocol."""
+    measured = {"measures": settings.probe.complete_dump()} if settings.probe.measures else {}
     return {
         "method": config["method"],
         "precision": config["engine"]["precision"],
         "class_order": config["scenario"]["class_order"],
         "seeds": config["seeds"],
+        **measured,
     }
 
 

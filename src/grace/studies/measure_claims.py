@@ -12,7 +12,7 @@ from grace.studies.trends import Trend, split_at, trend
 
 def measures_of(record: RunRecord) -> Mapping[str, list[float]]:
     """Return the measures that every task of a run has, by name, in the order of tasks."""
-    taken = [getattr(task, "measures", None) or {} for task in record.tasks]
+    taken = [task.measures for task in record.tasks]
     names = [name for name in taken[0] if all(name in found for found in taken)] if taken else []
     return {name: [found[name] for found in taken] for name in names}
 

@@ -97,8 +97,11 @@ class RunStore:
             fingerprint: its full fingerprint, which names its directory here.
         """
         place = inside(self.directory, fingerprint)
-        if record.directory.parent == self.directory or place.exists():
+        if record.directory.parent == self.directory:
             return record
+        if place.exists():  # It was copied before, or it was begun here too.
+            own = read_record(place) if (place / "run.json").exists() else record
+            return own if own.complete else record
         place.mkdir(parents=True)
         for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
             path = record.directory / name

@@ -118,6 +118,7 @@ class _Making:
         while True:
             resolution = self._resolved(resolver)
             self.found = dict(resolution.found)
+            self._adopt()
             wave = {
                 run: settings
                 for run, settings in resolution.left.items()
@@ -133,7 +134,6 @@ class _Making:
         for run in resolution.waiting:
             needed = [names[need] for need in run.needs if need not in resolution.found]
             self.failures[names[run]] = f"it needs {', '.join(needed)}"
-        self._adopt()
         foreign = foreign_first_tasks([one.record for one in self.found.values()])
         for run, one in self.found.items():
             if one.record.directory in foreign:

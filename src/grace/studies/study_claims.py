@@ -1,7 +1,7 @@
 """The claims of a study, judged on its numbers and computed from the paper's."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import final
@@ -14,6 +14,10 @@ from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_cells import scale_name
 from grace.studies.study_results import Results
 
+_COUNTED = frozenset(
+    {"never-rises", "fewer-points", "on-front", "backbones", "parameters", "exemplars", "megabytes"}
+)
+"""Kinds and metrics of numbers that are counted."""
 Value = Callable[[str, str], float | None]
 """Gives a number by row and protocol."""
 
@@ -158,7 +162,7 @@ def _difference(
         claim,
         protocol,
         words.replace("+ -", "− "),
-        judge_claim(known, slack) if known else None,
+        _judged(known, slack, is_counted=key in _COUNTED),
         None if paper is None else paper + slack,
     )
 
@@ -197,9 +201,7 @@ def _special(claim: ClaimSettings, protocol: str, results: Results) -> ClaimLine
     """Judge a claim about a grid or about saturation measures."""
     if claim.kind == "never-rises":
         differences = _falls(claim, protocol, results)
-        # Equal numbers do not rise: half a backbone keeps them clear of 0.
-        differences = [fall + 0.5 for fall in differences]
-        words = f"least fall of backbones with {claim.setting} + 0.5"
+        words = f"least fall of backbones with {claim.setting}"
     elif claim.kind == "fewer-points":
         points = [_points(results, protocol, seed) for seed in results.seeds]
         differences = [len(p) - len(merged(p)) - 1.0 for p in points if p]
@@ -209,8 +211,24 @@ def _special(claim: ClaimSettings, protocol: str, results: Results) -> ClaimLine
         words = f"{claim.left} on the front of the means; on that of {100 * share:.0f} % of seeds"
     else:
         differences, words = measure_differences(claim, protocol, results)
-    judged = judge_claim(differences) if differences else None
+    judged = _judged(differences, 0.0, is_counted=claim.kind in _COUNTED)
     return ClaimLine(claim, protocol, words, judged)
+
+
+def _judged(differences: list[float], slack: float, *, is_counted: bool) -> Judgement | None:
+    """Judge differences; of counts, what is true of every seed holds without noise.
+
+    Args:
+        differences: left − right for each seed.
+        slack: added to each.
+        is_counted: they are of numbers that are counted, not measured.
+    """
+    if not differences:
+        return None
+    judged = judge_claim(differences, slack)
+    if is_counted and min(differences) + slack >= 0:
+        return replace(judged, verdict="holds")
+    return judged
 
 
 def _falls(claim: ClaimSettings, protocol: str, results: Results) -> list[float]:
