@@ -115,13 +115,13 @@ def test_runs_come_in_waves_and_equal_decisions_are_made_once(
 ) -> None:
     _, made, watcher = whole
     assert made.failures == {}
-    # First DER, IFL, plain Replay and two pairs of the grid; then what waited for them. A threshold
-    # of 0 expands at every task, as 0.01 does; -FL is given those expansions.
-    assert watcher.waves == [8, 2]
-    assert sorted(watcher.names[:5]) == []
-    assert sorted(watcher.names[5:]) == []
-    assert of(made, "0/0.9").is_replayed is False
-    assert record_of(made, "0/0.9").directory == record_of(made, "IFL").directory
+    # Thresholds 0 and 0.01 expand at every task, as IFL does: two pairs of the grid are its run.
+    assert watcher.waves == [8, 3]
+    assert watcher.names[:3] == ["der tiny s1", "IFL tiny s1", "replay tiny s1 needs 1"]
+    assert watcher.names[3:] == ["replay tiny s1", "-FL tiny s1", "1/0.9 tiny s1"]
+    for row in ("0/0.9", "0.01/0.9"):
+        assert of(made, row).is_replayed
+        assert record_of(made, row).directory == record_of(made, "IFL").directory
 
 
 def test_what_waits_takes_its_settings_from_records(
@@ -161,7 +161,9 @@ def test_the_files_of_a_study(whole: tuple[Path, MadeStudy, Started]) -> None:
     assert "hardware: " in summary
     rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
     states = {row["row"]: row["state"] for row in rows}
-    assert states == dict.fromkeys(states, "done") | {"0.01/0.9": "replayed"}
+    assert states == dict.fromkeys(states, "done") | dict.fromkeys(
+        ("0/0.9", "0.01/0.9"), "replayed"
+    )
     page = (folder / "report.html").read_text()
     assert "data:image/svg+xml;base64," in page
     assert '"customdata":[' in page

@@ -264,14 +264,16 @@ def _spread(
 ) -> dict[RunSpec, ExperimentSettings]:
     """Choose the next runs: all but those of grids, of which a finished one may spare others.
 
-    Of every stream of a grid come as many as are needed to use the machine, far from each other.
+    Of every stream of a grid come as many as are needed to use the machine, far from each other;
+    none while another run of the same stream is made, which may stand for some of them.
     """
     chosen = {run: settings for run, settings in left.items() if not run.is_grid}
+    made = {without_threshold(settings) for settings in chosen.values()}
     streams: dict[str | None, list[RunSpec]] = {}
     for run, settings in left.items():
         if run.is_grid:
             streams.setdefault(without_threshold(settings), []).append(run)
-    for runs in streams.values():
+    for runs in [runs for stream, runs in streams.items() if stream not in made]:
         count = min(len(runs), max(1, at_once // len(streams)))
         places = [(2 * number + 1) * len(runs) // (2 * count) for number in range(count)]
         chosen |= {runs[place]: left[runs[place]] for place in places}
