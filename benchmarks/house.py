@@ -134,9 +134,11 @@ def _is_assertion(node: ast.AST) -> bool:
 
 
 def _is_numerical(node: ast.AST) -> bool:
-    """Whether a float is compared, or tensors are."""
+    """Return True if floats or tensors are compared, also by the tests' ``same`` and ``near``."""
     text = ast.unparse(node)
     if re.search(r"approx\(|assert_close|allclose|isclose|torch\.equal\(", text):
+        return True
+    if re.search(r"\b(same|same_parts|near)\(", text):
         return True
     numbers = [n for n in ast.walk(node) if isinstance(n, ast.Constant)]
     return any(isinstance(n.value, float) for n in numbers)

@@ -44,6 +44,7 @@ WORKS = {
     "forget": "grace forget",
     "prune": "grace prune",
     "rollback": "grace rollback",
+    "set_memory": "grace set",
     "discard": "grace learn --discard",
     "export": "grace export",
     "compare": "grace compare",

@@ -46,7 +46,7 @@ from support import tiny_streams
 
 def make_record():
     from support.synthetic_records import record_maker
-    record_maker(place)().directory.rename(place / "record")
+    record_maker(place)(task_sizes=[10] * 10).directory.rename(place / "record")
 
 def make_learner():
     method = ReplaySettings(base=tiny_streams.recipe(), update=tiny_streams.recipe())
@@ -62,7 +62,7 @@ measures = {
     "1,000 JPEG photographs of 512×384": lambda: decode_all(jpegs, 3, 64),
     "1,000 PNG images of 64×64": lambda: decode_all(pngs, 3, 64),
     "a config, 20 times": lambda: [load_experiment("digits") for _ in range(20)],
-    "a record, 100 times": lambda: [read_record(place / "record") for _ in range(100)],
+    "a record of ten tasks, 100 times": lambda: [read_record(place / "record") for _ in range(100)],
     "a learner, 10 times": lambda: [Learner.load(place / "learner") for _ in range(10)],
 }
 tasks = {**measures, "make_record": make_record, "make_learner": make_learner}
@@ -106,7 +106,9 @@ def ask(process: "subprocess.Popen[str]", what: str) -> str:
     return process.stdout.readline().strip()
 
 
-def compare(before: str, rounds: int, folder: Path) -> dict[str, dict[str, float]]:
+def compare(
+    before: str, rounds: int, folder: Path, measures: list[str]
+) -> dict[str, dict[str, float]]:
     """Measure a commit and this tree in turn; return seconds and ratio by measure."""
     old, place = folder / "before", folder / "files"
     old.mkdir()
@@ -117,7 +119,7 @@ def compare(before: str, rounds: int, folder: Path) -> dict[str, dict[str, float
     ask(both[0], "make_learner")  # The later version reads what the earlier one wrote.
     ask(both[1], "make_record")
     results = {}
-    for name in MEASURES:
+    for name in measures:
         for process in both:
             ask(process, name)  # What is imported and cached once is no difference.
         pairs = []
@@ -142,10 +144,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--before", default="2570f40", help="commit to compare with")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each measure")
+    parser.add_argument("--measures", nargs="*", choices=MEASURES, help="only some of them")
     parser.add_argument("--out", type=Path, help="folder for the result (Markdown)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = compare(args.before, args.rounds, Path(folder))
+        results = compare(args.before, args.rounds, Path(folder), args.measures or MEASURES)
     rows = [
         f"| {name} | {own['before']:.2f} | {own['now']:.2f} | {own['ratio']:.3f} |"
         for name, own in results.items()

@@ -25,7 +25,7 @@ def models() -> dict[str, tuple[str, type[BaseModel]]]:
     """Map the name in a page to the prefix of its dotted paths and its model."""
     groups = ExperimentSettings.model_fields
     found: dict[str, tuple[str, type[BaseModel]]] = {"recipe": ("method.<phase>.", Recipe)}
-    for key in ("data", "scenario", "memory", "backbone", "seeds", "engine", "budget"):
+    for key in ("data", "scenario", "memory", "backbone", "seeds", "engine", "budget", "gate"):
         kind = groups[key].annotation
         assert isinstance(kind, type)
         found[key] = (f"{key}.", kind)

@@ -24,7 +24,18 @@ def centre_square(image: Image.Image, size: int) -> Image.Image:
     return image.crop((left, top, left + size, top + size))
 
 
-def read(path: Path, channels: int, height: int, width: int) -> np.ndarray:
+def letterboxed(image: Image.Image, size: int) -> Image.Image:
+    """Resize the longer side to ``size`` pixels and centre it on grey, as in training."""
+    scale = size / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    square = Image.new(image.mode, (size, size), 128 if image.mode == "L" else (128, 128, 128))
+    square.paste(image, ((size - width) // 2, (size - height) // 2))
+    return square
+
+
+def read(path: Path, fit: str, channels: int, height: int, width: int) -> np.ndarray:
     """Read a picture upright, on white, as pixels (C, H, W) in [0, 1]."""
     with Image.open(path) as file:
         image: Image.Image = ImageOps.exif_transpose(file)
@@ -35,7 +46,7 @@ def read(path: Path, channels: int, height: int, width: int) -> np.ndarray:
         image = Image.alpha_composite(white, image.convert("RGBA"))
     image = image.convert("L" if channels == 1 else "RGB")
     if height == width:
-        image = centre_square(image, height)
+        image = (letterboxed if fit == "letterbox" else centre_square)(image, height)
     elif image.size != (width, height):
         raise SystemExit(f"{path}: the model takes pictures of {width}×{height} pixels")
     pixels = np.asarray(image, dtype=np.float32).reshape(height, width, channels)
@@ -53,8 +64,10 @@ def main() -> None:
     about = session.get_modelmeta().custom_metadata_map
     names, size = json.loads(about["class_names"]), json.loads(about["input_size"])
 
+    fit = about.get("fit", "crop")
+
     for path in arguments.pictures:
-        (logits,) = session.run(["logits"], {"images": read(path, *size)[None]})
+        (logits,) = session.run(["logits"], {"images": read(path, fit, *size)[None]})
         shares = np.exp(logits[0] - logits[0].max())
         best = int(shares.argmax())
         print(f"{path}: {names[best]} {shares[best] / shares.sum():.1%}")

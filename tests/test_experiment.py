@@ -58,8 +58,7 @@ class TestRecord:
     def test_a_whole_run(self, graces_run: RunRecord) -> None:
         record, directory = graces_run, graces_run.directory
         assert record.complete
-        assert record.info.status == "finished"
-        assert record.info.error is None
+        assert (record.info.status, record.info.error) == ("finished", None)
         assert sorted(path.name for path in directory.iterdir()) == ["run.json", "tasks.jsonl"]
         again = read_record(directory)
         assert again.info == record.info
@@ -73,8 +72,7 @@ class TestRecord:
         assert info.class_names == tuple(f"label {label}" for label in order)
         assert info.dataset is not None
         assert (info.dataset.num_train, info.dataset.num_test) == (54, 30)
-        assert info.dataset.shape == (3, 8, 8)
-        assert info.config["method"]["expand_at"] == [3]
+        assert (info.dataset.shape, info.config["method"]["expand_at"]) == ((3, 8, 8), [3])
         assert info.hardware["device"] == "cpu"
         assert info.finished is not None
         assert info.started <= info.finished
@@ -184,8 +182,7 @@ class TestRecord:
         first = record.tasks[0].classifiers["linear"]
         assert first.task_aware is not None
         assert (first.task_aware.all, first.task_aware.per_task) == (first.all, first.per_task)
-        assert record.task_aware_matrix[2][2] == 100.0
-        assert record.lone_class_tasks == (3,)
+        assert (record.task_aware_matrix[2][2], record.lone_class_tasks) == (100.0, (3,))
 
     def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
         method = JointSettings(base=recipe(4), final_task_only=True)
@@ -194,9 +191,7 @@ class TestRecord:
         for line in (skipped, also):
             assert line["verdict"] == "skip"
             assert line["classifiers"] == {}
-            assert line["primary"] is None
-            assert line["confusion"] is None
-            assert line["backbones"] == 0
+            assert (line["primary"], line["confusion"], line["backbones"]) == (None, None, 0)
             assert line["phases"] == []
         assert last["phases"][0]["images"] == 54
         assert record.accuracies() == [None, None, last["classifiers"]["linear"]["all"]]

@@ -58,7 +58,8 @@ def test_the_works_come_across_everything(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "every"), [("forget", 2), ("prune", 4), ("rollback", 4), ("discard", 3)]
+    ("verb", "every"),
+    [("forget", 2), ("prune", 4), ("rollback", 4), ("discard", 3), ("set_memory", 4)],
 )
 def test_a_verb_is_killed_where_it_changes_a_file(harness: Harness, verb: str, every: int) -> None:
     """``benchmarks/kill_harness.py`` takes every point of every verb."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grace.configs.effects import refuse_learner_settings
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning, as_settings
 from grace.configs.methods import AnyMethodSettings
@@ -83,6 +84,7 @@ def run_experiment(
     """
     from grace.engine.ranks import Ranks
 
+    refuse_learner_settings(settings)
     with Ranks.started(settings.engine) as ranks, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # The record's notes contain these warnings.
         receiver = progress if progress and ranks.is_first else SilentRun()

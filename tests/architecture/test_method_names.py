@@ -26,6 +26,9 @@ FILES = {
 OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
     ("cli/app.py", "grace"): 1,  # the program
     ("cli/compare.py", "grace"): 1,  # the program, in the command that is kept
+    ("cli/study.py", "grace"): 1,  # likewise
+    ("learner/card.py", "grace"): 1,  # the program, in the line that made the card
+    ("learner/changeable.py", "probe"): 1,  # a section of settings
     ("learner/export.py", "grace"): 1,  # the program that wrote an ONNX file
     ("record/provenance.py", "grace"): 1,  # the package, among others and their versions
     ("studies/machine.py", "grace"): 1,  # the package, after python -m
@@ -35,7 +38,7 @@ OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
 EXAMPLES: Mapping[str, str] = {
     "cli/compare.py": "those of its preset: methods.der.grow.epochs=10.",
     "cli/learn_options.py": "Method, such as grace or der.",
-    "cli/run.py": "then settings such as method=der, seed=2",
+    "cli/options.py": "then settings such as method=der, seed=2",
     "studies/cells.py": "name methods as grace,der",
 }
 

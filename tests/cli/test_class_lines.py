@@ -28,8 +28,7 @@ def said(limits: Limits, *, is_first: bool = False) -> list[str]:
 
 
 def test_what_was_lost_is_named() -> None:
-    assert losses(ACCURACY, NAMES) == "dog 28.0 → 0.0 %"
-    assert losses(Accuracies(), NAMES) == ""
+    assert (losses(ACCURACY, NAMES), losses(Accuracies(), NAMES)) == ("dog 28.0 → 0.0 %", "")
 
 
 def test_the_table_has_the_worst_first() -> None:

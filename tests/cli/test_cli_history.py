@@ -13,10 +13,10 @@ from grace.configs.methods import ReplaySettings
 from grace.home.document import Document
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
-from support.saved_learners import call
+from support.saved_learners import call, teach
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
-from support.tiny_streams import SIZE, recipe, settings
+from support.tiny_streams import SIZE, pictures, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -61,7 +61,10 @@ def test_a_table_has_two_lines_for_every_version(saved: Path) -> None:
 
 def test_csv_and_json_round_nothing(saved: Path) -> None:
     rows = rows_of_csv(call("history", saved, "--csv").stdout)
-    objects = json.loads(call("history", saved, "--json").stdout)
+    told = json.loads(call("history", saved, "--json").stdout)
+    objects = [own for own in told if own["kind"] == "update"]
+    assert [own["kind"] for own in told] == ["update"] * 5 + ["forget"]
+    assert told[-1]["class_names"] == ["cat"]
     assert len(rows) == len(objects) == 5
     for row, own, document in zip(rows, objects, documents(saved), strict=True):
         update = document["history"][-1]
@@ -75,7 +78,9 @@ def test_csv_and_json_round_nothing(saved: Path) -> None:
         assert own["old_accuracy_after"] == update["accuracy"]["old_after"]
         assert own["seconds"] == update["seconds"]
         assert "new_class_names" not in row
-        assert set(row) == set(own) - {"new_class_names", "revived_class_names", "classes"}
+        assert set(row) == set(own) - {
+            "kind", "new_class_names", "revived_class_names", "classes"
+        }  # fmt: skip
         assert [found["index"] for found in own["classes"]] == [
             found["index"] for found in update["accuracy"]["classes"]
         ]
@@ -100,7 +105,7 @@ def test_another_threshold_is_told_with_what_it_is_worth(saved: Path) -> None:
     assert "with decay 0.001" in table.stderr
     # The learner's own threshold is 0.6, and every one below 1e-9 below all.
     objects = json.loads(call("history", saved, "--decay", 1e-9, "--json").stdout)
-    assert [own["what_if_verdict"] for own in objects][1:3] == ["compress", "grow"]
+    assert [own["what_if_verdict"] for own in objects[1:3]] == ["compress", "grow"]
     assert "what_if_verdict" not in json.loads(call("history", saved, "--json").stdout)[0]
 
 
@@ -159,3 +164,27 @@ def test_every_class_over_the_versions(saved: Path) -> None:
     assert {cell for row in rows.values() for cell in row[:-1]} <= {
         "–", "0.0", "33.3", "66.7", "100.0"
     }  # fmt: skip
+
+
+def test_the_trail_tells_every_change(copied: Path) -> None:
+    learner = Learner.load(copied)
+    assert teach(learner, pictures(2, 18, seed=4), "cat")
+    learner.rollback(5)
+    learner.keep_versions(1)
+    told = json.loads(call("history", copied, "--json").stdout)
+    assert all(event["date"] for event in told)
+    kinds = [event["kind"] for event in told]
+    assert sorted(kinds) == ["forget", "prune", "rollback", *["update"] * len(kinds[3:])]
+    (revived,) = (event for event in told if event.get("revived_class_names"))
+    assert revived["revived_class_names"] == ["cat"]
+    text = call("history", copied).stdout
+    for words in (
+        "forgot cat in versions",
+        "learnt again, after they were forgotten: cat",
+        "put version 5 in use, before it 6",
+        "removed versions",
+    ):
+        assert words in text
+    lines = text.splitlines()
+    below = lines[lines.index("changes other than new classes and images") + 1 :]
+    assert [line[2:6] for line in below] == ["20" + line[4:6] for line in below]

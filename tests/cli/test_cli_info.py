@@ -20,10 +20,16 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def test_readers_import_no_torch(saved: Path) -> None:
-    readers = [("info",), ("info", "--json"), ("history",), ("history", "--threshold", "0.3")]
+    readers = [
+        ("info",),
+        ("info", "--json"),
+        ("info", "--card"),
+        ("history",),
+        ("history", "--threshold", "0.3"),
+    ]
     heavy = ["torch", "torchvision", "plotly", "numpy"]
     ends = one_process.calls(*((*reader, saved) for reader in readers), without=heavy)
-    assert [(end.exit_code, end.stderr) for end in ends] == [(0, "")] * 4
+    assert [(end.exit_code, end.stderr) for end in ends] == [(0, "")] * 5
     assert all(end.stdout.strip() for end in ends)
 
 
@@ -68,8 +74,7 @@ def test_a_page_tells_what_there_is(saved: Path) -> None:
 def test_json_tells_the_same(saved: Path) -> None:
     facts = json.loads(call("info", saved, "--json").stdout)
     assert (facts["versions"], facts["rejected_versions"]) == ([1, 2, 3, 4, 5], [4])
-    assert facts["shape"] == [3, 8, 8]
-    assert facts["settings"]["memory.size"] == 30
+    assert (facts["shape"], facts["settings"]["memory.size"]) == ([3, 8, 8], 30)
     assert facts["interrupted_update"] is False
     own = facts["in_use"]
     assert (own["version"], own["num_updates"]) == (5, 4)

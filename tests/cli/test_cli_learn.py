@@ -201,7 +201,30 @@ class TestUpdates:
         assert call("rollback", model, 1).exit_code == 0
         result = learn(more, "--model", model)
         assert "already: version 2 is in use again" in result.stdout
+        assert f"'grace rollback {model} 1' returns" in result.stdout
         assert ModelStore.open(model).current() == 2
+
+    def test_what_other_versions_learnt_is_recognised(
+        self, first: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        _, model = first
+        cats, dogs = folder(tmp_path / "cats", "cat"), folder(tmp_path / "dogs", "dog")
+        for images in (cats, dogs):
+            learn(images, "--model", model)
+        call("rollback", model, 1)
+        # Version 2 continues version 1 with these images: learning them would give the same.
+        told = json.loads(learn(cats, "--model", model, "--max-drop", 99, "--json").stdout)
+        assert (told["learnt_now"], told["version"], told["in_use"]) == (False, 2, 2)
+        assert ModelStore.open(model).log.changes()[-1].versions == (2,)
+        # Version 3 continues another one: the images are learnt, and its number is named.
+        call("rollback", model, 1)
+        result = learn(dogs, "--model", model)
+        assert result.stdout.startswith("Learnt 1 new class in ")
+        assert "version 3 has learnt these images already, after version 2" in result.stderr
+        assert f"'grace rollback {model} 3' returns to it" in result.stderr
+        assert ModelStore.open(model).current() == 4
+        call("rollback", model, 1)
+        assert learn(cats, "--model", model, "--again").stdout.startswith("Learnt 1 new class")
 
     def test_engine_settings_may_change(self, first: tuple[Path, Path], tmp_path: Path) -> None:
         _, model = first
@@ -212,17 +235,15 @@ class TestUpdates:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            (["--memory", 5], "memory.size 2000, but '--memory 5' asks for 5"),
-            (["--seed", 4], "but '--seed 4' asks for 4"),
-            (["--method", "der"], "method.name grace, but '--method der' asks for der"),
-            (["--max-mb", 3], "memory.max_mb none, but '--max-mb 3.0' asks for 3.0"),
-            (["--experiment", "digits"], "name folder, but 'experiment digits' asks for digits"),
+            (["--seed", 4], "and '--seed 4' cannot change it: its random draws"),
+            (["--method", "der"], "method.name grace, and '--method der' cannot change it: "),
+            (["--image-size", 8], "data.image_size 16, and '--image-size 8' cannot change it: "),
+            (["--experiment", "digits"], "name folder, and 'experiment digits' cannot change it"),
             # The experiment itself has another backbone than the learner was given.
-            (["--experiment", "folder"], "'experiment folder' asks for"),
-            (["method.threshold=0.5"], "but 'method.threshold=0.5' asks for 0.5"),
+            (["--experiment", "folder"], "and 'experiment folder' cannot change it: "),
         ],
     )
-    def test_changed_creation_options_are_refused(
+    def test_what_a_learner_is_made_of_cannot_change(
         self, first: tuple[Path, Path], options: list[Any], says: str
     ) -> None:
         images, model = first

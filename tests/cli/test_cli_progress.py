@@ -36,8 +36,7 @@ def test_clock_guesses_from_later_tasks() -> None:
 
 
 def test_clock_is_written_like_one() -> None:
-    assert in_clock(3725.4) == "1:02:05"
-    assert in_clock(None) == "-:--:--"
+    assert (in_clock(3725.4), in_clock(None)) == ("1:02:05", "-:--:--")
 
 
 def test_plain_lines_elsewhere(make_record: MakeRecord) -> None:

@@ -22,8 +22,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 @pytest.mark.parametrize("words", [["learn", "--model", "pets", "images"], ["predict", "pets"]])
 def test_other_verbs_refuse_in_one_line(place: str, words: list[str]) -> None:
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
         f"error{place}: grace {words[0]} works in one process: start it without torchrun, which is "
         "for grace run\n"

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs.describe import describe_settings
+from grace.configs.effects import refuse_learner_settings
 from grace.configs.load import (
     ConfigError,
     ConfigWarning,
@@ -13,6 +14,8 @@ from grace.configs.load import (
 )
 from grace.configs.methods import DERSettings, FinetuneSettings, GraceSettings
 from grace.configs.registry import METHODS
+from grace.experiment import run_experiment
+from grace.text.refusals import GraceError
 from support.typed import typed
 
 
@@ -232,3 +235,12 @@ def test_every_setting_is_described() -> None:
     published = describe_settings(load_experiment("cifar100", ["method=finetune"]))
     assert all(row.is_default for row in published if row.path.startswith("method.update"))
     assert isinstance(load_experiment("cifar100", ["method=finetune"]).method, FinetuneSettings)
+
+
+@pytest.mark.parametrize("override", ["budget.minutes=3", "gate.min_new=50"])
+def test_settings_of_learners_are_refused_in_experiments(override: str) -> None:
+    settings = load_experiment("digits", [override])
+    with pytest.raises(GraceError, match=f"{override.partition('=')[0]} has no effect"):
+        refuse_learner_settings(settings)
+    with pytest.raises(GraceError, match="only on a learner"):
+        run_experiment(settings)

@@ -250,6 +250,26 @@ def test_with_autoaugment_nothing_else_changes(plain: str, method: str) -> None:
     assert {**found, **dict.fromkeys(names)} == {**without, **changed, **dict.fromkeys(names)}
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("tasks", "scenario", "num_tasks"), [("b0i2", (0, 2), 10), ("b10i2", (10, 2), 6)]
+)
+def test_the_small_study_in_more_tasks(
+    tasks: str, scenario: tuple[int, int], num_tasks: int, method: str
+) -> None:
+    """The same images, recipes and memory; what Base 50 changes on CIFAR-100, Base 10 changes."""
+    small = load_experiment("tiny-imagenet-16px", [f"method={method}"]).model_dump()
+    found = load_experiment(f"tiny-imagenet-16px-{tasks}", [f"method={method}"]).model_dump()
+    assert (found["scenario"]["base"], found["scenario"]["increment"]) == scenario
+    assert len(task_sizes(20, *scenario)) == num_tasks
+    same = small.keys() - {"name", "description", "scenario", "method"}
+    assert {key: found[key] for key in same} == {key: small[key] for key in same}
+    if tasks == "b10i2" and method in ("memo", "create"):
+        assert found["method"] != small["method"]
+    else:
+        assert found["method"] == small["method"]
+
+
 def test_both_schedules_of_memo() -> None:
     """MEMO: the survey's scripts fall as cosines over 200 and 170 epochs."""
     overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]

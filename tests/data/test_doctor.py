@@ -68,8 +68,7 @@ def test_unreadable_images_are_named_with_their_reasons(images: Path) -> None:
         "'train/ant/d.png' (it has too many pixels), "
         "'train/ant/e.png' (10000×10000 pixels are too many)"
     )
-    assert found.classes["ant"].unreadable == 5
-    assert found.num_images == 47
+    assert (found.classes["ant"].unreadable, found.num_images) == (5, 47)
     assert found.verdict.startswith("Not ready: unreadable images (5): 'train/ant/a.jpg' (it is")
     assert found.verdict.endswith("; replace or remove them, or set data.skip_unreadable=true.")
     (images / "train" / "bee" / "gone.png").symlink_to(images / "nowhere")
@@ -195,8 +194,7 @@ def test_many_names_that_look_alike_are_counted(tmp_path: Path) -> None:
     for seed, name in enumerate(["a b", "a_b", "a-b", "a.b"]):
         fill(tmp_path / name, 20, seed=seed)
     found = lines(examine(tmp_path), "warning")
-    assert len(found) == 6
-    assert found[-1] == "1 more pairs of class names look alike"
+    assert (len(found), found[-1]) == (6, "1 more pairs of class names look alike")
 
 
 def test_layouts_that_are_refused(tmp_path: Path) -> None:
@@ -228,8 +226,7 @@ def test_folders_and_names_that_are_refused(images: Path) -> None:
         "test classes without training images (1): 'test/eel'; did you mean 'bee'?",
         "class folders without images (1): 'train/empty'",
     ]
-    assert found.classes["caf\u00e9"].train == 40
-    assert found.classes["empty"].train == 0
+    assert (found.classes["café"].train, found.classes["empty"].train) == (40, 0)
     assert found.classes["eel"].test == 20
     assert r"a\x1b[0m\n" in found.classes
 

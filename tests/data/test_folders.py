@@ -55,8 +55,7 @@ def test_train_and_test_folders(splits: Path) -> None:
     assert dataset.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     first = torch.from_numpy(np.asarray(image(1000)).copy()).permute(2, 0, 1)
     assert torch.equal(dataset.train.images.gather(torch.tensor([0]))[0], first)
-    assert dataset.mean == (0.485, 0.456, 0.406)
-    assert dataset.notes == []
+    assert (dataset.mean, dataset.notes) == ((0.485, 0.456, 0.406), [])
 
 
 def test_val_is_a_test_folder_too(splits: Path) -> None:
@@ -113,8 +112,7 @@ def test_sizes_are_brought_together_on_request(splits: Path) -> None:
     message = refused("set data.image_size$", lambda: load(splits))
     assert message.startswith(both)
     dataset = load(splits, image_size=9, channels=1)
-    assert dataset.train.images.shape == (1, 9, 9)
-    assert len(dataset.mean) == 1
+    assert (dataset.train.images.shape, len(dataset.mean)) == ((1, 9, 9), 1)
     assert refused("sizes", lambda: load(splits, streaming=True)) == message
 
 
@@ -161,8 +159,7 @@ def test_unreadable_images(splits: Path, streaming: bool) -> None:
     if not streaming:
         refused(r"unreadable images \(1\): 'train/ant/001.png' \(", lambda: load(splits))
     dataset = load(splits, skip_unreadable=True, streaming=streaming)
-    assert len(dataset.train) == 11
-    assert len(dataset.notes) == 1
+    assert (len(dataset.train), len(dataset.notes)) == (11, 1)
     left_out = "unreadable images, which are left out (1): 'train/ant/001.png' ("
     assert dataset.notes[0].startswith(left_out)
     smaller = load(splits, skip_unreadable=True, streaming=streaming, image_size=9)

@@ -39,13 +39,11 @@ def test_quota_sequence_of_b0i5() -> None:
 
 def test_quota_sequence_of_b50i2() -> None:
     found = [quota(2000, seen) for seen in range(50, 101, 2)]
-    assert found[:5] == [40, 38, 37, 35, 34]
-    assert found[-1] == 20
+    assert (found[:5], found[-1]) == ([40, 38, 37, 35, 34], 20)
 
 
 def test_quota_can_be_fixed_per_class_or_nothing() -> None:
-    assert quota(2000, 1000, per_class=20) == 20
-    assert quota(0, 100) == 0
+    assert (quota(2000, 1000, per_class=20), quota(0, 100)) == (20, 0)
 
 
 def test_a_memory_smaller_than_the_classes_is_refused() -> None:
@@ -60,15 +58,13 @@ def test_herding_worked_by_hand() -> None:
     # k=2: (c + a)/2 = (.8, .4): .0225 + .0025 = .025; (c + b)/2 = (.3, .9): .325; d ties a → a
     # k=3: (c + a + b)/3 = (.5333, .6): .0361; (c + a + d)/3 = (.8667, .2667): .0806 → b
     features = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.6, 0.8], [5.0, 0.0]])
-    assert herd(features, 4).tolist() == [2, 0, 1, 3]
-    assert herd(features, 2).tolist() == [2, 0]
+    assert (herd(features, 4).tolist(), herd(features, 2).tolist()) == ([2, 0, 1, 3], [2, 0])
 
 
 def test_herding_is_capped_by_the_class_and_may_pick_nothing() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     assert sorted(herd(features, 10).tolist()) == [0, 1, 2]
-    assert herd(features, 0).tolist() == []
-    assert herd(torch.empty(0, 4), 3).tolist() == []
+    assert (herd(features, 0).tolist(), herd(torch.empty(0, 4), 3).tolist()) == ([], [])
 
 
 def test_herding_gives_the_first_of_equal_images() -> None:
@@ -131,8 +127,7 @@ def test_the_memory_keeps_the_first_of_each_class_in_herding_order() -> None:
 def test_an_empty_memory_gives_no_images() -> None:
     memory = ExemplarMemory(MemorySettings(size=0))
     assert (len(memory), memory.classes, memory.num_bytes) == (0, [], 0)
-    assert len(memory.data()) == 0
-    assert memory.quota(5) == 0
+    assert (len(memory.data()), memory.quota(5)) == (0, 0)
 
 
 def test_a_short_class_does_not_lower_the_next_ones_quota() -> None:

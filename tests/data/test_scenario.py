@@ -52,8 +52,7 @@ def test_the_four_protocols(base: int, increment: int, num_tasks: int) -> None:
 
 
 def test_the_remainder_is_the_last_task() -> None:
-    assert task_sizes(10, 0, 3) == [3, 3, 3, 1]
-    assert task_sizes(10, 4, 4) == [4, 4, 2]
+    assert (task_sizes(10, 0, 3), task_sizes(10, 4, 4)) == ([3, 3, 3, 1], [4, 4, 2])
     assert task_sizes(10, 10, 5) == [10]
 
 
@@ -99,8 +98,7 @@ def test_a_task_can_be_made_without_a_scenario_and_hold_known_classes() -> None:
         data=numbered([0, 3, 3, 1]),
         new_classes=range(3, 4),
     )
-    assert task.num_new_classes == 1
-    assert task.present_classes == [0, 1, 3]
+    assert (task.num_new_classes, task.present_classes) == (1, [0, 1, 3])
 
 
 def test_a_class_order_that_is_no_permutation_is_refused() -> None:

@@ -232,8 +232,7 @@ def test_unreadable_images_are_named_or_left_out(
     named = rf"unreadable images.* \(1\): 'ant/001.jpg' \({reason}"
     refused(named, lambda: load(tmp_path))
     found = load(tmp_path, skip_unreadable=True)
-    assert len(found.labels) == 1
-    assert len(found.notes) == 1
+    assert (len(found.labels), len(found.notes)) == (1, 1)
     assert re.match(named, found.notes[0])
     (tmp_path / "ant" / "000.png").unlink()
     for seed, name in enumerate(["ant", "bee"]):
@@ -329,8 +328,7 @@ def test_a_further_copy_is_used_once(images: Path) -> None:
     copied(images / "test" / "ant" / "000.png", images / "test" / "ant" / "zzz.png")
     found = load(images)
     assert [path.name for path in found.paths[:3]] == ["000.png", "001.png", "002.png"]
-    assert len(found.labels) == 6
-    assert len(found.test_labels) == 2
+    assert (len(found.labels), len(found.test_labels)) == (6, 2)
     assert list(found.notes) == [
         "further copies of images of the same class, which are used once (3): "
         "'train/ant/again.bmp', 'train/ant/more/copy.png', 'test/ant/zzz.png'"

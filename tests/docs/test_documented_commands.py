@@ -87,8 +87,7 @@ def test_the_yaml_of_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None
     own = tmp_path / "small.yaml"
     own.write_text(block)
     settings = settings_from([str(own)])
-    assert settings.memory.size == 50
-    assert settings.method.name == "grace"
+    assert (settings.memory.size, settings.method.name) == (50, "grace")
     assert settings.method.threshold == 0.3
 
 

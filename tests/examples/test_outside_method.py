@@ -64,8 +64,7 @@ def test_a_learner_is_saved_and_predicts_the_same(site: Path, tmp_path: Path) ->
     assert "aligned" in info.stdout
     # Where the package is missing, the learner is refused in a line.
     without = python("-m", "grace", "info", tmp_path / "model", paths=())
-    assert without.returncode == 2
-    assert len(without.stderr.splitlines()) == 1
+    assert (without.returncode, len(without.stderr.splitlines())) == (2, 1)
     assert "aligned" in without.stderr
 
 

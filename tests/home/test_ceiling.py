@@ -326,9 +326,7 @@ def test_room_by_hand() -> None:
     ceiling = Ceiling(1.0, image_bytes=100)
     room = ceiling.room(held_out_bytes=200_000, reserved=50_000)
     # (1,000,000 - 250,000 - 300,000) // (9 · 100) = 500
-    assert room.quota(9, 300_000) == 500
-    assert room.quota(9, 749_101) == 0
-    assert room.quota(9, 749_100) == 1
+    assert (room.quota(9, 300000), room.quota(9, 749101), room.quota(9, 749100)) == (500, 0, 1)
     assert room.quota(9, 2_000_000) == 0
     ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, reserved=50_000)
     with pytest.raises(ValueError, match=r"needs at least 1.002 MB: 0.700 MB of weights"):

@@ -1,13 +1,16 @@
 """What a learner may be made as: what could be saved and brought back, and nothing else."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.home.creation import Creation
+from grace.home.store import ModelStore
 from grace.learner.model import Model
 from grace.learner.saving import carried_out_here
+from grace.text.refusals import GraceError
 
 SETTINGS = ExperimentSettings()
 SOUND: dict[str, Any] = {"shape": (3, 1024, 8), "mean": (0.5,) * 3, "std": [0.25] * 3}
@@ -55,3 +58,12 @@ def test_settings_of_another_machine_are_brought_into_reach(
     assert carried_out_here(saved, engine).engine == engine
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert carried_out_here(saved, None).engine.precision == "float16"
+
+
+def test_a_learner_inside_another_one_is_refused(tmp_path: Path) -> None:
+    outer = tmp_path / "shelf"
+    ModelStore.create(outer, Creation.of(SETTINGS, **SOUND))
+    for inner in (outer / "inner", outer / "versions" / "a" / "b"):
+        with pytest.raises(GraceError, match=rf"lies in the learner '{outer}'.*a place outside$"):
+            ModelStore.create(inner, Creation.of(SETTINGS, **SOUND))
+        assert not inner.exists()

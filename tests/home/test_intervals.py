@@ -48,8 +48,7 @@ def test_the_sign_test_by_hand() -> None:
 
 def test_holm_by_hand() -> None:
     # In order 0.01 ≤ 0.05/4, 0.015 ≤ 0.05/3, 0.03 > 0.05/2: the last two show nothing.
-    assert holm([0.03, 0.01, 0.04, 0.015]) == [False, True, False, True]
-    assert holm([]) == []
+    assert (holm([0.03, 0.01, 0.04, 0.015]), holm([])) == ([False, True, False, True], [])
     assert holm([0.05]) == [True]
     # The third is below 0.05 and comes after one that is not small enough.
     assert holm([0.04, 0.03], level=0.05) == [False, False]

@@ -97,8 +97,7 @@ class TestDamaged:
         for arguments in (["info", home], ["history", home], ["forget", home, "class 1", "--yes"]):
             result = call(*arguments)
             assert (result.exit_code, result.stdout) == (2, "")
-        assert call("rollback", home, 3).exit_code == 0
-        assert call("info", home).exit_code == 0
+        assert (call("rollback", home, 3).exit_code, call("info", home).exit_code) == (0, 0)
 
 
 class TestPrune:

@@ -102,8 +102,7 @@ class TestImages:
         assert holders(home, pixels) == []
         assert holders(home, others) == kept
         assert not (home / "change.json").exists()
-        assert learner.held_out.count(1) == 0
-        assert len(learner.method.memory.of_class(1)) == 0
+        assert (learner.held_out.count(1), len(learner.method.memory.of_class(1))) == (0, 0)
         for document in ModelStore.open(home).documents():
             assert document.forgotten == (1,)
             assert document.class_names[:2] == ("class 0", "class 1")
@@ -292,8 +291,7 @@ class TestRevival:
         assert learner.forgotten == set()
         assert bool((learner.predict_proba(PROBE)[:, 1] > 0).all())
         # 10 images: two are held out, eight are learnt from.
-        assert learner.held_out.count(1) == 2
-        assert learner.method.memory.original_counts[1] == 8
+        assert (learner.held_out.count(1), learner.method.memory.original_counts[1]) == (2, 8)
         assert update.accuracy.num_new == 2 + 1
         assert holders(home, pictures(1, 10)) == []
         assert holders(home, pictures(1, 10, seed=4)) != []
@@ -308,8 +306,7 @@ class TestRevival:
         teach(made, {2: 8})
         made.forget("class 2")
         update = teach(made, {2: 8})
-        assert update.task == 3
-        assert update.revived_class_names == ("class 2",)
+        assert (update.task, update.revived_class_names) == (3, ("class 2",))
         assert made.forgotten == set()
 
 

@@ -23,12 +23,13 @@ TESTS = Path(__file__).parents[1]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def test_two_thousand_mutants(tmp_path: Path) -> None:
+def test_six_hundred_mutants(tmp_path: Path) -> None:
+    """All special ones, and drawn ones; ``benchmarks/hostile_files.py`` examines 20,000."""
     work, out = tmp_path / "work", tmp_path / "report.json"
     work.mkdir()
     program = [sys.executable, "-m", "support.hostile", str(work), "--out", str(out)]
     done = subprocess.run(
-        [*program, "--count", "2000", "--seed", "0", "--quick"],
+        [*program, "--count", "600", "--seed", "0", "--quick"],
         cwd=TESTS,
         env=ALONE,
         capture_output=True,
@@ -41,14 +42,14 @@ def test_two_thousand_mutants(tmp_path: Path) -> None:
     assert report["failures"] == []
     assert done.returncode == 0, done.stderr
     counts: Mapping[str, Mapping[str, int]] = report["counts"]
-    assert sum(number for found in counts.values() for number in found.values()) == 2000
+    assert sum(number for found in counts.values() for number in found.values()) == 600
     assert counts.keys() == {"special", *KINDS}
     # Every object is known by its hash, but a file that no version in use needs may be anything.
     assert counts["damaged object"].keys() == {"refused"}
     assert counts["damaged unused file"].keys() == {"answered"}
     # Many numbers of a document and many weights have other values that are as good.
     for kind in ("forged document", "forged object"):
-        assert min(counts[kind]["refused"], counts[kind]["answered"]) > 50
+        assert min(counts[kind]["refused"], counts[kind]["answered"]) > 15
 
 
 MISDEEDS = {

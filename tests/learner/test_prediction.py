@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from grace.configs.methods import FinetuneSettings
 from grace.data.decoding import Pixels
-from grace.learner import prediction
+from grace.learner import given_images
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
 from support.saved_learners import saved as saved
@@ -75,13 +76,13 @@ def test_at_most_two_batches_are_read_ahead(
 ) -> None:
     paths, _ = files
     opened: list[Path] = []
-    read = prediction.read_pixels
+    read = given_images.read_pixels
 
-    def noted(path: Path, channels: int, size: int | None, *, max_pixels: int) -> Pixels:
+    def noted(path: Path, channels: int, size: int | None, **others: Any) -> Pixels:
         opened.append(path)
-        return read(path, 1 if channels == 1 else 3, size, max_pixels=max_pixels)
+        return read(path, 1 if channels == 1 else 3, size, **others)
 
-    monkeypatch.setattr(prediction, "read_pixels", noted)
+    monkeypatch.setattr(given_images, "read_pixels", noted)
     batches = FilePredictor(pets, batch_size=1).predict(paths * 20)
     next(batches)
     assert len(opened) <= 2

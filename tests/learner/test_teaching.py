@@ -58,9 +58,25 @@ def test_refusals_name_the_setting_that_helps(images: Path, tmp_path: Path) -> N
     options = grace.LearnOptions(skip_unreadable=True)
     with pytest.warns(grace.GraceWarning, match="unreadable images"):
         grace.learn(tmp_path / "model", images, TINY, options)
-    other = RequestedSettings(overrides=["memory.size=7"])
-    with pytest.raises(grace.GraceError, match=r"memory.size 5, but 'memory.size=7' asks for 7"):
+    other = RequestedSettings(overrides=["data.image_size=8"])
+    with pytest.raises(grace.GraceError, match=r"data.image_size 16, and 'data.image_size=8' cann"):
         grace.learn(tmp_path / "model", images, other, options)
+
+
+def test_settings_change_with_an_update_or_not_at_all(images: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    grace.learn(model, images, TINY)
+    other = RequestedSettings(overrides=["memory.size=9", "engine.eval_batch_size=7"])
+    with pytest.warns(grace.GraceWarning, match=r"grace set \S+/model memory.size=9'") as warned:
+        assert not grace.learn(model, images, other).is_new
+    assert len(warned) == 1
+    assert ModelStore.open(model).settings().memory.size == 5
+    later = grace.learn(model, folder(tmp_path / "more", "cat"), other)
+    assert list(map(str, later.document.changed)) == ["memory.size 5 → 9"]
+    assert later.document.settings.memory.size == 9
+    # Whoever asks for what is so already changes nothing.
+    last = grace.learn(model, folder(tmp_path / "last", "dog"), other)
+    assert (last.document.changed, last.document.settings.memory.size) == ((), 9)
 
 
 def test_a_first_update_that_was_interrupted_is_dropped_on_request(

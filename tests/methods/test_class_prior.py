@@ -24,6 +24,7 @@ from grace.engine.phase import Phase, Sweep
 from grace.networks.heads import LinearHead
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -43,8 +44,7 @@ def second_task(settings: Any, **changes: Any) -> tuple[Any, Phase]:
     """Two classes of 4 images, then 4 and 8 of two more; 13 exemplars keep all of the first 8."""
     method = learner(settings(**changes)).method
     drive(method, task(1, {0: 4, 1: 4}, 0))
-    phase = next(method.learn(task(2, {2: 4, 3: 8}, 2)))
-    assert isinstance(phase, Phase)
+    phase = typed(Phase, next(method.learn(task(2, {2: 4, 3: 8}, 2))))
     return method, phase
 
 
@@ -103,8 +103,7 @@ def test_alignment_gives_way_to_the_prior(
         return None
 
     drive(method, task(2, {2: 4, 3: 8}, 2), stretch)
-    head = method.network.head
-    assert isinstance(head, LinearHead)
+    head = typed(LinearHead, method.network.head)
     lengths = head.weight.norm(dim=1)
     assert (float(lengths[2:].mean() / lengths[:2].mean()) < 1.5) == aligned
 
@@ -133,8 +132,7 @@ def test_forgotten_classes_have_no_share() -> None:
     drive(method, task(1, {0: 4, 1: 4}, 0))
     forget(method, [0])
     work = replace(task(2, {2: 4, 3: 4}, 2), forgotten=frozenset([0]))
-    phase = next(method.learn(work))
-    assert isinstance(phase, Phase)
+    phase = typed(Phase, next(method.learn(work)))
     assert phase.objective.__qualname__ == "classification"
 
 

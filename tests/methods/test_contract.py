@@ -399,8 +399,7 @@ def test_a_failed_update_leaves_the_learner_as_it_was(
     }
     assert after.memory.original_counts == counts
     assert after.state.collect().values == values
-    assert made.class_names == ["class 0", "class 1", "class 2"]
-    assert len(made.history) == 1
+    assert (made.class_names, len(made.history)) == (["class 0", "class 1", "class 2"], 1)
     assert same(made.scores(PROBE.images), scores)
 
     # What could not be learnt then is learnt now, as if nothing had happened.

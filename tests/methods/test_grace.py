@@ -203,8 +203,7 @@ class TestAssess:
 
         # Task 2 is decided by 0.7, measured in task 1, whatever its own end will say.
         outcome, items = drive(method, second, saturations([0.1]))
-        assert outcome.verdict == "grow"
-        assert outcome.saturation == 0.7
+        assert (outcome.verdict, outcome.saturation) == ("grow", 0.7)
         assert [item.name for item in items] == ["grow", "assess", "herd", "class means"]
         (sweep,) = self.sweeps(items)
         # The provisional backbone has become the mergeable one; memory before its update.
@@ -212,8 +211,7 @@ class TestAssess:
         assert sweep.data.labels.tolist() == [2] * 4 + [3] * 4 + exemplars
 
         outcome, items = drive(method, third, saturations([0.9]))
-        assert outcome.verdict == "compress"
-        assert outcome.saturation == 0.1
+        assert (outcome.verdict, outcome.saturation) == ("compress", 0.1)
         names = [item.name for item in items]
         assert names == ["grow", "compress", "assess", "herd", "class means"]
         # After a compression the student is assessed.

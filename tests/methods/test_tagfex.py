@@ -197,8 +197,7 @@ class TestGrow:
         trained = phase.parts["predicted"].trained()
         assert list(trained.values()) == list(agnostic.predictor.parameters())
         reads = {name: tuple(part.reads) for name, part in phase.parts.items()}
-        assert reads["head"] == ("old.0", "new")
-        assert reads["auxiliary"] == ("new",)
+        assert (reads["head"], reads["auxiliary"]) == (("old.0", "new"), ("new",))
         assert reads["attention"] == ("agnostic.map", "new.map")
         assert (reads["projector"], reads["predicted"]) == (("agnostic",), ("agnostic",))
         shapes = [state(head_of(phase, n))["weight"].shape for n in ("auxiliary", "merged")]

@@ -32,8 +32,7 @@ def test_resnet_is_cut_before_its_last_stage() -> None:
 def test_other_models_state_their_true_width_and_refuse_to_be_cut() -> None:
     # timm's documentation: MobileNetV3 small 050 pools 288 channels, then a layer widens to 1024.
     network = TimmBackbone("mobilenetv3_small_050", 3, 0).eval()
-    assert network.feature_dim == 1024
-    assert network.map_channels == (288,)
+    assert (network.feature_dim, network.map_channels) == (1024, (288,))
     assert network(torch.randn(2, 3, 32, 32)).shape == (2, 1024)
     with pytest.raises(ValueError, match="'timm/mobilenetv3_small_050' cannot be cut"):
         split(network)

@@ -37,19 +37,16 @@ def test_last_and_average() -> None:
 
 def test_single_task_forgets_nothing_known() -> None:
     matrix = metrics.accuracy_matrix([[88.0]])
-    assert metrics.forgetting(matrix) is None
-    assert metrics.backward_transfer(matrix) is None
+    assert (metrics.forgetting(matrix), metrics.backward_transfer(matrix)) == (None, None)
     assert metrics.average([88.0]) == metrics.last([88.0]) == 88.0
-    assert metrics.last([]) is None
-    assert metrics.average([]) is None
+    assert (metrics.last([]), metrics.average([])) == (None, None)
 
 
 def test_joint_at_the_last_task_only_has_a_last_and_nothing_else() -> None:
     matrix = metrics.accuracy_matrix([None, None, [80.0, 81.0, 82.0]])
     assert matrix[0] == [None, None, None]
     assert metrics.last([None, None, 81.0]) == 81.0
-    assert metrics.average([None, None, 81.0]) is None
-    assert metrics.forgetting(matrix) is None
+    assert (metrics.average([None, None, 81.0]), metrics.forgetting(matrix)) == (None, None)
     assert metrics.backward_transfer(matrix) is None
 
 

@@ -28,8 +28,7 @@ def test_what_is_written_is_read_back(make_record: MakeRecord) -> None:
     read = read_record(written.directory)
     assert read == written
     assert (read.method, read.seed, read.complete, read.torn) == ("grace", 2, True, False)
-    assert len(read.tasks) == 5
-    assert read.matrix[0][1] is None
+    assert (len(read.tasks), read.matrix[0][1]) == (5, None)
     assert read.last == read.tasks[-1].classifiers["linear"].all
     assert read.seconds == pytest.approx(5 * 1.75)
 
@@ -38,8 +37,7 @@ def test_nothing_else_lies_in_the_directory(make_record: MakeRecord) -> None:
     record = make_record()
     assert sorted(path.name for path in record.directory.iterdir()) == ["run.json", "tasks.jsonl"]
     raw = json.loads((record.directory / "run.json").read_text())
-    assert raw["format"] == 1
-    assert raw["status"] == "finished"
+    assert (raw["format"], raw["status"]) == (1, "finished")
     assert set(raw) == {
         "format", "experiment", "description", "status", "error", "config", "versions", "commit",
         "hardware", "fingerprints", "started", "finished", "class_names", "task_sizes", "notes",
@@ -56,8 +54,7 @@ def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
         line["classifiers"]["linear"]["task_aware"] = {"all": overall, "per_task": row}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read = read_record(path.parent)
-    assert read.task_aware_accuracies() == [90.0, 75.0, 70.0]
-    assert read.task_aware_last == 70.0
+    assert (read.task_aware_accuracies(), read.task_aware_last) == ([90.0, 75.0, 70.0], 70.0)
     assert read.task_aware_average == pytest.approx(235 / 3)
     # (90 − 85 + 70 − 40) / 2: the one-class task comes last, and counts in no mean of drops.
     assert read.task_aware_forgetting == pytest.approx(17.5)

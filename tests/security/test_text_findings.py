@@ -68,8 +68,7 @@ class TestTerminal:
         bad.rename(odd)
         (odd / "run.json").write_text("{")
         result = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--table", "csv"])
-        assert result.exit_code == 0
-        assert result.stderr.count("\n") == 1
+        assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
         assert result.stderr.rstrip("\n").isprintable()
 
     def test_a_root_that_is_no_text_is_refused(self) -> None:
@@ -126,10 +125,8 @@ class TestPages:
         assert "\n````bash\ngrace ```\n# forged\n````\n" in text
 
     def test_markdown_by_hand(self) -> None:
-        assert markdown("1. a") == "1\\. a"
-        assert markdown("- a\n\tb") == "\\- a b"
-        assert markdown("a-b 1.5") == "a-b 1.5"
-        assert markdown("&lt;~x~") == "\\&lt;\\~x\\~"
+        assert (markdown("1. a"), markdown("- a\n\tb")) == ("1\\. a", "\\- a b")
+        assert (markdown("a-b 1.5"), markdown("&lt;~x~")) == ("a-b 1.5", "\\&lt;\\~x\\~")
         assert code_block("a") == "```\na\n```"
 
     def test_latex_rows_have_no_options(self, make_record: MakeRecord) -> None:

@@ -22,8 +22,7 @@ def test_spread_of_one_none_and_missing() -> None:
     single = spread([3.0])
     assert single is not None
     assert (single.mean, single.deviation, single.count) == (3.0, None, 1)
-    assert spread([]) is None
-    assert spread([1.0, None]) is None
+    assert (spread([]), spread([1.0, None])) == (None, None)
     both = spread([80.0, 84.0])
     assert both is not None
     # (4 + 4) / (2 - 1) = 8

@@ -65,8 +65,7 @@ def carried_out(jobs: list[Job], at_once: int) -> tuple[Log, dict[str, str]]:
 def test_as_many_as_are_wanted_run_at_once(tmp_path: Path) -> None:
     jobs = [job(tmp_path, name, "time.sleep(0.15)") for name in "abcde"]
     log, failures = carried_out(jobs, 2)
-    assert log.most == 2
-    assert log.told[0] == "5 by 2"
+    assert (log.most, log.told[0]) == (2, "5 by 2")
     assert sorted(log.order) == sorted(f"{sign}{name}" for sign in "+-" for name in "abcde")
     assert log.order[:2] == ["+a", "+b"]
     assert failures == {}
@@ -82,8 +81,7 @@ def test_one_that_fails_keeps_no_other_back_and_says_why(tmp_path: Path) -> None
     jobs = [job(tmp_path, "a", spoken), job(tmp_path, "b", "sys.exit(1)"), job(tmp_path, "c", "")]
     log, failures = carried_out(jobs, 1)
     assert failures == {"a-s1": "no room", "b-s1": "it printed nothing"}
-    assert log.order[1] == "-a: no room"
-    assert log.order[-1] == "-c"
+    assert (log.order[1], log.order[-1]) == ("-a: no room", "-c")
     assert (tmp_path / "a.txt").read_text() in (
         "first\nerror: no room\n\n",
         "error: no room\nfirst\n\n",

@@ -230,7 +230,7 @@ def test_without_the_images_runs_are_found_by_their_settings(
     def gone(*_: object, **__: object) -> None:
         raise GraceError("the images are gone")
 
-    monkeypatch.setattr("grace.experiment.identify", gone)
+    monkeypatch.setattr("grace.studies.study.identify", gone)
     made = make_study(study_of(tmp_path), Selection(), whole[0], Unwatched())
     assert len(made.found) == 8
     assert "found by their settings: the images are gone" in made.notes[0]

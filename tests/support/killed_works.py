@@ -29,6 +29,7 @@ from grace.cli.export import export as _export_verb
 from grace.cli.forget import forget as _forget_verb
 from grace.cli.prune import prune as _prune_verb
 from grace.cli.rollback import rollback as _rollback_verb
+from grace.cli.set import set_settings as _set_verb
 from grace.configs.experiment import MemorySettings, ScenarioSettings
 from grace.configs.methods import GraceSettings, JointSettings, ReplaySettings
 from grace.engine.checkpoint import Snapshot
@@ -177,6 +178,12 @@ def prune(folder: Path) -> None:
 def rollback(folder: Path) -> None:
     """``grace rollback`` to the first version."""
     _verb(folder, lambda home: _rollback_verb(home, 1))
+
+
+def set_memory(folder: Path) -> None:
+    """``grace set`` of a smaller memory, which drops exemplars and held-out images."""
+    texts = ["memory.size=8", "memory.validation=1", "memory.max_mb=2"]
+    _verb(folder, lambda home: _set_verb(home, texts))
 
 
 def discard(folder: Path) -> None:

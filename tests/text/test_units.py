@@ -13,8 +13,7 @@ def test_bytes(value: int, shown: str) -> None:
 
 
 def test_others() -> None:
-    assert in_percent(57.386) == "57.39"
-    assert in_percent(None) == "–"
+    assert (in_percent(57.386), in_percent(None)) == ("57.39", "–")
     assert (in_count(463_504), in_count(7_850)) == ("0.46 M", "7.8 k")
     assert (in_count(11_168_832), in_count(223_376_640)) == ("11.2 M", "223 M")
     assert [in_seconds(s) for s in (4.21, 185, 7800)] == ["4.2 s", "3:05 min", "2:10 h"]

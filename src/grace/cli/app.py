@@ -52,6 +52,10 @@ VERBS = {
         "grace.cli.forget:forget",
         "Remove a class's images from every version of a learner, and never predict it again.",
     ),
+    "set": Verb(
+        "grace.cli.set:set_settings",
+        "Change settings of a learner: its ceiling, memory, threshold, gate and recipes.",
+    ),
     "prune": Verb(
         "grace.cli.prune:prune",
         "Remove old versions of a learner for good; the version in use stays as it is.",

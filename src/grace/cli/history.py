@@ -17,6 +17,7 @@ from grace.cli.ledger_table import (
 )
 from grace.home.ledger import ledger, other_threshold
 from grace.home.store import ModelStore
+from grace.home.trail import trail
 from grace.text.refusals import GraceError
 
 
@@ -52,7 +53,7 @@ def history(
         initial = other_threshold(survey.documents, threshold, decay)
         entries, changes = ledger(survey.documents, survey.current, initial), home.log.changes()
         if json:
-            emit_json(as_json(entries, initial))
+            emit_json(as_json(entries, changes, initial))
         elif csv:
             emit(as_csv(entries, initial))
         elif classes:
@@ -60,7 +61,7 @@ def history(
         elif entries:
             for number, line in enumerate(as_lines(entries, initial)):
                 say(line, bold=number < 2)
-            for line in change_lines(changes):
+            for line in change_lines(trail(entries, changes)):
                 say(line)
         else:
             say("nothing has been learnt yet")

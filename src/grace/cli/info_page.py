@@ -3,11 +3,13 @@
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from grace.cli.class_lines import predictor_text
 from grace.cli.columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
 from grace.home.inventory import InUse, Inventory
+from grace.home.running import RunningUpdate
 from grace.text.escaping import printable
 from grace.text.units import in_bytes, in_count, in_percent
 
@@ -15,7 +17,9 @@ from grace.text.units import in_bytes, in_count, in_percent
 def as_lines(inventory: Inventory) -> Iterator[str]:
     """Yield the lines of the page: facts first, the classes last."""
     yield printable(str(inventory.path))
-    if inventory.is_interrupted:
+    if inventory.running is not None:
+        yield _running(inventory.running)
+    elif inventory.is_interrupted:
         model = shlex.quote(printable(str(inventory.path)))
         yield "An update was interrupted: learn the same images again to finish it, or drop it by"
         yield f"'grace learn --model {model} --discard'."
@@ -48,7 +52,8 @@ def as_json(inventory: Inventory) -> dict[str, object]:
         "versions": list(inventory.versions),
         "rejected_versions": list(inventory.rejected),
         "damaged_versions": list(inventory.damaged),
-        "interrupted_update": inventory.is_interrupted,
+        "interrupted_update": inventory.is_interrupted and inventory.running is None,
+        "running_update": asdict(inventory.running) if inventory.running else None,
         "interrupted_change": inventory.unfinished.kind if inventory.unfinished else None,
         "changes": [change.model_dump(mode="json") for change in inventory.changes],
         "num_bytes_of_all_versions": inventory.num_bytes,
@@ -60,6 +65,14 @@ def as_json(inventory: Inventory) -> dict[str, object]:
         "settings": {row.path: row.value for row in _changed(inventory)},
         "in_use": None if in_use is None else _version_in_use(inventory, in_use),
     }
+
+
+def _running(update: RunningUpdate) -> str:
+    line = f"An update is running (process {update.process})"
+    if not update.work:
+        return f"{line}."
+    epochs = "" if update.epochs is None else f", epoch {update.epochs[0]} of {update.epochs[1]}"
+    return f"{line}: {update.work}{epochs}, as saved at {_minute(update.saved)}."
 
 
 def _version_in_use(inventory: Inventory, in_use: InUse) -> dict[str, object]:

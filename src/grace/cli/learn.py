@@ -18,7 +18,7 @@ from grace.text.refusals import GraceError
 
 _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
     "discard": "add --discard to begin anew",
-    "memory.max_mb": "raise --max-mb",
+    "memory.max_mb": "allow more by --max-mb {value}",
 }
 
 

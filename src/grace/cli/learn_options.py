@@ -42,8 +42,9 @@ Texts = Annotated[
     list[str] | None,
     argument(
         metavar="KEY=VALUE",
-        help="Settings of a new learner, such as method.grow.epochs=20 ('grace show folder' "
-        "lists them); engine.* also later.",
+        help="Settings, such as method.grow.epochs=20 ('grace show folder' lists them). For an "
+        "existing learner they are changes, saved with the update ('grace set MODEL' lists those "
+        "that can change).",
     ),
 ]
 Model = Annotated[Path, option(metavar="MODEL", help="Directory of the learner.")]
@@ -76,22 +77,25 @@ Memory = Annotated[int | None, option(help="Images of old classes to keep.")]
 MaxMb = Annotated[
     float | None,
     option(
-        help="Largest size of one version of the learner in megabytes; without --memory, images "
-        "of old classes fill it. Earlier versions are kept beside it."
+        metavar="MB",
+        help="Largest size of one version of the learner in megabytes (10⁶ bytes); without "
+        "--memory, images of old classes fill it. Earlier versions are kept beside it.",
     ),
 ]
 MaxDiskMb = Annotated[
     float | None,
     option(
-        help="Largest size of all versions together in megabytes: afterwards the oldest versions "
-        "are removed. Default: all are kept."
+        metavar="MB",
+        help="Largest size of all versions together in megabytes (10⁶ bytes): afterwards the "
+        "oldest versions are removed. Default: all are kept.",
     ),
 ]
 Minutes = Annotated[
     float | None,
     option(
-        help="Minutes of training that an update should take at most (default: 3); fewer epochs "
-        "are trained then."
+        metavar="MINUTES",
+        help="Time that training of an update should take at most (default: 3); fewer epochs are "
+        "trained then.",
     ),
 ]
 ImageSize = Annotated[int | None, option(help="Side of the images in pixels.")]

@@ -86,6 +86,7 @@ def as_dict(result: LearnResult) -> dict[str, Any]:
         "compression_cost": update.accuracy.compression_cost,
         "seconds": update.seconds,
         "removed_versions": list(result.pruned),
+        "changed_settings": [change.model_dump() for change in document.changed],
         "chosen": list(result.chosen),
     }
 
@@ -117,7 +118,9 @@ def _headline(result: LearnResult) -> str:
             f"{result.in_use}{lost}"
         )
     if result.was_in_use != result.in_use:
-        return f"{name} has learnt these images already: version {document.number} is in use again"
+        again = f"{name} has learnt these images already: version {document.number} is in use again"
+        back = f"grace rollback {shlex.quote(str(result.model))} {result.was_in_use}"
+        return again if result.was_in_use is None else f"{again} ('{back}' returns)"
     return (
         f"{name} has learnt these images already, as version {document.number}: nothing to do "
         "(--again learns them once more)"
@@ -162,6 +165,8 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
             f"compression {_cost(accuracy.compression_cost)} of accuracy on all classes: "
             f"{_share(accuracy.teacher)} before it, {_share(accuracy.student)} after",
         )
+    if result.document.changed:
+        yield "settings", "; ".join(map(str, result.document.changed))
     if result.pruned:
         versions = ", ".join(map(str, result.pruned))
         yield "removed", f"old versions {versions}, for the directory's ceiling (--max-disk-mb)"

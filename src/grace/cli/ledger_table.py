@@ -1,20 +1,21 @@
 """The output of ``grace history``: two lines per update within 80 columns, CSV or JSON.
 
-Changes other than updates (forget, prune, rollback) follow the table; ``grace info --json`` has
-them for programs.
+The audit trail follows the table: forgotten classes and those learnt again, removed versions,
+rollbacks. In JSON it stands between the updates.
 """
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
 from grace.capacity.threshold import Threshold
 from grace.cli.class_lines import TEST, class_facts, losses
 from grace.cli.columns import aligned
-from grace.home.changes import Change, in_words
+from grace.home.changes import Change
 from grace.home.ledger import LedgerEntry, as_row
+from grace.home.trail import Event, trail
 from grace.text.escaping import printable
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
@@ -34,6 +35,11 @@ def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[
         "old %, new % and the cost of compression: on held-out images",
         *(["* in use"] if any(entry.is_current for entry in entries) else []),
         *(["× rejected"] if any(entry.status == "rejected" for entry in entries) else []),
+        *[
+            f"{entry.version}: {printable('; '.join(map(str, entry.changed)))}"
+            for entry in entries
+            if entry.changed
+        ],
         *(["– no version of its own is kept"] if any(e.version is None for e in entries) else []),
     ]
     verdicts = {entry.update.outcome.verdict for entry in entries}
@@ -92,25 +98,46 @@ def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
     return out.getvalue()
 
 
-def change_lines(changes: Sequence[Change]) -> list[str]:
-    """Return a line for every change other than an update, below a heading; none without any."""
-    return ["", "changes other than updates"] * bool(changes) + [
-        f"  {change.date[:16].replace('T', ' ')}  {printable(in_words(change))}"
-        for change in changes
+def change_lines(events: Sequence[Event]) -> list[str]:
+    """Return a line for every change that is no plain update, below a heading; or no lines.
+
+    These are changes other than updates, and updates that revive a forgotten class.
+    """
+    shown = [
+        event
+        for event in events
+        if event.entry is None
+        or (event.entry.update.revived_class_names and not event.entry.is_set)
+    ]
+    return ["", "changes other than new classes and images"] * bool(shown) + [
+        f"  {event.date[:16].replace('T', ' ')}  {printable(event.words)}" for event in shown
     ]
 
 
-def as_json(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[dict[str, Any]]:
-    """Return a ledger as JSON values: the columns of the CSV, and the class names."""
-    return [
-        {
-            **row,
-            "new_class_names": list(entry.update.new_class_names),
-            "revived_class_names": list(entry.update.revived_class_names),
-            "classes": class_facts(entry.update.accuracy, entry.class_names),
-        }
-        for row, entry in zip(_rows(entries, initial), entries, strict=True)
-    ]
+def as_json(
+    entries: Sequence[LedgerEntry], changes: Sequence[Change], initial: Threshold | None
+) -> list[dict[str, Any]]:
+    """Return the audit trail as JSON values, in the order of time.
+
+    Entries of the kinds ``update`` and ``set``, which are versions, have the columns of the CSV and
+    the class names; the others are the changes as they are noted.
+    """
+    rows = iter(_rows(entries, initial))
+    return [_event(event, rows) for event in trail(entries, changes)]
+
+
+def _event(event: Event, rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    if event.change is not None:
+        return event.change.model_dump(mode="json")
+    assert event.entry is not None
+    update = event.entry.update
+    return {
+        "kind": "set" if event.entry.is_set else "update",
+        **next(rows),
+        "new_class_names": list(update.new_class_names),
+        "revived_class_names": list(update.revived_class_names),
+        "classes": class_facts(update.accuracy, event.entry.class_names),
+    }
 
 
 def note_on(initial: Threshold) -> list[str]:
@@ -136,6 +163,8 @@ def _first_line(entry: LedgerEntry) -> list[str]:
     update, outcome = entry.update, entry.update.outcome
     mark = " *" if entry.is_current else " ×" if entry.status == "rejected" else ""
     before, after = update.num_backbones
+    if entry.is_set:
+        return [f"{entry.version}{mark}", "", "set", "", str(after), "", "", "", entry.date[:10]]
     return [
         "–" if entry.version is None else f"{entry.version}{mark}",
         f"+{len(update.new_class_names)}",
@@ -151,6 +180,9 @@ def _first_line(entry: LedgerEntry) -> list[str]:
 
 def _second_line(entry: LedgerEntry) -> list[str]:
     update, cost = entry.update, entry.update.accuracy.compression_cost
+    if entry.is_set:
+        size, parent = in_bytes(entry.num_bytes or 0), f"← {entry.parent}"
+        return [parent, str(entry.num_classes), "", "", size, "", "", "", ""]
     return [
         "" if entry.parent is None else f"← {entry.parent}",
         str(entry.num_classes),

@@ -24,7 +24,9 @@ def prune(
         float | None,
         options.option(
             min=0,
-            help="Remove the oldest versions until all together take at most so many megabytes.",
+            metavar="MB",
+            help="Remove the oldest versions until all together take at most so many megabytes "
+            "(10⁶ bytes).",
         ),
     ] = None,
 ) -> None:

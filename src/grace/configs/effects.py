@@ -7,6 +7,7 @@ from typing import final
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.recipe import Recipe
+from grace.text.refusals import GraceError
 
 
 @final
@@ -30,8 +31,25 @@ def settings_without_effect(settings: ExperimentSettings, paths: Collection[str]
     return lines
 
 
+def refuse_learner_settings(settings: ExperimentSettings) -> None:
+    """Refuse settings of learners, which an experiment would ignore.
+
+    Raises:
+        GraceError: naming the first of them.
+    """
+    usual = ExperimentSettings()
+    for name in ("budget", "gate"):
+        given, section = getattr(settings, name), getattr(usual, name)
+        for field, value in given:
+            if value != getattr(section, field):
+                raise GraceError(
+                    f"{name}.{field} has no effect on an experiment, only on a learner",
+                    "leave it out",
+                )
+
+
 def _memory(settings: ExperimentSettings, path: str) -> str | None:
-    if path not in ("memory.size", "memory.per_class"):
+    if path not in ("memory.size", "memory.per_class", "memory.format", "memory.quality"):
         return None
     method = settings.method
     match method.traits.memory:
@@ -41,6 +59,8 @@ def _memory(settings: ExperimentSettings, path: str) -> str | None:
             return f"{method.name} keeps all images"
     if path == "memory.size" and settings.memory.per_class is not None:
         return "memory.per_class decides"
+    if path == "memory.quality" and settings.memory.format != "jpeg":
+        return "memory.format is not jpeg"
     return None
 
 
@@ -57,6 +77,13 @@ def _source(settings: ExperimentSettings, path: str) -> str | None:
         "data.class_list": "it is imagenet100's",
     }
     return reasons.get(path, f"{source} has its own test images") if idle[path] else None
+
+
+def _fit(settings: ExperimentSettings, _path: str) -> str | None:
+    data = settings.data
+    if data.source not in ("folder", "imagenet100"):
+        return f"the images of {data.source} are squares"
+    return None if data.image_size else "data.image_size makes no squares"
 
 
 def _stem(settings: ExperimentSettings, _path: str) -> str | None:
@@ -119,6 +146,7 @@ def _moments(settings: ExperimentSettings, path: str) -> str | None:
 _RULES = (
     _Rule("memory.*", _memory),
     _Rule("data.root", _source),
+    _Rule("data.fit", _fit),
     _Rule("data.class_list", _source),
     _Rule("data.test_fraction", _source),
     _Rule("data.split_seed", _source),

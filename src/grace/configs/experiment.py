@@ -14,6 +14,9 @@ from grace.configs.traits import Traits
 from grace.text.escaping import printable
 from grace.text.refusals import GraceError
 
+Fit = Literal["crop", "letterbox"]
+"""How an image of another shape becomes a square."""
+
 
 class DataSettings(Settings):
     """The images, their split into training and test, and their augmentation."""
@@ -31,6 +34,12 @@ class DataSettings(Settings):
         le=16384,
         description="side in pixels to which images are resized. Higher: more detail, slower "
         "training; none: the size does not change",
+    )
+    fit: Fit = Field(
+        "crop",
+        description="how an image becomes a square of image_size. crop: its shorter side is "
+        "resized, and the centre is cut; letterbox: its longer side is resized, so that nothing is "
+        "cut off, and the rest of the square is grey (128)",
     )
     channels: Literal[1, 3] | None = Field(
         None, description="1: grey images; 3: colour images; none: as they are"
@@ -97,7 +106,7 @@ class DataSettings(Settings):
         description="true: leave out training images that are also test images; false: refuse them",
     )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"max_pixels"})
+    _later: ClassVar[frozenset[str]] = frozenset({"max_pixels", "fit"})
 
     @field_validator("root")
     @classmethod
@@ -168,6 +177,21 @@ class MemorySettings(Settings):
         "state and all its images; earlier versions are kept beside it. Lower: fewer exemplars "
         "and backbones; none: no ceiling",
     )
+    format: Literal["raw", "png", "jpeg"] = Field(
+        "raw",
+        description="how exemplars are stored. raw: pixels; png: the same pixels, compressed; "
+        "jpeg: with a small loss, about four times as many in the same bytes at 64 pixels. All are "
+        "decoded once when a learner is loaded, and trained on in that form",
+    )
+    quality: int = Field(
+        95,
+        ge=1,
+        le=100,
+        description="quality of format=jpeg. Higher: closer to the images that were learnt, and "
+        "fewer exemplars in max_mb",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"format", "quality"})
 
     @model_validator(mode="after")
     def _something_limits(self) -> Self:
@@ -329,10 +353,36 @@ class BudgetSettings(Settings):
     )
 
 
+class GateSettings(Settings):
+    """What an update of a saved learner may cost, unless a call says otherwise."""
+
+    max_drop: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="points of percent of accuracy that old classes may lose on their held-out "
+        "images. Lower: more updates are rejected; none: no limit",
+    )
+    max_class_drop: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="the same for every single old class; a paired test must show the loss. Lower: "
+        "more updates are rejected; none: no limit",
+    )
+    min_new: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="accuracy in percent that the new classes must reach on their held-out images. "
+        "Higher: more updates are rejected; none: no limit",
+    )
+
+
 class ExperimentSettings(Settings):
     """Everything that decides one run."""
 
-    _later: ClassVar[frozenset[str]] = frozenset({"budget", "probe"})
+    _later: ClassVar[frozenset[str]] = frozenset({"budget", "probe", "gate"})
 
     # A name of dots only would be a path.
     name: str = Field(
@@ -348,6 +398,7 @@ class ExperimentSettings(Settings):
     engine: EngineSettings = EngineSettings()
     budget: BudgetSettings = BudgetSettings()
     probe: MeasureSettings = MeasureSettings()
+    gate: GateSettings = GateSettings()
 
     @field_validator("method", mode="before")
     @classmethod

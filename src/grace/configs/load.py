@@ -104,6 +104,25 @@ def as_settings(
     return experiment
 
 
+def change_settings(settings: ExperimentSettings, overrides: Sequence[str]) -> ExperimentSettings:
+    """Return resolved settings with overrides over them.
+
+    Args:
+        settings: the settings to start from.
+        overrides: ``key.path=value`` texts, as for :func:`load_experiment`.
+
+    Raises:
+        ConfigError: if a setting is wrong; it lists all problems.
+    """
+    layer, problems = parse_overrides(overrides)
+    changed, found = _resolve([settings.complete_dump(), layer])
+    if problems or found or changed is None:
+        raise ConfigError([*problems, *found])
+    for line in settings_without_effect(changed, flatten(layer)):
+        warnings.warn(line, ConfigWarning, stacklevel=2)
+    return changed
+
+
 def dump_settings(settings: ExperimentSettings) -> str:
     """Write resolved settings as YAML that :func:`load_experiment` reads back equal."""
     return yaml_text.dump(settings.model_dump(mode="json"))

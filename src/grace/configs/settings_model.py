@@ -1,8 +1,14 @@
 """The base of every settings model: frozen, typed, keyword-only, no unknown keys."""
 
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, final, get_args
 
-from pydantic import BaseModel, ConfigDict, SerializationInfo, SerializerFunctionWrapHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_validator,
+)
 from pydantic.functional_serializers import model_serializer
 from typing_extensions import override
 
@@ -38,6 +44,17 @@ class Settings(BaseModel):
         """Return all settings as JSON values, including those that ``model_dump`` leaves out."""
         return self.model_dump(mode="json", context=_Complete)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_none(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
+        """Read the word "none", as the descriptions write it, where a setting can be ``None``."""
+        if not isinstance(values, dict):
+            return values
+        return {
+            key: None if value == "none" and _can_be_none(cls, key) else value
+            for key, value in values.items()
+        }
+
     @model_serializer(mode="wrap")
     def _without_unused_later(
         self, dump: SerializerFunctionWrapHandler, info: SerializationInfo
@@ -65,6 +82,13 @@ class Settings(BaseModel):
         departs = [later for later in _later_names(kind) if later not in dumped]
         departs = [later for later in departs if getattr(usual, later) != _default(kind, later)]
         return dumped | {later: getattr(section, later) for later in departs}
+
+
+def _can_be_none(kind: type[Settings], name: str) -> bool:
+    """Return ``True`` for a field that holds ``None`` but no text."""
+    field = kind.model_fields.get(name)
+    members = get_args(field.annotation) if field else ()
+    return type(None) in members and str not in members
 
 
 def _later_names(kind: type[Settings]) -> list[str]:

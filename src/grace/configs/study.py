@@ -131,6 +131,11 @@ class RowSettings(Settings):
     )
 
     @property
+    def probe_overrides(self) -> Words:
+        """``probe`` as settings of a run."""
+        return (f"probe.measures=[{', '.join(self.probe)}]",) if self.probe else ()
+
+    @property
     def num_rows(self) -> int:
         """The number of rows that it stands for."""
         return prod(map(len, self.grid.values())) if self.grid is not None else 1

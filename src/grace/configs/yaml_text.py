@@ -12,6 +12,7 @@ from typing import Any, final
 import yaml
 
 from grace.storage.reading import read_given
+from grace.text.escaping import in_one_line
 from grace.text.refusals import GraceError
 
 MAX_BYTES = 2**20
@@ -190,7 +191,7 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise GraceError(f"{where}: {place}{error.problem or 'is no YAML'}") from error
     except (ValueError, yaml.YAMLError) as error:
-        raise GraceError(f"{where}: {' '.join(str(error).split())}") from error
+        raise GraceError(f"{where}: {in_one_line(error)}") from error
 
 
 def dump(value: Any) -> str:  # noqa: ANN401 - YAML holds anything

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import Any, BinaryIO, Literal, cast, final
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from grace.configs.experiment import DataSettings
+from grace.configs.experiment import DataSettings, Fit
 from grace.data.decoding_budget import BUDGET
 from grace.data.image_file import (
     open_regular,
@@ -19,6 +19,7 @@ from grace.data.image_file import (
     refuse_many_scans,
     refuse_oversized_parts,
 )
+from grace.data.squares import resized, squared
 from grace.data.webp import drop_file, load_webp
 from grace.text.refusals import GraceError, Setting
 
@@ -122,22 +123,33 @@ def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
 
 @contextmanager
 def _header(path: Path, max_pixels: int) -> Iterator[Any]:
-    """Open an image file without decoding it; refuse what would cost too much to decode."""
-    with open_regular(path) as file:
-        refuse_oversized_parts(file)
-        with Image.open(file, formats=FORMATS) as image:
-            num_pixels = image.width * image.height
-            # A program may have lowered PIL's own limit.
-            if num_pixels > min(max_pixels, _lowered_limit()):
-                raise GraceError(
-                    f"{image.width}×{image.height} pixels are too many",
-                    f"make it smaller or set data.max_pixels={num_pixels}",
-                )
-            if image.format == "WEBP":
-                drop_file(image)
-            if "progressive" in image.info or _has_partial_scan(image):
-                refuse_many_scans(file, num_pixels)
-            yield image
+    with open_regular(path) as file, opened(file, FORMATS, max_pixels) as image:
+        yield image
+
+
+@contextmanager
+def opened(file: BinaryIO, formats: tuple[str, ...], max_pixels: int) -> Iterator[Any]:
+    """Open an image file without decoding it; refuse what would cost too much to decode.
+
+    Args:
+        file: open at its start.
+        formats: PIL's names of the formats that it may have.
+        max_pixels: an image with more pixels is refused.
+    """
+    refuse_oversized_parts(file)
+    with Image.open(file, formats=formats) as image:
+        num_pixels = image.width * image.height
+        # A program may have lowered PIL's own limit.
+        if num_pixels > min(max_pixels, _lowered_limit()):
+            raise GraceError(
+                f"{image.width}×{image.height} pixels are too many",
+                f"make it smaller or set data.max_pixels={num_pixels}",
+            )
+        if image.format == "WEBP":
+            drop_file(image)
+        if "progressive" in image.info or _has_partial_scan(image):
+            refuse_many_scans(file, num_pixels)
+        yield image
 
 
 def _lowered_limit() -> int:
@@ -181,7 +193,7 @@ def _cost(image: Image.Image, shorter: int | None) -> int:
     num_pixels = image.width * image.height
     if shorter is None:
         return num_pixels * (13 if is_light else 16)
-    width, height = _resized(image.width, image.height, shorter)
+    width, height = resized(image.width, image.height, shorter)
     return num_pixels * (8 if is_light else 12) + 8 * width * height
 
 
@@ -225,11 +237,9 @@ def read_pixels(
     image_size: int | None,
     shorter: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    fit: Fit = "crop",
 ) -> Pixels:
-    """Read an image file as pixels, cut to a centred square when a size is given.
-
-    The shorter side is resized to ``shorter`` (bilinear with antialiasing, as torchvision's
-    ``Resize``), then the centre of side ``image_size`` is taken (``CenterCrop``).
+    """Read an image file as pixels, made a square when a size is given; see ``squared``.
 
     Args:
         path: image file.
@@ -238,6 +248,7 @@ def read_pixels(
         shorter: length of the shorter side before the crop, at least ``image_size``; ``None``
             means ``image_size``.
         max_pixels: an image with more pixels is refused.
+        fit: how it becomes a square.
 
     Returns:
         (H, W, channels) uint8.
@@ -248,41 +259,36 @@ def read_pixels(
     shorter = shorter or image_size
     with decoded(path, channels, max_pixels, shorter) as (image, _):
         if image_size is not None and shorter is not None:
-            image = centre_square(image, image_size, shorter)
+            image = squared(image, image_size, shorter, fit)
         return as_array(image, channels)
+
+
+def pixels_of(
+    image: Image.Image,
+    channels: Literal[1, 3],
+    image_size: int | None = None,
+    fit: Fit = "crop",
+) -> Pixels:
+    """Return the pixels of an image of a Python program as ``read_pixels`` does those of a file.
+
+    Args:
+        image: image of any mode.
+        channels: 1 or 3.
+        image_size: side of the square in pixels; ``None``: the image keeps its size.
+        fit: how it becomes a square.
+
+    Returns:
+        (H, W, channels) uint8.
+    """
+    upright = _flattened(ImageOps.exif_transpose(image), channels)
+    if image_size is not None:
+        upright = squared(upright, image_size, image_size, fit)
+    return as_array(upright, channels)
 
 
 def as_array(image: Image.Image, channels: Literal[1, 3]) -> Pixels:
     """Return an image's pixels, (H, W, channels) uint8."""
     return np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
-
-
-def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
-    """Resize the shorter side to ``shorter`` pixels and cut the centred square of side ``size``.
-
-    Args:
-        image: image of any size.
-        size: side of the square in pixels.
-        shorter: length of the shorter side before the cut, at least ``size``.
-
-    Raises:
-        GraceError: if the resized image would exceed PIL's limit for decompression bombs.
-    """
-    width, height = _resized(image.width, image.height, shorter)
-    if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return image.crop((left, top, left + size, top + size))
-
-
-def _resized(width: int, height: int, shorter: int) -> tuple[int, int]:
-    """Return width and height after the shorter side is resized to ``shorter``."""
-    if min(width, height) == shorter:
-        return width, height
-    longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
-    if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
-        raise GraceError(f"{width}×{height} pixels are too long and thin to be resized")
-    return (shorter, longer) if width <= height else (longer, shorter)
 
 
 def _loaded(image: Any, shorter: int | None) -> Image.Image:  # noqa: ANN401 - PIL's are untyped

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
+from grace.configs.experiment import Fit
 from grace.data.advice import Expected, advise
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
@@ -80,6 +81,7 @@ def examine(
     channels: Literal[1, 3] = 3,
     image_size: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    fit: Fit = "crop",
     skip_unreadable: bool = False,
     skip_duplicates: bool = False,
 ) -> Examination:
@@ -93,6 +95,7 @@ def examine(
         channels: 1 for grey, 3 for colour.
         image_size: side in pixels of the learner's square; ``None``: images keep their size.
         max_pixels: an image with more pixels is unreadable.
+        fit: how an image becomes a square.
         skip_unreadable: unreadable images will be left out, so that they are no error.
         skip_duplicates: images in two places will be left out, likewise.
 
@@ -105,14 +108,11 @@ def examine(
         skip_duplicates=skip_duplicates,
         image_size=image_size,
         max_pixels=max_pixels,
+        fit=fit,
     )
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    read = partial(look_at, channels=channels, image_size=image_size, max_pixels=max_pixels)
-    with decoding_threads() as pool:
-        # The pixels of each image are dropped at once.
-        outcomes = in_order(pool, read, [file.path for file in files], num_ahead(image_size))
-        looks = [own if isinstance(own, GraceError) else own[0] for own in outcomes]
+    looks = _looks(files, rules, channels, fit)
     judged = judge_images(root, files, looks, rules)
     expected = Expected(
         channels=channels,
@@ -121,15 +121,11 @@ def examine(
         images=known_images or {},
     )
     known = None if known_classes is None else expected.class_names
-    names = sorted({folder.name for folder in tree.folders})
-    classes = _class_counts(names, files, looks, judged, known)
+    classes = _class_counts(sorted({f.name for f in tree.folders}), files, looks, judged, known)
     readable = [(f, look) for f, look in zip(files, looks, strict=True) if isinstance(look, Look)]
     train = {name: classes[name].train for name in tree.class_names}
-    findings = [
-        *judge_layout(tree, rules),
-        *judged.findings,
-        *advise(tree, readable, train, expected),
-    ]
+    advice = advise(tree, readable, train, expected)
+    findings = [*judge_layout(tree, rules), *judged.findings, *advice]
     sizes = sorted({look.size for _, look in readable}, key=lambda s: (s[0] * s[1], s))
     order = ("error", "warning", "note")
     return Examination(
@@ -140,6 +136,19 @@ def examine(
         largest=sizes[-1] if sizes else None,
         modes=dict(Counter(look.kind.mode for _, look in readable if look.kind).most_common()),
     )
+
+
+def _looks(
+    files: Sequence[ImageFile], rules: Rules, channels: Literal[1, 3], fit: Fit
+) -> list[Look | GraceError]:
+    """Look at each file; its pixels are dropped at once."""
+    size = rules.image_size
+    read = partial(
+        look_at, channels=channels, image_size=size, max_pixels=rules.max_pixels, fit=fit
+    )
+    with decoding_threads() as pool:
+        outcomes = in_order(pool, read, [file.path for file in files], num_ahead(size))
+        return [own if isinstance(own, GraceError) else own[0] for own in outcomes]
 
 
 def _class_counts(

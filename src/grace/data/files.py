@@ -14,9 +14,11 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
+from grace.configs.experiment import Fit
 from grace.data.crops import crop_boxes
 from grace.data.decoding import MAX_PIXELS, Pixels, as_array, decoded, read_pixels
 from grace.data.images import CroppableImages
+from grace.data.squares import letterboxed
 from grace.text.refusals import GraceError, Setting
 
 
@@ -32,6 +34,7 @@ class FileImages(CroppableImages):
             ``None``: all images must have the given size.
         num_threads: files decoded at once; ``None``: Python's default.
         max_pixels: an image with more pixels is refused.
+        fit: how an image becomes a square. Random crops are then of the whole square.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class FileImages(CroppableImages):
         shorter: int | None,
         num_threads: int | None = None,
         max_pixels: int = MAX_PIXELS,
+        fit: Fit = "crop",
     ) -> None:
         assert shorter is None or size[0] == size[1] <= shorter
         self.paths = tuple(paths)
@@ -50,6 +54,7 @@ class FileImages(CroppableImages):
         self._shorter = shorter
         self._num_threads = num_threads
         self._max_pixels = max_pixels
+        self._fit: Fit = fit
 
     @override
     def __len__(self) -> int:
@@ -71,6 +76,9 @@ class FileImages(CroppableImages):
 
         def crop(path: Path, place: int) -> Pixels:
             with decoded(path, self._channels, self._max_pixels, self._shorter) as (image, _):
+                if self._fit == "letterbox":
+                    # A crop of 8 % of the area is then still enlarged little.
+                    image = letterboxed(image, min(max(image.size), 4 * self._size[0]))
                 box = crop_boxes(draws[place : place + 1], image.height, image.width)
                 top, left, height, width = (int(value) for value in box[0])
                 # Crop first: resize(box=…) would mix in pixels from outside the box.
@@ -84,7 +92,13 @@ class FileImages(CroppableImages):
     def subset(self, indices: Tensor) -> "FileImages":
         paths = [self.paths[index] for index in indices.tolist()]
         return FileImages(
-            paths, self._channels, self._size, self._shorter, self._num_threads, self._max_pixels
+            paths,
+            self._channels,
+            self._size,
+            self._shorter,
+            self._num_threads,
+            self._max_pixels,
+            self._fit,
         )
 
     @override
@@ -99,7 +113,10 @@ class FileImages(CroppableImages):
     @override
     def digest(self) -> bytes:
         """Return the SHA-256 of shape and file contents; nothing is decoded."""
-        digest = hashlib.sha256(repr((len(self), self.shape, self._shorter)).encode())
+        key: tuple[object, ...] = (len(self), self.shape, self._shorter)
+        # With a crop the digest is that of an earlier grace.
+        key = key if self._fit == "crop" else (*key, self._fit)
+        digest = hashlib.sha256(repr(key).encode())
         for path in self.paths:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -107,7 +124,9 @@ class FileImages(CroppableImages):
 
     def _read(self, path: Path, place: int) -> Pixels:
         if self._shorter is not None:
-            return read_pixels(path, self._channels, self._size[0], self._shorter, self._max_pixels)
+            return read_pixels(
+                path, self._channels, self._size[0], self._shorter, self._max_pixels, self._fit
+            )
         image = read_pixels(path, self._channels, None, None, self._max_pixels)
         if image.shape[:2] != self._size:
             raise GraceError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from grace.configs.experiment import Fit
 from grace.data.class_names import twins
 from grace.data.decoding import MAX_PIXELS
 from grace.data.folder_tree import ClassFolder, FolderTree, ImageFile
@@ -66,7 +67,9 @@ class Rules:
     """Leave duplicates out instead of refusing them; in a benchmark, training images that are test
     images too."""
     image_size: int | None = None
-    """Side in pixels of the square cut from each image; ``None``: all must have one size."""
+    """Side in pixels of the square made of each image; ``None``: all must have one size."""
+    fit: Fit = "crop"
+    """How an image becomes a square."""
     max_pixels: int = MAX_PIXELS
     """An image with more pixels is unreadable."""
 

@@ -99,6 +99,7 @@ def _rules(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> R
         skip_duplicates=settings.skip_duplicates,
         image_size=settings.image_size,
         max_pixels=settings.max_pixels,
+        fit=settings.fit,
     )
 
 

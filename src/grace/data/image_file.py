@@ -58,7 +58,8 @@ def refuse_oversized_parts(file: BinaryIO) -> None:
     Raises:
         GraceError: if the metadata is too large or names itself too often.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     if size < _HARMLESS:
         return
     start = file.read(12)
@@ -180,10 +181,11 @@ def refuse_many_scans(file: BinaryIO, num_pixels: int) -> None:
         GraceError: if it has more than 32 scans and more than 10⁹ pixels in all of them.
     """
     most = max(32, 10**9 // max(num_pixels, 1))
-    size = os.fstat(file.fileno()).st_size
-    if size // 12 <= most:  # A scan has at least 12 bytes.
-        return
     place = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    if size // 12 <= most:  # A scan has at least 12 bytes.
+        file.seek(place)
+        return
     file.seek(0)
     num_scans, last = 0, b""
     while block := file.read(2**20):

@@ -43,7 +43,7 @@ class Images(ABC):
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """Bytes of the raw pixels, N·C·H·W."""
+        """Bytes of the images as they are stored; of raw pixels N·C·H·W."""
 
     def digest(self) -> bytes:
         """Return the SHA-256 of shape and pixels: equal for equal images."""

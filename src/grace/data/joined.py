@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.data.crops import crop_boxes, resized_crop
+from grace.data.encoded import EncodedImages
 from grace.data.images import CroppableImages, Images, LabelledImages, TensorImages
 
 
@@ -98,7 +99,8 @@ def join(parts: Sequence[Images]) -> Images:
 
     Images in memory stay one tensor, on the device of the first part.
     """
-    full = [part for part in parts if len(part)] or list(parts[:1])
+    full = [part.decoded if isinstance(part, EncodedImages) else part for part in parts]
+    full = [part for part in full if len(part)] or full[:1]
     if len(full) == 1:
         return full[0]
     tensors = [part.pixels for part in full if isinstance(part, TensorImages)]

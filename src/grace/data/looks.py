@@ -15,7 +15,9 @@ from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from grace.data.decoding import MAX_PIXELS, Kind, Pixels, as_array, centre_square, decoded
+from grace.configs.experiment import Fit
+from grace.data.decoding import MAX_PIXELS, Kind, Pixels, as_array, decoded
+from grace.data.squares import squared
 from grace.text.refusals import GraceError
 
 Found = TypeVar("Found")
@@ -41,14 +43,16 @@ def look_at(
     channels: Literal[1, 3],
     image_size: int | None,
     max_pixels: int = MAX_PIXELS,
+    fit: Fit = "crop",
 ) -> tuple[Look, Pixels] | GraceError:
     """Decode an image file.
 
     Args:
         path: image file.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the centred square to cut; ``None`` keeps the image's size.
+        image_size: side in pixels of the square to make; ``None`` keeps the image's size.
         max_pixels: an image with more pixels is refused.
+        fit: how it becomes a square.
 
     Returns:
         Its properties, and its pixels, uint8 (C, H, W); or the error if it cannot be read.
@@ -57,7 +61,7 @@ def look_at(
         with decoded(path, channels, max_pixels, image_size) as (image, kind):
             size = image.size
             if image_size is not None:
-                image = centre_square(image, image_size, image_size)
+                image = squared(image, image_size, image_size, fit)
             pixels = np.ascontiguousarray(as_array(image, channels).transpose(2, 0, 1))
     except GraceError as error:
         return error

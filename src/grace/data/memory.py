@@ -3,7 +3,9 @@
 Shapes: N images of one class, d feature width, B test images, K classes.
 """
 
+import math
 import sys
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -13,6 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grace.configs.experiment import MemorySettings
+from grace.data.encoded import (
+    BYTES_PER_CLASS,
+    BYTES_PER_IMAGE,
+    FEWEST_BYTES,
+    AsStored,
+    EncodedImages,
+    codec_of,
+    most_bytes,
+)
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.joined import concatenate, join
 from grace.text.refusals import GraceError
@@ -127,26 +138,30 @@ class Room:
 
     Args:
         num_bytes: bytes in all.
-        image_bytes: bytes of one exemplar.
+        image_bytes: bytes of one exemplar, at most.
     """
 
     num_bytes: int
     image_bytes: int
+
+    def left(self, weight_bytes: int) -> int:
+        """Return the bytes that are left for exemplars beside weights and method state."""
+        return max(0, self.num_bytes - weight_bytes)
 
     def quota(self, num_classes: int, weight_bytes: int) -> int:
         """Return the exemplars per class that fit beside weights and method state.
 
         ``(room - weights) // (classes · image)``, and 0 if the weights alone are too large.
         """
-        return max(0, self.num_bytes - weight_bytes) // (num_classes * self.image_bytes)
+        return self.left(weight_bytes) // (num_classes * self.image_bytes)
 
 
 @final
 class ExemplarMemory:
     """The stored images of seen classes, per class index and in herding order.
 
-    Pixels are stored without loss (uint8, on the CPU), so that a saved learner can be updated on
-    another machine.
+    Pixels are stored (uint8, on the CPU), so that a saved learner can be updated on another
+    machine; without loss unless ``memory.format`` is ``jpeg``.
 
     Args:
         settings: size, or a fixed number per class.
@@ -156,6 +171,7 @@ class ExemplarMemory:
     def __init__(self, settings: MemorySettings, keep_all: bool = False) -> None:
         self.settings = settings
         self.keep_all = keep_all
+        self._codec = codec_of(settings)
         self.original_counts: dict[int, int] = {}
         """Number of training images seen, per class index (not only the stored ones)."""
         self.room: Room | None = None
@@ -186,13 +202,15 @@ class ExemplarMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the exemplars' raw pixels."""
+        """Bytes of the exemplars as they are stored: raw pixels, or files."""
         return sum(images.num_bytes for images in self._images.values())
 
     def quota(self, num_classes: int, weight_bytes: int = 0) -> int:
         """Return the exemplars per class after ``num_classes`` classes; see ``quota``.
 
-        Under a ceiling they also fit beside ``weight_bytes`` of weights and method state.
+        Under a ceiling they also fit beside ``weight_bytes`` of weights and method state. How many
+        encoded images fit is known only when they are stored: this is then the most that could, and
+        ``fit`` keeps those that do.
         """
         if self.keep_all:
             return sys.maxsize
@@ -200,7 +218,40 @@ class ExemplarMemory:
         wanted = quota(size, num_classes, self.settings.per_class)
         if self.room is None:
             return wanted
+        if self._codec is not None:
+            return min(wanted, self.room.left(weight_bytes) // (num_classes * FEWEST_BYTES))
         return min(wanted, self.room.quota(num_classes, weight_bytes))
+
+    def as_stored(self, data: LabelledImages) -> LabelledImages:
+        """Return images as they would be as exemplars: equal, unless storing loses detail."""
+        if self._codec is None or not self._codec.is_lossy or self.keep_all:
+            return data
+        return LabelledImages(AsStored(data.images, self._codec), data.labels)
+
+    def fit(self, weight_bytes: int) -> None:
+        """Keep as many exemplars per class as fit under the ceiling by their real sizes.
+
+        Args:
+            weight_bytes: bytes of weights and method state, beside which they must fit.
+        """
+        is_raw = all(isinstance(images, TensorImages) for images in self._images.values())
+        if self.room is None or (self._codec is None and is_raw):
+            return
+        sizes = [self._sizes(images) for images in self._images.values()]
+
+        def needed(quota: int) -> int:
+            return sum(BYTES_PER_CLASS + sum(own[:quota]) for own in sizes)
+
+        left = self.room.left(weight_bytes)
+        self.reduce(bisect_right(range(1, self.largest_class + 1), left, key=needed))
+
+    def _sizes(self, images: Images) -> list[int]:
+        """Return the bytes of each exemplar in a learner's file."""
+        assert self.room is not None
+        beside = self.room.image_bytes - most_bytes(self.settings, images.shape)  # Its features.
+        if isinstance(images, EncodedImages):
+            return [len(file) + BYTES_PER_IMAGE + beside for file in images.files]
+        return [math.prod(images.shape) + beside] * len(images)
 
     def record_originals(self, labels: Tensor) -> None:
         """Add training images with labels (N,) to ``original_counts``."""
@@ -224,7 +275,10 @@ class ExemplarMemory:
         """
         assert len(set(order.tolist())) == len(order)
         order = order.cpu()
-        if isinstance(images, TensorImages) or self.keep_all:
+        if self._codec is not None and not self.keep_all:
+            known = self.of_class(class_index)
+            self._images[class_index] = self._codec.encoded(images.gather(order), known)
+        elif isinstance(images, TensorImages) or self.keep_all:
             self._images[class_index] = images.subset(order).to(torch.device("cpu"))
         else:
             self._images[class_index] = TensorImages(images.gather(order))

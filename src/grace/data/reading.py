@@ -12,6 +12,7 @@ from typing import Literal, final
 
 import torch
 
+from grace.configs.experiment import Fit
 from grace.data.decoding import MAX_PIXELS, decoded, upright_size
 from grace.data.files import FileImages
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
@@ -77,7 +78,10 @@ def read_parts(
     if streams:
         read = list(_streamed(paths, channels, rules, shorter))
     else:
-        read = [decode_all(own, channels, rules.image_size, rules.max_pixels) for own in paths]
+        read = [
+            decode_all(own, channels, rules.image_size, rules.max_pixels, rules.fit)
+            for own in paths
+        ]
     files = [file for part in parts for file in part]
     judged = judge_images(root, files, [look for _, looks in read for look in looks], rules)
     refuse_first(judged.findings, root)
@@ -98,15 +102,17 @@ def decode_all(
     channels: Literal[1, 3],
     image_size: int | None,
     max_pixels: int = MAX_PIXELS,
+    fit: Fit = "crop",
 ) -> tuple[TensorImages, Looks]:
     """Decode image files into memory.
 
     Args:
         paths: N files.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the centred square to cut; ``None``: keep the images of the
+        image_size: side in pixels of the square to make; ``None``: keep the images of the
             first one's size, and leave out the pixels of others.
         max_pixels: an image with more pixels is unreadable.
+        fit: how an image becomes a square.
 
     Returns:
         The images that were read, in order; and for each file its properties, or the error if it
@@ -118,7 +124,9 @@ def decode_all(
     looks: list[Look | GraceError] = []
     pixels = torch.empty((0, channels, 1, 1), dtype=torch.uint8)
     count = 0
-    read = partial(look_at, channels=channels, image_size=image_size, max_pixels=max_pixels)
+    read = partial(
+        look_at, channels=channels, image_size=image_size, max_pixels=max_pixels, fit=fit
+    )
     with decoding_threads() as pool:
         outcomes = in_order(pool, read, paths, num_ahead(image_size))
         for path, found in zip(paths, outcomes, strict=True):
@@ -192,7 +200,14 @@ def _streamed(
         own = looks[start : start + len(part)]
         readable = [path for path, look in zip(part, own, strict=True) if isinstance(look, Look)]
         yield (
-            FileImages(readable, channels, (height, width), shorter, max_pixels=rules.max_pixels),
+            FileImages(
+                readable,
+                channels,
+                (height, width),
+                shorter,
+                max_pixels=rules.max_pixels,
+                fit=rules.fit,
+            ),
             own,
         )
         start += len(part)

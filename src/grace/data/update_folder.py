@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from grace.configs.experiment import Fit
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Rules, judge_layout, refuse_first
-from grace.data.folder_tree import scan
+from grace.data.folder_tree import ImageFile, scan
 from grace.data.images import TensorImages
 from grace.data.reading import Part, read_parts
 from grace.data.selection import first_of_each
@@ -43,6 +44,7 @@ def load_update(
     skip_duplicates: bool = False,
     max_images_per_class: int | None = None,
     max_pixels: int = MAX_PIXELS,
+    fit: Fit = "crop",
 ) -> UpdateFolder:
     """Load the images of one update.
 
@@ -52,7 +54,7 @@ def load_update(
     Args:
         root: folder of the new images.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the centred square cut from each image; ``None``: all images
+        image_size: side in pixels of the square made of each image; ``None``: all images
             must have one size, which is kept.
         skip_unreadable: leave unreadable images out instead of refusing them.
         skip_duplicates: leave out images that are in two classes, and training images that are test
@@ -60,28 +62,26 @@ def load_update(
         max_images_per_class: largest number of files of a class in each part, the first by name,
             at least 1; ``None``: all.
         max_pixels: an image with more pixels is unreadable.
+        fit: how an image becomes a square.
 
     Raises:
         GraceError: for the first thing that is wrong with the folder, a class name or an image.
     """
-    if max_images_per_class is not None and max_images_per_class < 1:
-        raise GraceError(
-            f"max_images_per_class {max_images_per_class} leaves none", "use 1 or more"
-        )
+    most = max_images_per_class
+    if most is not None and most < 1:
+        raise GraceError(f"max_images_per_class {most} leaves none", "use 1 or more")
     rules = Rules(
         skip_unreadable=skip_unreadable,
         skip_duplicates=skip_duplicates,
         image_size=image_size,
         max_pixels=max_pixels,
+        fit=fit,
     )
     tree = scan(root)
     layout = judge_layout(tree, rules)
     refuse_first(layout, root)
-    parts = []
-    for is_test in (False,) if tree.test is None else (False, True):
-        files = sorted(tree.files(is_test))
-        names = [file.class_name for file in files]
-        parts.append([files[place] for place in first_of_each(names, max_images_per_class)])
+    kinds = (False,) if tree.test is None else (False, True)
+    parts = [_first(tree.files(is_test), most) for is_test in kinds]
     (train, *tests), found = read_parts(root, parts, channels, rules)
     test = tests[0] if tests and tests[0].files else None
     used = [train] if test is None else [train, test]
@@ -98,6 +98,12 @@ def load_update(
         notes=[finding.text for finding in (*layout, *found)],
         digest=digest.hexdigest(),
     )
+
+
+def _first(files: Iterable[ImageFile], most: int | None) -> list[ImageFile]:
+    """Return the first files of every class."""
+    files = sorted(files)
+    return [files[place] for place in first_of_each([file.class_name for file in files], most)]
 
 
 def _in_memory(part: Part) -> TensorImages:

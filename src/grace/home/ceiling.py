@@ -41,7 +41,16 @@ class Ceiling:
         """Return the bytes left for weights, method state and exemplars together."""
         return Room(max(0, self.num_bytes - held_out_bytes - reserved), self._image_bytes)
 
-    def check(self, weights: int, num_exemplars: int, held_out_bytes: int, reserved: int) -> None:
+    def check(
+        self,
+        weights: int,
+        num_exemplars: int,
+        held_out_bytes: int,
+        reserved: int,
+        *,
+        what: str = "this update",
+        is_new: bool = False,
+    ) -> None:
         """Refuse an update if even its smallest result does not fit.
 
         Args:
@@ -49,6 +58,8 @@ class Ceiling:
             num_exemplars: smallest number of exemplars to keep, one of each class.
             held_out_bytes: bytes of the held-out images.
             reserved: bytes reserved for the document and headers.
+            what: what needs the bytes, in words.
+            is_new: the learner does not exist yet: its backbone can still be chosen.
 
         Raises:
             GraceError: if it does not fit; the message names the smallest ceiling that is enough.
@@ -58,10 +69,10 @@ class Ceiling:
             # The settings in the document name the ceiling, which may then have more digits.
             enough = in_mb(needed + 1_000)
             raise GraceError(
-                f"this update needs at least {enough} MB: {in_mb(weights)} MB of weights and "
+                f"{what} needs at least {enough} MB: {in_mb(weights)} MB of weights and "
                 f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
                 f"{in_mb(self.num_bytes)} MB",
-                "hold out fewer images, choose a smaller backbone",
+                "hold out fewer images" + ", choose a smaller backbone" * is_new,
                 setting=Setting("memory.max_mb", enough),
             )
 

@@ -1,4 +1,4 @@
-"""Changes of a home other than updates: forget, prune, rollback. Torch-free.
+"""Changes of a home other than updates: forget, prune, rollback, set. Torch-free.
 
 A change is written to ``change.json`` before it begins, carried out, noted in ``changes.json``, and
 then that file is removed. Whoever changes the home next finishes a change that was cut off: every
@@ -12,13 +12,15 @@ from typing import Annotated, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from grace.home.document import Line
+from grace.home.setting_changes import Line, SettingChange
 from grace.storage import atomic, strict_json
 from grace.storage.models import read_model
 from grace.text.refusals import DamagedError, GraceError
 
 MAX_NOTED = 10_000
 """The number of changes that a home remembers; the oldest are dropped."""
+
+Kind = Literal["forget", "prune", "rollback", "set"]
 
 _MAX_BYTES = 1 << 25
 _Number = Annotated[int, Field(ge=1)]
@@ -32,26 +34,30 @@ class _Strict(BaseModel):
 class Change(_Strict):
     """One change of a home, as its history tells it."""
 
-    kind: Literal["forget", "prune", "rollback"]
+    kind: Kind
     date: Line
     class_names: tuple[str, ...] = ()
     """forget: the class whose images are removed."""
     versions: tuple[_Number, ...] = ()
-    """forget: the versions that knew it; prune: those removed; rollback: the one put in use."""
+    """forget: the versions that knew it; prune: those removed; rollback: the one put in use; set:
+    the one made."""
     damaged: tuple[_Number, ...] = ()
     """forget: old versions that could not be read, and were removed for that reason."""
     was_in_use: _Number | None = None
     """rollback: the version in use before."""
+    settings: tuple[SettingChange, ...] = ()
+    """set: what changed."""
 
     @classmethod
     def now(
         cls,
-        kind: Literal["forget", "prune", "rollback"],
+        kind: Kind,
         versions: Sequence[int],
         *,
         class_names: Sequence[str] = (),
         damaged: Sequence[int] = (),
         was_in_use: int | None = None,
+        settings: Sequence[SettingChange] = (),
     ) -> Self:
         """Describe a change that begins now.
 
@@ -61,6 +67,7 @@ class Change(_Strict):
             class_names: classes that are forgotten.
             damaged: unreadable versions that are removed.
             was_in_use: version in use before.
+            settings: settings that change.
         """
         return cls(
             kind=kind,
@@ -69,13 +76,14 @@ class Change(_Strict):
             versions=tuple(versions),
             damaged=tuple(damaged),
             was_in_use=was_in_use,
+            settings=tuple(settings),
         )
 
     @model_validator(mode="after")
     def _names_what_it_concerns(self) -> Self:
         if len(self.class_names) != (self.kind == "forget"):
             raise GraceError("it forgets no class, or several")
-        if self.kind == "rollback" and len(self.versions) != 1:
+        if self.kind in ("rollback", "set") and len(self.versions) != 1:
             raise GraceError("it puts no version in use, or several")
         return self
 
@@ -93,6 +101,8 @@ def in_words(change: Change) -> str:
         case "rollback":
             was = "" if change.was_in_use is None else f", before it {change.was_in_use}"
             return f"put version {numbers} in use{was}"
+        case "set":
+            return f"set {'; '.join(map(str, change.settings))} (version {numbers})"
 
 
 @final
@@ -144,6 +154,10 @@ class ChangeLog:
         if change not in noted:
             text = _Noted(changes=(*noted, change)[-MAX_NOTED:]).model_dump(mode="json")
             atomic.write_bytes(self._noted, strict_json.dump(text))
+        self.drop()
+
+    def drop(self) -> None:
+        """Remove the file of the unfinished change."""
         for path in (self._begun, self._earlier):
             if _exists(path):
                 atomic.remove(path)

@@ -69,9 +69,14 @@ class Creation(BaseModel):
 def refuse_taken(path: Path) -> None:
     """Refuse a directory that holds more than an interrupted creation leaves behind.
 
+    A directory inside another learner is refused too.
+
     Raises:
         GraceError: naming what it is.
     """
+    for parent in path.resolve().parents:
+        if (parent / "model.json").exists():
+            raise GraceError(f"'{path}' lies in the learner '{parent}'", "choose a place outside")
     if path.exists() and (
         not path.is_dir()
         or any(

@@ -14,6 +14,7 @@ from grace.engine.work import WorkDone
 from grace.home.accuracies import Accuracies, Strict
 from grace.home.judging import Limits, Ruling, judge
 from grace.home.predictor import Predictor
+from grace.home.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome
 from grace.storage import strict_json
 from grace.storage.objects import Ref
@@ -33,8 +34,6 @@ Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
 StandardDeviation = Annotated[float, Field(gt=1e-6, le=1e6)]
 """A standard deviation that can be divided by."""
-Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
-"""Printable ASCII text."""
 
 
 @final
@@ -124,6 +123,8 @@ class Document(Strict):
     created: Line
     grace_version: Line
     settings: ExperimentSettings
+    changed: tuple[SettingChange, ...] = ()
+    """Settings that differ from the parent's."""
     shape: Shape
     mean: tuple[Mean, ...]
     std: tuple[StandardDeviation, ...]

@@ -9,6 +9,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.home.changes import Change
 from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.pruning import bytes_of
+from grace.home.running import RunningUpdate, running_update
 from grace.home.store import ModelStore
 
 
@@ -56,6 +57,11 @@ class InUse:
     assessed: UpdateRecord | None
     """The last update that measured a saturation."""
 
+    @classmethod
+    def of(cls, document: Document) -> "InUse":
+        """Summarise the document of a version."""
+        return _in_use(document)
+
     @property
     def last(self) -> UpdateRecord:
         """The update that made this version."""
@@ -85,6 +91,8 @@ class Inventory:
     """Old versions that cannot be read."""
     is_interrupted: bool
     """``True`` if an update was interrupted."""
+    running: RunningUpdate | None
+    """The update that a process carries out now; it counts as interrupted too."""
     unfinished: Change | None
     """A forget, prune or rollback that was interrupted."""
     changes: Sequence[Change]
@@ -114,6 +122,7 @@ def take_inventory(home: ModelStore) -> Inventory:
         in_use=None if current is None else _in_use(current),
         damaged=sorted(survey.damaged),
         is_interrupted=home.pending(),
+        running=running_update(home.path),
         unfinished=home.log.unfinished(),
         changes=home.log.changes(),
         num_bytes=bytes_of(survey.documents),

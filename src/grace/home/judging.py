@@ -12,9 +12,10 @@ image form a pair. Three limits:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
+from grace.configs.experiment import GateSettings
 from grace.home.accuracies import Accuracies, ClassAccuracy
 from grace.home.intervals import LEVEL, holm, sign_test, smallest_drop, wilson
 from grace.text.refusals import GraceError
@@ -49,6 +50,10 @@ class Limits:
     def given(self) -> dict[str, float]:
         """The limits that are not ``None``, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+    def over(self, gate: GateSettings) -> "Limits":
+        """Return these limits; where one is ``None``, that of a learner's settings."""
+        return replace(self, **(dict(gate) | self.given))
 
 
 @final

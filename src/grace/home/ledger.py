@@ -7,6 +7,7 @@ from typing import Any, Literal, final
 from grace.capacity.threshold import Threshold, Verdict
 from grace.home.document import Document, UpdateRecord
 from grace.home.judging import lost_classes
+from grace.home.setting_changes import SettingChange
 from grace.text.refusals import GraceError
 
 
@@ -29,6 +30,12 @@ class LedgerEntry:
     """Size of the version; ``None``: it was removed and its size is unknown."""
     class_names: Sequence[str] = ()
     """Names of these classes, by index."""
+    changed: tuple[SettingChange, ...] = ()
+    """Settings that differ from those of the version before."""
+    is_set: bool = False
+    """``True`` for a version of ``grace set``, which learnt nothing: ``update`` is the last one."""
+    date: str = ""
+    """When the version, or without one the update, was finished."""
     would: Verdict | None = None
     """The verdict of another threshold; see ``what_if``."""
 
@@ -57,6 +64,7 @@ def ledger(
             # Versions share the updates of their common parents.
             if not is_newest and update in listed:
                 continue
+            is_set = is_newest and bool(document.changed) and update in listed
             listed.add(update)
             entries.append(
                 LedgerEntry(
@@ -68,7 +76,10 @@ def ledger(
                     num_classes=num_classes,
                     class_names=document.class_names[:num_classes],
                     num_bytes=document.num_bytes if is_newest else update.num_bytes or None,
-                    would=would[i],
+                    changed=document.changed if is_newest else (),
+                    is_set=is_set,
+                    date=document.created if is_set else update.date,
+                    would=None if is_set else would[i],
                 )
             )
     return entries
@@ -142,18 +153,25 @@ def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> li
     return verdicts
 
 
+_OF_UPDATES = (
+    "saturation", "threshold", "merge_weight", "compression_cost_points", "old_accuracy_before",
+    "old_accuracy_after", "new_accuracy", "max_drop_points", "num_images", "seconds",
+)  # fmt: skip
+"""Columns that say nothing about a version of ``grace set``."""
+
+
 def as_row(entry: LedgerEntry) -> dict[str, Any]:
     """Return an entry as a flat mapping: accuracies as shares, costs in points of percent."""
     update, accuracy = entry.update, entry.update.accuracy
     outcome = update.outcome
-    return {
+    row = {
         "version": entry.version,
         "parent": entry.parent,
         "status": entry.status,
         "in_use": entry.is_current,
-        "num_new_classes": len(update.new_class_names),
+        "num_new_classes": 0 if entry.is_set else len(update.new_class_names),
         "num_classes": entry.num_classes,
-        "verdict": outcome.verdict,
+        "verdict": "set" if entry.is_set else outcome.verdict,
         "saturation": outcome.saturation,
         "threshold": outcome.threshold,
         "merge_weight": outcome.merge_weight,
@@ -176,5 +194,9 @@ def as_row(entry: LedgerEntry) -> dict[str, Any]:
         "num_exemplars": update.num_exemplars,
         "num_bytes": entry.num_bytes,
         "seconds": update.seconds,
-        "date": update.date,
+        "date": entry.date,
+        "changed_settings": "; ".join(map(str, entry.changed)),
     }
+    if entry.is_set:
+        row |= dict.fromkeys(_OF_UPDATES)
+    return row

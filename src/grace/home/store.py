@@ -8,7 +8,7 @@
       versions/0001.json   one document per version
       objects/<sha256>…    tensors and images, by content: versions share what did not change
       pending/             an unfinished update
-      change.json          an unfinished forget, prune or rollback
+      change.json          an unfinished forget, prune, rollback or set
       changes.json         the finished ones
       lock                 held by the process that changes the learner
 
@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Self, final
 
 from pydantic import BaseModel, ConfigDict
 
+from grace.configs.experiment import ExperimentSettings
 from grace.home.changes import Change, ChangeLog
 from grace.home.creation import Creation as Creation
 from grace.home.creation import read_creation, refuse_taken
-from grace.home.document import ObjectRef
+from grace.home.document import Document, ObjectRef
 from grace.home.version_files import VersionFiles
 from grace.storage import atomic, strict_json
 from grace.storage.inside import inside
@@ -53,6 +54,8 @@ class _Pending(BaseModel):
     parent: int | None
     digest: str
     number: int
+    settings: str = ""
+    """The settings that the update changes."""
 
 
 @final
@@ -120,6 +123,15 @@ class ModelStore(VersionFiles):
             self._tidy()
             yield
 
+    def settings(self) -> ExperimentSettings:
+        """Return the settings of the version in use; before the first one, those it was made with.
+
+        Raises:
+            DamagedError: if that version's document is damaged.
+        """
+        number = self.current()
+        return self.creation.settings if number is None else self.document(number).settings
+
     def finish(self) -> Change | None:
         """Finish the change that an earlier process began; return it, or ``None``.
 
@@ -150,6 +162,14 @@ class ModelStore(VersionFiles):
             before = None  # It is what people roll back from.
         if number != before:
             self._carry_out(Change.now("rollback", [number], was_in_use=before))
+
+    def add_settings(self, document: Document) -> None:
+        """Save a version that differs from the one in use by its settings, and put it in use."""
+        change = Change.now("set", [document.number], settings=document.changed)
+        assert self.log.unfinished() is None
+        self.log.begin(change)
+        self.write(document)
+        self._finish(change)
 
     def purge(self, name: str) -> Change:
         """Drop a class's images from every version and mask it there; return what was done.
@@ -190,7 +210,11 @@ class ModelStore(VersionFiles):
 
         If the version in use is damaged, a class cannot be forgotten in it: that stays unfinished.
         """
-        if change.kind == "rollback":
+        if change.kind == "set" and change.versions[-1] not in self.numbers():
+            self._tidy()
+            self.log.drop()  # It was cut off before its version was saved.
+            return
+        if change.kind in ("rollback", "set"):
             self.make_current(change.versions[-1])
         if change.kind == "prune":
             for number in change.versions:
@@ -248,8 +272,13 @@ class ModelStore(VersionFiles):
         update = self._pending_update()
         return update.digest == digest and update.number in self.numbers()
 
-    def begin(self, parent: int | None, digest: str) -> "Journal":
+    def begin(self, parent: int | None, digest: str, settings: str = "") -> "Journal":
         """Begin an update, or go on with the interrupted one of the same images.
+
+        Args:
+            parent: the version that it starts from.
+            digest: digest of its images.
+            settings: the settings that it changes, in words.
 
         Raises:
             GraceError: if an update with other images was interrupted.
@@ -257,23 +286,34 @@ class ModelStore(VersionFiles):
         from grace.home.journal import Journal
 
         folder = inside(self.path, "pending")
-        self.refuse_other_update(parent, digest)
+        wanted = self._wanted(parent, digest, settings)
+        self._refuse_other(wanted)
         if not self.pending():
             self.discard()
             folder.mkdir()
-            wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
             text = strict_json.dump(wanted.model_dump())
             atomic.write_bytes(folder / "update.json", text)
         atomic.remove_leftovers(folder)
         return Journal(folder)
 
-    def refuse_other_update(self, parent: int | None, digest: str) -> None:
+    def refuse_other_update(self, parent: int | None, digest: str, settings: str = "") -> None:
         """Refuse to begin an update if another one was interrupted; change nothing.
 
+        Args:
+            parent: the version that the update starts from.
+            digest: digest of its images.
+            settings: the settings that it changes, in words.
+
         Raises:
-            GraceError: if an update with other images was interrupted.
+            GraceError: if an update with other images or settings was interrupted.
         """
-        wanted = _Pending(parent=parent, digest=digest, number=self.next_number())
+        self._refuse_other(self._wanted(parent, digest, settings))
+
+    def _wanted(self, parent: int | None, digest: str, settings: str) -> _Pending:
+        number = self.next_number()
+        return _Pending(parent=parent, digest=digest, number=number, settings=settings)
+
+    def _refuse_other(self, wanted: _Pending) -> None:
         if self.pending() and self._pending_update() != wanted:
             raise GraceError(
                 f"an update of '{self.path}' with other images or settings was interrupted",

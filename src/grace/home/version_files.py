@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -230,6 +230,24 @@ class VersionFiles:
             if numbers[-1] == self.current():
                 raise
             return None
+
+    def with_digest(self, digest: str) -> Iterator[Document]:
+        """Yield the versions whose last update has this digest, newest first.
+
+        Raises:
+            DamagedError: if the version in use is damaged; other damaged versions are left out.
+        """
+        for number in reversed(self.numbers()):
+            path = self._document_path(number)
+            try:
+                # A hundred documents need not be parsed at every update.
+                if digest.encode() in read_small(path, f"'{path}'", MAX_BYTES):
+                    document = self.document(number)
+                    if document.digest == digest:
+                        yield document
+            except DamagedError:
+                if number == self.current():
+                    raise
 
     def next_number(self) -> int:
         """Return the number of the next version."""

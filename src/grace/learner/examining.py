@@ -51,6 +51,7 @@ def examine_call(call: ResolvedCall) -> Checked:
         channels=channels,
         image_size=side,
         max_pixels=data.max_pixels,
+        fit=data.fit,
         skip_unreadable=call.options.skip_unreadable or data.skip_unreadable,
         skip_duplicates=call.options.skip_duplicates or data.skip_duplicates,
     )

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import grace
+from grace.configs.experiment import Fit
 from grace.data.augmentation import Enlarge
+from grace.data.squares import GREY
 from grace.networks.expandable import copy_of
 from grace.networks.folding import folded
 from grace.networks.heads import MASKED
@@ -38,21 +40,28 @@ class Preprocessing:
         mean: normalisation constants per channel, of pixels in [0, 1].
         std: likewise.
         enlarge: enlarges normalised images inside the graph; ``None``: they keep their size.
+        fit: how a picture becomes a square.
     """
 
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     enlarge: Enlarge | None = None
+    fit: Fit = "crop"
 
     def __post_init__(self) -> None:
         assert len(self.mean) == len(self.std) == self.shape[0]
 
     def resizing(self) -> str:
-        """Describe in words how a picture is resized to H×W (``centre_square``)."""
+        """Describe in words how a picture is resized to H×W (``squared``)."""
         _, height, width = self.shape
         if height != width:
             return f"none: every picture is {width} pixels wide and {height} high"
+        if self.fit == "letterbox":
+            return (
+                f"letterbox: longer side to {height} pixels, bilinear with antialiasing, then "
+                f"centred on a square of grey {GREY}"
+            )
         return f"shorter side to {height} pixels, bilinear with antialiasing, then centre crop"
 
 
@@ -114,8 +123,8 @@ def export_onnx(
     Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its output
     ``logits`` float32 (N, K). The metadata holds, as JSON, ``class_names`` by output index,
     ``masked_classes`` (output indices that are never predicted), ``input_size`` [C, H, W],
-    ``input_range``, ``mean`` and ``std`` (already applied inside); and, as words, ``resize``,
-    ``grace_version``, ``model_version`` and ``method``.
+    ``input_range``, ``mean`` and ``std`` (already applied inside); ``fit`` (``crop`` or
+    ``letterbox``); and, as words, ``resize``, ``grace_version``, ``model_version`` and ``method``.
 
     Args:
         score: maps concatenated features (N, D) to logits (N, K); it masks the masked classes.
@@ -149,6 +158,7 @@ def export_onnx(
         "mean": json.dumps(preprocessing.mean),
         "std": json.dumps(preprocessing.std),
         "resize": preprocessing.resizing(),
+        "fit": preprocessing.fit,
         "grace_version": grace.__version__,
         "model_version": str(version),
         "method": method,

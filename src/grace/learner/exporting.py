@@ -12,6 +12,7 @@ from grace.engine.trainer import Trainer
 from grace.learner.evaluation import scores
 from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx
 from grace.learner.held_out import HeldOut
+from grace.learner.model import Model
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method
 from grace.randomness import generator
@@ -25,6 +26,12 @@ class Exported:
 
     check: OnnxCheck
     checked_on: Literal["held-out images", "exemplars", "images of noise"]
+
+
+def preprocessing_of(model: Model) -> Preprocessing:
+    """Return how pictures become the input of a model."""
+    fit = model.settings.data.fit
+    return Preprocessing(model.shape, model.mean, model.std, model.enlarge, fit)
 
 
 def export_checked(

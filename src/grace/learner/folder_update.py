@@ -15,13 +15,15 @@ from grace.engine.progress import Progress
 from grace.home.document import Document
 from grace.home.judging import Limits, too_fine
 from grace.home.store import ModelStore
+from grace.learner.changeable import lasting
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
+from grace.learner.learnt_before import LearntBefore, note_on
 from grace.learner.requested import RequestedSettings
 from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
-from grace.text.refusals import DamagedError, GraceError, GraceWarning
+from grace.text.refusals import GraceError, GraceWarning
 
 
 @final
@@ -79,6 +81,7 @@ class FolderUpdate:
             skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
             skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
             max_pixels=settings.data.max_pixels,
+            fit=settings.data.fit,
         )
         for note in (*folder.notes, *_unused(folder, settings, options)):
             warnings.warn(note, GraceWarning, stacklevel=3)
@@ -109,15 +112,14 @@ class FolderUpdate:
             requested: the settings that the call asks for.
             wanted: the same, resolved and checked against the learner.
         """
-        number = store.current()
-        saved = store.creation.settings if number is None else store.document(number).settings
-        return Learner.load(
+        saved = store.settings()
+        learner = Learner.load(
             store.path,
             engine=requested.engine(wanted, carried_out_here(saved, None).engine),
-            method=requested.method(wanted, saved.method),
-            budget=requested.budget(wanted, saved.budget),
             progress=self.progress,
         )
+        learner.adopt(wanted.model_copy(update={"engine": learner.settings.engine}))
+        return learner
 
     def learn(self, learner: Learner) -> LearnResult:
         """Teach a learner the images.
@@ -128,11 +130,18 @@ class FolderUpdate:
         store = learner.home
         assert store is not None
         before, numbers = store.current(), store.numbers()
+        other = None if self.options.again or store.pending() else self._before(store).elsewhere()
+        if other is not None and other.parent == before:
+            learner.rollback(other.number)
+            return self._result(store, other, before, is_new=False)
+        if other is not None:
+            warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
         new = sorted(set(self.folder.labels) - set(learner.class_names))
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
         options = self.options
-        for note in too_fine(options.limits, [count for count in counts if count]):
+        limits = options.limits.over(learner.settings.gate)
+        for note in too_fine(limits, [count for count in counts if count]):
             warnings.warn(note, GraceWarning, stacklevel=3)
         self.progress.update_started(len(learner.history) + 1, new)
         with cleaned_after_failure(store):
@@ -172,14 +181,16 @@ class FolderUpdate:
             return
         else:
             learner = self.load(store, requested, wanted)
-        given = check_input(**self._given, shape=learner.shape, limits=self.options.limits)
+        limits = self.options.limits.over(learner.settings.gate)
+        given = check_input(**self._given, shape=learner.shape, limits=limits)
         if store is not None and has_work(store) and not self.options.discard:
-            store.refuse_other_update(learner.version, given.digest)
+            changes = lasting(learner.model.state.changed)
+            store.refuse_other_update(learner.version, given.digest, changes)
         learner.model.check(given)
 
     def known_already(self, store: ModelStore) -> LearnResult | None:
         """Return the result of an earlier call if the learner has learnt these images already."""
-        known = self._version_of_images(store)
+        known = None if self.options.again else self._before(store).in_use()
         return known and self._result(store, known, store.current(), is_new=False)
 
     @cached_property
@@ -189,33 +200,13 @@ class FolderUpdate:
             validation = (folder.test_images, folder.test_labels)
         return {"images": folder.images, "labels": folder.labels, "validation": validation}
 
-    def _version_of_images(self, store: ModelStore) -> Document | None:
-        """Return the version that learnt these images: the one in use, or one of its parents."""
-        number = store.current()
-        if number is None or self.options.again:
-            return None
-        # A class that was forgotten since then may be learnt again.
-        if not set(self.folder.labels) <= set(store.document(number).live_class_names):
-            return None
-        numbers, digests = store.numbers(), dict[Limits, str]()
-        while number in numbers:
-            try:
-                document = store.document(number)
-            except DamagedError:
-                if number == store.current():
-                    raise
-                return None
-            limits = document.history[-1].limits
-            if limits not in digests:
-                given = check_input(**self._given, shape=store.creation.shape, limits=limits)
-                digests[limits] = given.digest
-            if document.digest == digests[limits]:
-                return document
-            # A forged document could name itself as its parent: the loop must end.
-            if document.parent is None or document.parent >= number:
-                return None
-            number = document.parent
-        return None
+    def _before(self, store: ModelStore) -> LearntBefore:
+        """Return the search for versions that have learnt these images."""
+
+        def digest(limits: Limits) -> str:
+            return check_input(**self._given, shape=store.creation.shape, limits=limits).digest
+
+        return LearntBefore(store, self.folder.labels, digest)
 
     def _result(
         self,
@@ -259,5 +250,5 @@ def _unused(
             f"of the test images only {wanted} of each class are used, as memory.validation says; "
             f"'{folder.test_labels[0]}' and others have up to {most}"
         )
-    for name in options.limits.given if not wanted else ():
+    for name in options.limits.over(settings.gate).given if not wanted else ():
         yield f"{name} has no effect: memory.validation is 0, so that no images are held out"

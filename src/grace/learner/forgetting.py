@@ -1,5 +1,7 @@
 """Find the versions of a saved learner that know a class. Torch-free."""
 
+from collections.abc import Sequence
+
 from grace.home.store import ModelStore
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, Setting
@@ -31,3 +33,25 @@ def versions_to_purge(store: ModelStore, name: str) -> list[int]:
                 f"'{name}' is the last class of '{store.path}'", "teach it another first"
             )
     return [document.number for document in documents if name in document.live_class_names]
+
+
+def refuse_unknown(store: ModelStore | None, live: Sequence[str], name: str) -> None:
+    """Refuse to forget a class that a learner does not know, or that is its last one.
+
+    Args:
+        store: the learner's home, if it has one; a change that an earlier process began is finished
+            first.
+        live: names of the classes that the learner knows.
+        name: the class's name.
+
+    Raises:
+        GraceError: if no version has this class, or it is the last class of this learner.
+    """
+    unfinished = store.finish() if store else None
+    elsewhere = store.live_class_names() if store else set()
+    if unfinished is not None and unfinished.class_names == (name,):
+        elsewhere.add(name)  # An earlier process began it; it is done now.
+    if name not in {*live, *elsewhere}:
+        raise GraceError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
+    if live == [name]:
+        raise GraceError(f"'{name}' is the last class left: a learner without classes is none")

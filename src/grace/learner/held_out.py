@@ -111,6 +111,13 @@ class HeldOut:
             fresh = torch.cat([self._images[index].pixels, fresh])
         self._images[index] = TensorImages(fresh)
 
+    def first(self, count: int) -> "HeldOut":
+        """Return the first ``count`` images of each class."""
+        twin = HeldOut()
+        for index in self.classes:
+            twin.add(index, self._images[index].subset(torch.arange(min(count, self.count(index)))))
+        return twin
+
     def forget(self, index: int) -> None:
         """Drop a class's images."""
         self._images.pop(index, None)

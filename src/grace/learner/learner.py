@@ -7,26 +7,29 @@ from typing import Any, Self, final
 
 from torch import Tensor
 
-from grace.configs.experiment import BudgetSettings, EngineSettings, ExperimentSettings
+from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import as_settings
-from grace.configs.methods import AnyMethodSettings
 from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.home import pruning
-from grace.home.document import Document, UpdateRecord
+from grace.home.document import UpdateRecord
 from grace.home.judging import Limits
 from grace.home.predictor import Predictor
+from grace.home.setting_changes import SettingChange, differences
 from grace.home.store import ModelStore
 from grace.learner import saving
-from grace.learner.export import Preprocessing
-from grace.learner.exporting import Exported, export_checked
+from grace.learner.card import card_of_model
+from grace.learner.changing import with_changes, with_settings
+from grace.learner.exporting import Exported, export_checked, preprocessing_of
+from grace.learner.forgetting import refuse_unknown
+from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
 from grace.learner.machine_speed import with_speed
 from grace.learner.model import Model
 from grace.learner.model_state import Size
 from grace.learner.unknown import cutoff, familiarity
-from grace.learner.update_input import AnyImages, check_input
+from grace.learner.update_input import check_input
 from grace.learner.versions import Versions
 from grace.methods.method import Method
 from grace.networks.preprocessing import constants
@@ -172,8 +175,6 @@ class Learner:
         version: int | None = None,
         *,
         engine: EngineSettings | None = None,
-        method: AnyMethodSettings | None = None,
-        budget: BudgetSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Load a saved learner; it continues as if it had never stopped.
@@ -183,45 +184,16 @@ class Learner:
             version: number of a version; ``None``: the version in use.
             engine: how work is carried out on this machine; ``None``: the saved settings, adapted
                 to what this machine has.
-            method: the saved method's settings with other recipes, for later updates; ``None``:
-                the saved ones.
-            budget: the time budget of later updates; ``None``: the saved one.
             progress: receives the events of the work.
 
         Raises:
-            GraceError: if there is no such learner or version, it was made by a newer grace, or
-                ``method`` is another method.
+            GraceError: if there is no such learner or version, or it was made by a newer grace.
             DamagedError: if its files cannot be trusted.
         """
         store = ModelStore.open(Path(directory))
-        return store.steadily(lambda: cls._loaded(store, version, engine, method, budget, progress))
-
-    @classmethod
-    def _loaded(
-        cls,
-        store: ModelStore,
-        version: int | None,
-        engine: EngineSettings | None,
-        method: AnyMethodSettings | None,
-        budget: BudgetSettings | None,
-        progress: Progress | None,
-    ) -> Self:
-        number = store.current() if version is None else version
-        saved = store.creation if number is None else store.document(number)
-        settings = saving.carried_out_here(saved.settings, engine)
-        if method is not None:
-            settings = saving.with_recipes(settings, method)
-        if budget is not None:
-            settings = settings.model_copy(update={"budget": budget})
-            settings = with_speed(settings, saved.shape, saved.mean, saved.std)
-        with saving.naming_source(saved, store):
-            model = Model(
-                settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
-            )
-        learner = cls(model)
-        learner._versions = Versions(model, store)
-        if isinstance(saved, Document):
-            learner._versions.load(saved)
+        versions = store.steadily(lambda: Versions.load_home(store, version, engine, progress))
+        learner = cls(versions.model)
+        learner._versions = versions
         return learner
 
     def save(self, directory: str | Path) -> int:
@@ -257,14 +229,7 @@ class Learner:
         """
         assert not self.history
         assert self.home is None
-        path = Path(directory)
-        if not (path / "model.json").exists():
-            self._versions = Versions.create(self.model, path)
-            return
-        self._versions = Versions(self.model, ModelStore.open(path))
-        with self._versions.store.changing():
-            self._versions.store.put_newest_in_use()
-            self._versions.load_current()
+        self._versions = Versions.living_in(self.model, Path(directory))
 
     def share_first_task(self, folder: Path) -> None:
         """Share the network of the first task with all learners that are given this folder.
@@ -290,25 +255,64 @@ class Learner:
         pruning.keep_newest(self._at_home().store, count)
 
     def keep_within(self, max_disk_mb: float) -> Sequence[int]:
-        """Remove the oldest versions until the home takes at most so many megabytes.
+        """Remove the oldest versions until the home takes at most so many megabytes; return which.
 
         The version in use stays, and the one before it as long as possible.
 
         Args:
             max_disk_mb: megabytes (10⁶ bytes) of all versions together; fewer keep fewer versions.
-
-        Returns:
-            The numbers of the removed versions.
         """
         return pruning.keep_within(self._at_home().store, max_disk_mb)
 
     def rollback(self, version: int) -> None:
-        """Put another version of the home in use, and load it.
+        """Put another version of the home in use, and load it with its settings.
 
         Raises:
             GraceError: without a home, or if there is no such version.
         """
+        store = self._at_home().store
+        settings = store.document(version).settings.model_copy(
+            update={"engine": self.settings.engine}
+        )
+        self.adopt(settings)
         self._at_home().rollback(version)
+
+    def change_settings(self, *overrides: str) -> Sequence[SettingChange]:
+        """Change settings of this learner, such as its ceiling; with a home, save a new version.
+
+        What it has learnt stays, and so do its predictions. Images that no longer fit are dropped:
+        exemplars in herding order, the last ones first. A larger memory is filled by later updates.
+
+        Args:
+            *overrides: ``key.path=value`` texts, such as ``"memory.max_mb=8"``; see
+                ``grace.learner.changeable`` for the settings that cannot change.
+
+        Returns:
+            What changed; empty: everything was so already, and no version was made.
+
+        Raises:
+            GraceError: if a setting is wrong or cannot change, if nothing has been learnt yet, or
+                the ceiling is too low; then the message names one that is enough.
+        """
+        self._refuse_ignorance()
+        whose = f"'{self.home.path}'" if self.home else "this learner"
+        model = with_changes(self.model, overrides, whose)
+        changes = differences(self.settings, model.settings)
+        if changes:
+            if self.home is not None:
+                Versions(model, self.home).add_settings()
+            self._take(model)
+        return changes
+
+    def adopt(self, settings: ExperimentSettings) -> None:
+        """Use other settings from now on; they are saved with the next version."""
+        if saving.portable(settings) != saving.portable(self.settings):
+            self._take(with_settings(self.model, settings))
+
+    def _take(self, model: Model) -> None:
+        if self._versions is not None:
+            self._versions = Versions(model, self._versions.store)
+        self.model = model
 
     def update(
         self,
@@ -330,15 +334,17 @@ class Learner:
         the learner's last update is not repeated.
 
         Args:
-            images: uint8, (N, C, H, W).
+            images: paths, PIL images or uint8 pixels, (N, C, H, W) or (N, H, W, C); one or many.
             labels: N class names.
             validation: images to hold out, and their class names; ``None``: some of ``images``
                 are held out. ``memory.validation`` says how many of each class.
             max_drop: points of percent of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
-                learner stays as it was.
-            max_class_drop: the same for every single class; see ``grace.home.judging``.
+                learner stays as it was. ``None``: ``gate.max_drop``.
+            max_class_drop: the same for every single class; see ``grace.home.judging``. ``None``:
+                ``gate.max_class_drop``.
             min_new: accuracy in percent that new classes must reach on their held-out images.
+                ``None``: ``gate.min_new``.
             is_last: the stream ends with this update (joint training waits for it).
             again: learn the images again even if this was the learner's last update.
             identity: a name for this update, used instead of hashing its images.
@@ -355,9 +361,10 @@ class Learner:
             labels,
             validation,
             self.shape,
-            limits=Limits(max_drop, max_class_drop, min_new),
+            limits=Limits(max_drop, max_class_drop, min_new).over(self.settings.gate),
             is_last=is_last,
             identity=identity,
+            fit=self.settings.data.fit,
         )
         if self._versions is None:
             return self.model.learn(given)
@@ -374,15 +381,8 @@ class Learner:
             GraceError: if no version has this class, it is the last class of this learner, or an
                 update of the home was interrupted.
         """
-        unfinished = self.home.finish() if self.home else None
         live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
-        elsewhere = self.home.live_class_names() if self.home else set()
-        if unfinished is not None and unfinished.class_names == (name,):
-            elsewhere.add(name)  # An earlier process began it; it is done now.
-        if name not in {*live, *elsewhere}:
-            raise GraceError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
-        if live == [name]:
-            raise GraceError(f"'{name}' is the last class left: a learner without classes is none")
+        refuse_unknown(self.home, live, name)
         if self.home is not None:
             with self.home.changing():
                 if name in self.home.live_class_names():
@@ -420,7 +420,7 @@ class Learner:
         return self.decision_function(images).softmax(dim=1)
 
     def predict(self, images: AnyImages) -> list[str]:
-        """Return the class name of each of N images."""
+        """Return the class name of each of N images; of one image, a list of one name."""
         return [self.class_names[int(i)] for i in self.predict_proba(images).argmax(dim=1)]
 
     def unknown(self, images: AnyImages, false_alarms: float = 0.05) -> list[bool]:
@@ -441,10 +441,8 @@ class Learner:
     def score(self, images: AnyImages, labels: Sequence[str]) -> float:
         """Return the share of images that are predicted as their label, in [0, 1]."""
         predictions = self.predict(images)
-        if len(predictions) != len(labels):
-            raise GraceError(f"{len(predictions)} images but {len(labels)} labels", "give one each")
-        right = sum(p == str(label) for p, label in zip(predictions, labels, strict=True))
-        return right / len(labels)
+        names = as_labels(labels, len(predictions))
+        return sum(p == name for p, name in zip(predictions, names, strict=True)) / len(names)
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
         """Write the chosen predictor as an ONNX file, and check it on images that are kept.
@@ -464,12 +462,16 @@ class Learner:
             self.model.classifier(),
             self.trainer,
             self.held_out,
-            Preprocessing(self.shape, self.model.mean, self.model.std, self.model.enlarge),
+            preprocessing_of(self.model),
             self.class_names,
             sorted(self.forgotten),
             Path(path),
             version=self.version or 0,
         )
+
+    def card(self) -> str:
+        """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""
+        return card_of_model(self.model, self.home)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give back its images to a loaded learner that keeps all of them: they are not saved.

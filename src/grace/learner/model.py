@@ -1,6 +1,5 @@
 """The model in memory: score images, learn an update, undo it."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -23,21 +22,20 @@ from grace.engine.phase import Phase
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
-from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
+from grace.home.ceiling import Ceiling
 from grace.home.creation import Creation
 from grace.home.document import UpdateRecord
 from grace.home.journal import Journal
 from grace.learner import choosing, saving
+from grace.learner.admission import Admission
 from grace.learner.budget import coming_update, within_budget
 from grace.learner.evaluation import accuracy, scores
-from grace.learner.held_out import HeldOut, affordable
+from grace.learner.given_images import AnyImages, as_images
 from grace.learner.measuring import compared
 from grace.learner.model_state import ModelState, Size
 from grace.learner.unknown import familiarity
 from grace.learner.update_input import (
-    AnyImages,
     UpdateInput,
-    as_images,
     check_input,
     class_indices,
     split_validation,
@@ -82,7 +80,7 @@ class Model:
         self.creation = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
         self.shape = shape
-        self._chooses = chooses
+        self.chooses = chooses
         self.mean = tuple(mean)
         self.std = tuple(std)
         if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
@@ -103,25 +101,20 @@ class Model:
             factory.refuse_unfit_backbone(shape)
         memory = ExemplarMemory(settings.memory, keep_all=keeps_all)
         self.state = ModelState(build(settings.method, factory, memory))
-        self.ceiling: Ceiling | None = None
-        if settings.memory.max_mb is not None:
-            self.ceiling = Ceiling(settings.memory.max_mb, math.prod(shape) + self._feature_bytes)
-            if keeps_all:
-                raise GraceError(
-                    f"{settings.method.name} keeps all images, which no ceiling can bound",
-                    "leave memory.max_mb out, or choose another method",
-                )
+        method, is_bounded = self.state.method, settings.memory.max_mb is not None
+        # Two bytes for each number of the features that are saved beside an image.
+        width = factory.sketch.feature_dim if is_bounded and method.features is not None else 0
+        self.admission = Admission(settings, shape, self.trainer.ranks, 2 * width)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """The ceiling on the bytes of a version; ``None``: there is no ceiling."""
+        return self.admission.ceiling
 
     def check_memory(self, num_classes: int) -> None:
         """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
         if self.settings.method.traits.memory != "none":
             self.state.method.memory.quota(num_classes)
-
-    @property
-    def _feature_bytes(self) -> int:
-        """Bytes of the features that are saved beside each image: two for each number, or 0."""
-        method = self.state.method
-        return 0 if method.features is None else 2 * method.factory.sketch().feature_dim
 
     def size(self) -> Size:
         """Count the network's backbones, parameters and bytes; all 0 before the first update."""
@@ -137,7 +130,7 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        data = as_images(images, self.shape)
+        data = as_images(images, self.shape, self.settings.data.fit)
         unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
         return _finite(scores(self.trainer, dict(self.state.method.classifiers()), unlabelled))
 
@@ -147,7 +140,7 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        data = as_images(images, self.shape)
+        data = as_images(images, self.shape, self.settings.data.fit)
         unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
         return _finite(scores(self.trainer, {"": self.classifier()}, unlabelled))[""]
 
@@ -195,7 +188,7 @@ class Model:
         """
         before = self.state.copy()
         try:
-            task, _ = self._admit(given)
+            task, _ = self.admission.admit(self.state, given)
             # A method refuses a task before its first phase, and trains nothing by itself.
             next(self.state.method.learn(task))
         finally:
@@ -207,7 +200,7 @@ class Model:
         Held-out images and images of forgotten classes are left out.
         """
         state, memory = self.state, self.state.method.memory
-        given = check_input(images, labels, None, self.shape)
+        given = check_input(images, labels, None, self.shape, fit=self.settings.data.fit)
         index = class_indices(state.class_names, given.labels)
         assert len(index) == len(state.class_names), "these classes were never learnt"
         data, _ = split_validation(given, index, state.held_out, memory, 0, 0, 0)
@@ -255,6 +248,7 @@ class Model:
             held_out=state.held_out,
             familiarities=state.familiarities,
             parent=state.version,
+            changed=state.changed,
         )
 
     def _as_in_first_process(self, update: UpdateRecord) -> UpdateRecord:
@@ -268,7 +262,7 @@ class Model:
         """Learn one update and measure its cost; a failure leaves the model half changed."""
         started = time.perf_counter()
         state = self.state
-        task, held_out = self._admit(given)
+        task, held_out = self.admission.admit(self.state, given)
         present = set(task.data.labels.tolist())
         revived = sorted(state.forgotten & present)
         names = [*class_indices(state.class_names, given.labels)]
@@ -293,15 +287,10 @@ class Model:
             outcome, teacher, counts = self._perform(task, journal)
         self._refuse_diverged(task)
         live = held_out.data(set(range(task.num_classes)) - state.forgotten)
-        if self._chooses:
+        if self.chooses:
             self._choose(live, counts)
         self.calibrate()
-        if state.method.features is not None:
-            # As many as a saved learner has, so that an update that is repeated sweeps the same.
-            exemplars, held = state.method.memory, held_out
-            state.method.features.retain(
-                [*map(exemplars.of_class, exemplars.classes), *map(held.of_class, held.classes)]
-            )
+        self._forget_features()
         compressed = outcome.verdict in ("compress", "compress (budget)")
         now = self.size()
         return UpdateRecord(
@@ -323,10 +312,20 @@ class Model:
                 student=self._student(live) if compressed else None,
             ),
             **given.limits.given,
-            predictor=state.predictor if self._chooses else None,
+            predictor=state.predictor if self.chooses else None,
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _forget_features(self) -> None:
+        """Keep the features of stored images only.
+
+        A saved learner has no others, so an update that is repeated sweeps the same images.
+        """
+        method, held = self.state.method, self.state.held_out
+        if method.features is not None:
+            stored = map(method.memory.of_class, method.memory.classes)
+            method.features.retain([*stored, *map(held.of_class, held.classes)])
 
     def _refuse_diverged(self, task: Task) -> None:
         """Refuse a network whose scores overflow, though its weights and losses are finite.
@@ -346,40 +345,6 @@ class Model:
                 f"{trained[-1].epochs}",
                 "lower the learning rate of this phase's recipe, or its weight_decay",
             )
-
-    def _admit(self, given: UpdateInput) -> tuple[Task, HeldOut]:
-        """Return an update's images as a task, and all held-out images; refuse what is unfit."""
-        task, held_out = self._prepare(given)
-        names = [*class_indices(self.state.class_names, given.labels)]
-        revived = sorted(self.state.forgotten & set(task.data.labels.tolist()))
-        new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
-        self._refuse_unfit(task, new_names, revived_names, held_out)
-        return task, held_out
-
-    def _prepare(self, given: UpdateInput) -> tuple[Task, HeldOut]:
-        """Return an update's images as a task, and all held-out images from now on."""
-        state = self.state
-        number, num_old = len(state.history) + 1, len(state.class_names)
-        index = class_indices(state.class_names, given.labels)
-        if number == 1 and len(index) < 2:
-            raise GraceError("the first update needs images of at least two classes")
-        seed, wanted = self.settings.seeds.exemplars, self.settings.memory.validation
-        memory = state.method.memory
-        if self.ceiling is not None:
-            missing = sum(state.held_out.count(index[name]) < wanted for name in set(given.labels))
-            held, image = state.held_out.num_bytes, math.prod(self.shape)
-            wanted = affordable(wanted, self.ceiling.num_bytes, held, image, missing)
-        data, held_out = split_validation(
-            given, index, state.held_out, memory, wanted, seed, number
-        )
-        task = Task(
-            number=number,
-            data=data,
-            new_classes=range(num_old, len(index)),
-            is_last=given.is_last,
-            forgotten=frozenset(state.forgotten - set(data.labels.tolist())),
-        )
-        return task, held_out
 
     def _perform(
         self, task: Task, journal: Journal | None
@@ -428,53 +393,6 @@ class Model:
         by_predictor = {own: found[str(i)] for i, own in enumerate(listed)}
         chosen = choosing.choose(state.predictor, by_predictor, data.labels)
         state.predictor = choosing.calibrated(chosen, by_predictor[chosen], data.labels)
-
-    def _refuse_unfit(
-        self,
-        task: Task,
-        new_names: Sequence[str],
-        revived_names: Sequence[str],
-        held_out: HeldOut,
-    ) -> None:
-        """Refuse a task that does not fit memory or ceiling; set the room for exemplars.
-
-        Args:
-            task: the task to come.
-            new_names: names of its new classes.
-            revived_names: names of its classes that were forgotten before.
-            held_out: all held-out images from now on.
-        """
-        state, traits = self.state, self.settings.method.traits
-        memory = state.method.memory
-        wants = traits.memory != "none"
-        if memory.keep_all and state.history and len(memory.classes) < task.num_old_remembered:
-            raise GraceError(
-                f"a saved {self.settings.method.name} learner does not have the images it learnt "
-                "from and cannot go on",
-                "create a new one with all images",
-            )
-        if self.ceiling is not None:
-            portable = saving.portable(self.settings)
-            reserved = reserved_bytes(portable, state.history, new_names, revived_names)
-            # One number per held-out image, by which unknown images are recognised.
-            reserved += 4 * len(held_out)
-            held_bytes = held_out.num_bytes + self._feature_bytes * len(held_out)
-            if self._feature_bytes:
-                reserved += RESERVED_FOR_FEATURES * task.num_classes
-            # Processes may differ in settings that change no result, such as their threads.
-            reserved = self.trainer.ranks.broadcast_value(reserved)
-            grows = traits.grows_every_task and task.number > 1
-            kept = self.settings.memory
-            keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
-            self.ceiling.check(
-                state.method.state.bytes_after(task.num_classes, int(grows)),
-                task.num_remembered if keeps_any else 0,
-                held_bytes,
-                reserved,
-            )
-            memory.room = self.ceiling.room(held_bytes, reserved)
-        if wants:
-            memory.quota(task.num_remembered)
 
     def _decide_held_out(self, data: LabelledImages) -> Tensor:
         """Score held-out images with the chosen predictor, (N, K); their features may be known."""

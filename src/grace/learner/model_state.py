@@ -9,6 +9,7 @@ from torch import Tensor
 
 from grace.home.document import UpdateRecord
 from grace.home.predictor import Predictor
+from grace.home.setting_changes import SettingChange
 from grace.learner.held_out import HeldOut
 from grace.methods.method import Method
 
@@ -44,6 +45,7 @@ class ModelState:
         familiarities: familiarity of the held-out images (n,), ascending.
         predictor: the predictor that the model answers with.
         version: number of the version that is loaded; ``None``: the model is not saved.
+        changed: settings that differ from those of that version.
     """
 
     method: Method[Any]
@@ -54,6 +56,7 @@ class ModelState:
     familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
     predictor: Predictor = field(default_factory=Predictor)
     version: int | None = None
+    changed: tuple[SettingChange, ...] = ()
 
     def copy(self) -> "ModelState":
         """Return a copy that no update of this one changes."""
@@ -69,4 +72,5 @@ class ModelState:
             familiarities=self.familiarities,
             predictor=self.predictor,
             version=self.version,
+            changed=self.changed,
         )

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 import torch
 
-from grace.data.decoding import Pixels, read_pixels
+from grace.configs.experiment import Fit
+from grace.data.decoding import Pixels
+from grace.learner.given_images import read_file
 from grace.learner.learner import Learner
 from grace.learner.unknown import cutoff, familiarity
 from grace.text.refusals import GraceError
@@ -97,7 +99,8 @@ class FilePredictor:
             for start in range(0, len(paths), self._batch_size)
         ]
         max_pixels = self._learner.settings.data.max_pixels
-        read = partial(_read, shape=self._learner.shape, max_pixels=max_pixels)
+        fit = self._learner.settings.data.fit
+        read = partial(_read, shape=self._learner.shape, max_pixels=max_pixels, fit=fit)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
@@ -145,20 +148,10 @@ class FilePredictor:
             yield guesses, None if self._cutoff is None else known < self._cutoff
 
 
-def _read(path: Path, shape: tuple[int, int, int], max_pixels: int) -> Pixels | str:
+def _read(path: Path, shape: tuple[int, int, int], max_pixels: int, fit: Fit) -> Pixels | str:
     """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
-    depth, height, width = shape
-    channels: Literal[1, 3] = 1 if depth == 1 else 3
     try:
-        image = read_pixels(
-            path, channels, height if height == width else None, max_pixels=max_pixels
-        )
+        return read_file(path, shape, max_pixels, fit)
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})
-    if image.shape[:2] != (height, width):
-        return (
-            f"image '{path}' has {image.shape[1]}×{image.shape[0]} pixels, this learner takes "
-            f"{width}×{height}: resize it"
-        )
-    return image

@@ -1,42 +1,27 @@
 """The settings that a call asks for, compared with those a learner was created with. Torch-free."""
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
-from grace.configs.experiment import (
-    BudgetSettings,
-    EngineSettings,
-    ExperimentSettings,
-    MemorySettings,
-)
+from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.configs.flat import flatten
 from grace.configs.layers import parse_overrides
-from grace.configs.load import ConfigWarning, load_experiment
-from grace.configs.methods import AnyMethodSettings
+from grace.configs.load import ConfigWarning, change_settings, load_experiment
 from grace.configs.pretrained import with_lower_rates, with_weights
-from grace.configs.recipe import Recipe, completed
+from grace.home.setting_changes import differences
+from grace.learner.changeable import is_idle, is_limit, is_recipe, refuse_fixed
 from grace.text.refusals import GraceError, Setting
-
-USED_DATA = (
-    "image_size",
-    "channels",
-    "augmentation",
-    "max_pixels",
-    "skip_unreadable",
-    "skip_duplicates",
-)
-"""Fields of ``data`` that have an effect on a learner."""
-
 
 HELD_OUT = 50
 """Default of ``memory.validation`` for a learner; at most a fifth of a class's images."""
 _EARLIER_HELD_OUT = 10
 """The default of earlier versions of grace: learners that have it keep it."""
+_MADE_LATER = {"budget.speed", "budget.fixed"}
+"""Settings that follow from others and from the machine when a learner is made."""
 
 
 @final
@@ -86,11 +71,8 @@ class RequestedSettings:
                 found[path] = written
         return found
 
-    def settings(self, method: str | None = None) -> ExperimentSettings:
+    def settings(self) -> ExperimentSettings:
         """Resolve the settings of a new learner.
-
-        Args:
-            method: the method where no override names one; ``None``: the experiment's.
 
         Raises:
             ConfigError: naming everything that is wrong.
@@ -100,18 +82,9 @@ class RequestedSettings:
         """
         values = flatten(parse_overrides(self.overrides)[0])
         overrides = [*self.recommended, *with_weights(values), *self.overrides]
-        if method is not None:
-            overrides.insert(0, f"method={json.dumps(method)}")
         settings = load_experiment(self.experiment or "folder", overrides)
         given, memory, data = self.given, settings.memory.model_dump(), settings.data
-        for text in self.overrides:
-            paths = [path for path, written in given.items() if written == text]
-            if paths and all(map(_is_idle, paths)):
-                warnings.warn(
-                    f"'{text}' has no effect: all images of the folder are learnt",
-                    ConfigWarning,
-                    stacklevel=2,
-                )
+        self._with_effect()
         if "memory.max_mb" in given and "memory.size" not in given:
             memory["size"] = None
         if not memory["validation"] and "memory.validation" not in given:
@@ -119,12 +92,23 @@ class RequestedSettings:
         if data.channels is None:
             data = data.model_copy(update={"channels": 3})
         settings = with_lower_rates(settings, values)
-        budget = settings.budget
-        if budget.minutes is not None:
-            fixed = tuple(sorted({*budget.fixed, *self._fixed_recipes()}))
-            budget = budget.model_copy(update={"fixed": fixed})
-        changed = {"memory": MemorySettings(**memory), "data": data, "budget": budget}
-        return settings.model_copy(update=changed)
+        changed = {"memory": MemorySettings(**memory), "data": data}
+        return self._with_fixed(settings.model_copy(update=changed))
+
+    def _with_effect(self) -> list[str]:
+        """Return the overrides that have an effect on a learner; warn about the others."""
+        found = []
+        for text in self.overrides:
+            paths = flatten(parse_overrides([text])[0])
+            if not paths or not all(map(is_idle, paths)):
+                found.append(text)
+                continue
+            warnings.warn(
+                f"'{text}' has no effect: all images of the folder are learnt",
+                ConfigWarning,
+                stacklevel=3,
+            )
+        return found
 
     def engine(self, wanted: ExperimentSettings, saved: EngineSettings) -> EngineSettings | None:
         """Return the saved engine settings with the requested changes; ``None``: no changes.
@@ -137,105 +121,63 @@ class RequestedSettings:
         asked = {name: getattr(wanted.engine, name) for name in names}
         return saved.model_copy(update=asked) if asked else None
 
-    def budget(self, wanted: ExperimentSettings, saved: BudgetSettings) -> BudgetSettings | None:
-        """Return the saved budget with the requested changes; ``None``: no changes.
+    def _with_fixed(self, settings: ExperimentSettings) -> ExperimentSettings:
+        """Return settings whose budget does not scale the recipes whose epochs are given."""
+        budget = settings.budget
+        if budget.minutes is None:
+            return settings
+        given = {p.split(".")[1] for p in self.given if is_recipe(p) and p.endswith(".epochs")}
+        fixed = tuple(sorted({*budget.fixed, *given}))
+        return settings.model_copy(update={"budget": budget.model_copy(update={"fixed": fixed})})
 
-        Recipes whose epochs are given are no longer scaled.
-
-        Args:
-            wanted: the requested settings, resolved.
-            saved: the learner's budget.
-        """
-        names = [path.removeprefix("budget.") for path in self.given if _is_budget(path)]
-        asked = {name: getattr(wanted.budget, name) for name in names}
-        fixed = tuple(sorted({*saved.fixed, *self._fixed_recipes()}))
-        changed = saved.model_copy(update={"fixed": fixed} | asked)
-        has_effect = changed.minutes is not None or saved.minutes is not None
-        return changed if has_effect and changed != saved else None
-
-    def _fixed_recipes(self) -> set[str]:
-        """Return the names of the recipes whose epochs are given."""
-        return {p.split(".")[1] for p in self.given if _is_recipe(p) and p.endswith(".epochs")}
-
-    def method(
-        self, wanted: ExperimentSettings, saved: AnyMethodSettings
-    ) -> AnyMethodSettings | None:
-        """Return a saved method's settings with the requested recipes; ``None``: no changes.
-
-        Args:
-            wanted: the requested settings, resolved.
-            saved: the learner's method settings.
-        """
-        asked = [path.split(".")[1:] for path in self.given if _is_recipe(path)]
-        if not asked:
-            return None
-        values, whole = saved.model_dump(), wanted.method.complete_dump()
-        given: dict[str, dict[str, Any]] = {}
-        for phase, name in asked:
-            given.setdefault(phase, {})[name] = whole[phase][name]
-        for phase, fields in given.items():
-            values[phase] = completed(fields, Recipe(**values[phase]))
-        return type(saved).model_validate(values)
-
-    def checked(
-        self, made: ExperimentSettings, model: Path, *, is_begun: bool
+    def changed(
+        self, saved: ExperimentSettings, model: Path, *, is_begun: bool
     ) -> ExperimentSettings:
-        """Resolve the requested settings; refuse those that contradict the learner's.
+        """Return a saved learner's settings with the requested changes.
 
-        Without an experiment only the overrides are compared, with one all its settings. Engine
-        settings may change at any time, recipes and budget once the first update is over.
+        An experiment must agree with the learner in everything that cannot change.
 
         Args:
-            made: the settings that the learner was created with.
+            saved: the learner's settings.
             model: its home.
-            is_begun: its first update was interrupted.
+            is_begun: its first update was interrupted: only ``engine`` can change.
 
         Raises:
-            GraceError: naming the first setting that differs.
+            ConfigError: naming everything that is wrong.
+            GraceError: naming the first setting that cannot change.
+
+        Warns:
+            ConfigWarning: a setting has no effect.
         """
-        named = self.experiment is not None
-        wanted = self.settings(None if named or "method.name" in self.given else made.method.name)
-        mine, theirs = (flatten(each.complete_dump()) for each in (wanted, made))
-        paths = dict.fromkeys(mine, f"experiment {self.experiment}") if named else {}
-        other = "choose another directory for the learner"
-        anew = Setting("discard", "true") if is_begun else None
-        for path, text in {"name": "", "method.name": "", **paths, **self.given}.items():
-            if not text or _is_idle(path) or path.startswith(("engine.", "description")):
-                continue
-            changes = _is_recipe(path) or _is_budget(path)
-            if path in self.given and changes and not is_begun:
-                continue
-            if path == "data.max_pixels":  # It decides what is refused, not what is learnt.
-                continue
-            is_default = path == "memory.validation" and path not in self.given
-            if is_default and (mine[path], theirs[path]) == (HELD_OUT, _EARLIER_HELD_OUT):
-                continue
-            if mine.get(path) != theirs.get(path):
-                raise GraceError(
-                    f"'{model}' was made with {path} {_shown(theirs.get(path))}, but '{text}' asks "
-                    f"for {_shown(mine.get(path))}",
-                    "leave it out" if is_begun else f"leave it out, or {other}",
-                    setting=anew,
-                )
+        given = self.given
+        change_settings(saved, self.overrides)  # Names all that is wrong.
+        wanted = self._with_fixed(change_settings(saved, self._with_effect()))
+        asked = [(wanted, given)]
+        if self.experiment is not None:
+            whole, named = self.settings(), f"experiment {self.experiment}"
+            paths = flatten(whole.complete_dump()).keys() - _MADE_LATER
+            asked.insert(0, (whole, dict.fromkeys(paths, named) | given))
+        for settings, written in asked:
+            if is_begun:
+                _refuse_changes(saved, settings, model, written)
+            remedy = "leave it out, or choose another directory for the learner"
+            refuse_fixed(saved, settings, f"'{model}'", written, remedy)
         return wanted
 
 
-def _is_recipe(path: str) -> bool:
-    """Return ``True`` for a setting that says how a phase is optimised."""
-    parts = path.split(".")
-    return len(parts) == 3 and parts[0] == "method" and parts[2] in Recipe.model_fields
-
-
-def _is_budget(path: str) -> bool:
-    return path.startswith("budget.")
-
-
-def _is_idle(path: str) -> bool:
-    """Return ``True`` for a setting that only experiments use: here the images decide."""
-    room, _, name = path.partition(".")
-    idle_data = room == "data" and name not in USED_DATA
-    return room == "scenario" or path == "seeds.class_order" or idle_data
-
-
-def _shown(value: object) -> str:
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+def _refuse_changes(
+    saved: ExperimentSettings, asked: ExperimentSettings, model: Path, written: Mapping[str, str]
+) -> None:
+    """Refuse other settings for a first update that was interrupted; arguments as above."""
+    held_out = f"memory.validation {_EARLIER_HELD_OUT} → {HELD_OUT}"
+    for change in differences(saved, asked, leave_out=("engine", "description")):
+        text = written.get(change.path, "")
+        if str(change) == held_out and text.startswith("experiment "):
+            continue
+        if text and not is_idle(change.path) and not is_limit(change.path):
+            raise GraceError(
+                f"the first update of '{model}' was begun with {change.path} {change.before}, but "
+                f"'{text}' asks for {change.after}",
+                "leave it out",
+                setting=Setting("discard", "true"),
+            )

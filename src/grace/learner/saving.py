@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,12 +13,12 @@ from torch import Tensor
 
 import grace
 from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.methods import AnyMethodSettings
-from grace.configs.recipe import Recipe
-from grace.data.images import TensorImages
-from grace.home.document import Document, ObjectRef, UpdateRecord
+from grace.data.encoded import BYTES_PER_IMAGE
+from grace.home.document import Document, UpdateRecord
+from grace.home.setting_changes import SettingChange
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
+from grace.learner.saved_images import MAX_FEATURES, SavedImages, count_images, to_tensors
 from grace.methods.method import Method
 from grace.methods.slots import Parts
 from grace.methods.state import DeclaredState, MethodState
@@ -26,10 +26,6 @@ from grace.storage.memory import memory_bytes
 from grace.storage.tensors import encoded_size
 from grace.text.escaping import one_line
 from grace.text.refusals import DamagedError, GraceError
-
-_WITH_FEATURES = {"images", "features"}
-_MAX_FEATURES = 16_384
-"""The most numbers of one image's features that a saved learner may have."""
 
 
 @final
@@ -49,6 +45,8 @@ class Contents:
     familiarities: Tensor
     parent: int | None
     """Number of the version that its last update started from."""
+    changed: Sequence[SettingChange] = ()
+    """Settings that differ from that version's."""
 
 
 @final
@@ -67,23 +65,15 @@ def _objects_of(contents: Contents) -> _Objects:
     exemplars: dict[int, Mapping[str, Tensor]] = {}
     # A memory that keeps every image is not saved: its images stay where they came from.
     if not method.memory.keep_all:
-        for index in method.memory.classes:
-            images = method.memory.of_class(index)
-            assert isinstance(images, TensorImages)
-            exemplars[index] = _with_features(images, method)
+        kept = method.memory
+        exemplars = {i: to_tensors(kept.of_class(i), method) for i in kept.classes}
     familiarities = contents.familiarities
     return _Objects(
         parts=method.state.collect().parts,
         exemplars=exemplars,
-        validation={i: _with_features(held_out.of_class(i), method) for i in held_out.classes},
+        validation={i: to_tensors(held_out.of_class(i), method) for i in held_out.classes},
         calibration={"familiarities": familiarities} if len(familiarities) else None,
     )
-
-
-def _with_features(images: TensorImages, method: Method[Any]) -> dict[str, Tensor]:
-    """Return images (n, C, H, W), and their features if the backbone never changes."""
-    known = None if method.features is None else method.features.halves(images)
-    return {"images": images.pixels} | ({} if known is None else {"features": known})
 
 
 def to_document(
@@ -113,6 +103,7 @@ def to_document(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         grace_version=grace.__version__,
         settings=portable(contents.settings),
+        changed=tuple(contents.changed),
         shape=contents.shape,
         mean=contents.mean,
         std=contents.std,
@@ -122,9 +113,9 @@ def to_document(
         parts={name: put(part) for name, part in objects.parts.items()},
         original_counts=dict(contents.method.memory.original_counts),
         exemplars={index: put(images) for index, images in objects.exemplars.items()},
-        exemplar_counts={i: len(images["images"]) for i, images in objects.exemplars.items()},
+        exemplar_counts={i: len(contents.method.memory.of_class(i)) for i in objects.exemplars},
         validation={index: put(images) for index, images in objects.validation.items()},
-        validation_counts={i: len(images["images"]) for i, images in objects.validation.items()},
+        validation_counts={i: contents.held_out.count(i) for i in objects.validation},
         calibration=put(objects.calibration) if objects.calibration else None,
         history=(*earlier, *contents.history[-1:]),
     )
@@ -138,7 +129,16 @@ def count_object_bytes(contents: Contents) -> int:
     objects = _objects_of(contents)
     calibration = [objects.calibration] if objects.calibration else []
     groups = (objects.parts, objects.exemplars, objects.validation)
-    files = [*(tensors for group in groups for tensors in group.values()), *calibration]
+    return _encoded([*(tensors for group in groups for tensors in group.values()), *calibration])
+
+
+def count_part_bytes(contents: Contents) -> int:
+    """Return the number of bytes of weights and method state; see ``count_object_bytes``."""
+    return _encoded(contents.method.state.collect().parts.values())
+
+
+def _encoded(files: Iterable[Mapping[str, Tensor]]) -> int:
+    """Return the bytes of files of tensors (of any shape)."""
     return sum(
         encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})
         for tensors in files
@@ -157,32 +157,13 @@ def read_state(document: Document, home: ModelStore) -> MethodState:
     return MethodState(document.values, parts)
 
 
-@final
-@dataclass(frozen=True)
-class SavedImages:
-    """The images of a version, as read."""
-
-    exemplars: dict[int, TensorImages]
-    """By class index, in herding order."""
-    held_out: HeldOut
-    features: list[tuple[TensorImages, Tensor]]
-    """Images (n, C, H, W) and their features (n, D), where these are saved."""
-
-
-def read_images(document: Document, home: ModelStore) -> SavedImages:
-    """Read the exemplars and the held-out images of a version, with their features."""
-    found = SavedImages({}, HeldOut(), [])
-    for index, ref in document.exemplars.items():
-        count, what = document.exemplar_counts.get(index), f"exemplars of class {index}"
-        found.exemplars[index] = _pixels(document, home, ref, count, what, found.features)
-    for index, ref in document.validation.items():
-        count, what = document.validation_counts.get(index), f"held-out images of class {index}"
-        found.held_out.add(index, _pixels(document, home, ref, count, what, found.features))
-    return found
-
-
 def refuse_other_features(images: SavedImages, method: Method[Any], home: ModelStore) -> None:
     """Refuse saved features that this method's network cannot have computed.
+
+    Args:
+        images: the saved images of a version, with their features.
+        method: whose network computes features of its own width.
+        home: named in the message.
 
     Raises:
         DamagedError: if their number differs from the network's.
@@ -214,20 +195,28 @@ def refuse_too_large(document: Document, home: ModelStore) -> None:
     """
     sizes = [ref.bytes for ref in document.objects.values()]
     weights = sum(ref.bytes for ref in document.parts.values())
+    image_bytes = math.prod(document.shape)
     # The weights exist twice, as read and in their modules, beside the file being decoded.
     needed = sum(sizes) + weights + max(sizes, default=0)
+    # Encoded images are larger in memory.
+    for kept, counts in (
+        (document.exemplars, document.exemplar_counts),
+        (document.validation, document.validation_counts),
+    ):
+        needed += sum(max(0, image_bytes * n - kept[i].bytes) for i, n in counts.items())
     memory = memory_bytes()
     if memory is not None and needed > 3 * memory // 4:
         raise DamagedError(
             f"version {document.number} of '{home.path}' says that it has {sum(sizes)} bytes, too "
             "many for the memory of this machine: it is damaged, or needs a larger one"
         )
-    image_bytes = math.prod(document.shape)
+    image_bytes += BYTES_PER_IMAGE
     if not document.settings.method.traits.trains_backbone:
-        image_bytes += 2 * _MAX_FEATURES
+        image_bytes += 2 * MAX_FEATURES
     for index, ref in document.exemplars.items():
-        # A header has 400 bytes at most.
-        if ref.bytes > 400 + image_bytes * document.original_counts.get(index, 0):
+        most = document.original_counts.get(index, 0)
+        # A header has 500 bytes at most.
+        if ref.bytes > 500 + image_bytes * most or document.exemplar_counts.get(index, 0) > most:
             raise DamagedError(
                 f"version {document.number} of '{home.path}' is damaged: it keeps more images of "
                 f"class {index} than there ever were"
@@ -252,7 +241,7 @@ def refuse_unlike(document: Document, home: ModelStore, state: DeclaredState) ->
     for index, ref in document.exemplars.items():
         what = f"exemplars of class {index}"
         count = document.exemplar_counts.get(index)
-        num_exemplars += _num_images(document, home, home.outline(ref, what), count, what)
+        num_exemplars += count_images(document, home, home.outline(ref, what), count, what)
     if memory.size is not None and memory.per_class is None and num_exemplars > memory.size:
         raise DamagedError(
             f"version {document.number} of '{home.path}' is damaged: it keeps {num_exemplars} "
@@ -260,7 +249,7 @@ def refuse_unlike(document: Document, home: ModelStore, state: DeclaredState) ->
         )
     for index, ref in document.validation.items():
         what, count = f"held-out images of class {index}", document.validation_counts.get(index)
-        num_held_out += _num_images(document, home, home.outline(ref, what), count, what)
+        num_held_out += count_images(document, home, home.outline(ref, what), count, what)
     if document.calibration is not None:
         found = home.outline(document.calibration, "calibration").get("familiarities")
         if found is None or found.numel() > num_held_out:
@@ -285,22 +274,6 @@ def naming_source(saved: Document | Creation, home: ModelStore) -> Iterator[None
         raise GraceError(one_line(text)) from error
 
 
-def with_recipes(settings: ExperimentSettings, method: AnyMethodSettings) -> ExperimentSettings:
-    """Return settings with a method's new recipes and nothing else changed.
-
-    Raises:
-        GraceError: if anything but a recipe would change.
-    """
-    saved, given = dict(settings.method), dict(method)
-    for name in sorted(saved.keys() | given.keys()):
-        if saved.get(name) != given.get(name) and not isinstance(saved.get(name), Recipe):
-            raise GraceError(
-                f"method.{name} of a saved learner is {saved.get(name)!r} and cannot change to "
-                f"{given.get(name)!r}: only recipes can change"
-            )
-    return settings.model_copy(update={"method": method})
-
-
 def carried_out_here(
     settings: ExperimentSettings, engine: EngineSettings | None
 ) -> ExperimentSettings:
@@ -320,76 +293,3 @@ def carried_out_here(
             }
         )
     return settings.model_copy(update={"engine": engine})
-
-
-def _pixels(
-    document: Document,
-    home: ModelStore,
-    ref: ObjectRef,
-    count: int | None,
-    what: str,
-    with_features: list[tuple[TensorImages, Tensor]],
-) -> TensorImages:
-    """Read images (n, C, H, W).
-
-    Args:
-        document: of the version.
-        home: where it lies.
-        ref: the object that holds them.
-        count: their number where the document states it.
-        what: their name in messages.
-        with_features: the images are added to it with their features (n, D), if it holds any.
-    """
-    tensors = home.read(ref, what)
-    _num_images(document, home, tensors, count, what)
-    images, features = TensorImages(tensors["images"]), tensors.get("features")
-    if features is not None:
-        if not bool(features.isfinite().all()):
-            raise DamagedError(f"the features of the {what} of '{home.path}' are damaged")
-        with_features.append((images, features))
-    return images
-
-
-def _num_images(
-    document: Document,
-    home: ModelStore,
-    tensors: Mapping[str, Tensor],
-    count: int | None,
-    what: str,
-) -> int:
-    """Refuse tensors that are no images of a learner; return their number.
-
-    Args:
-        document: the version that they belong to.
-        home: of the learner.
-        tensors: those of a file, maybe on the meta device: images (n, C, H, W), and maybe their
-            features (n, D).
-        count: number of images that the document states; ``None``: it states none.
-        what: name of the file in messages.
-    """
-    pixels, features = tensors.get("images"), tensors.get("features")
-    allowed = {"images"} if document.settings.method.traits.trains_backbone else _WITH_FEATURES
-    if (
-        not tensors.keys() <= allowed
-        or pixels is None
-        or pixels.dtype != torch.uint8
-        or not len(pixels)
-    ):
-        raise DamagedError(f"the {what} of '{home.path}' are damaged: they are no images")
-    if tuple(pixels.shape[1:]) != document.shape:
-        raise DamagedError(
-            f"the {what} of '{home.path}' have shape {tuple(pixels.shape[1:])}, not "
-            f"{document.shape}: they belong to another learner"
-        )
-    if count not in (None, len(pixels)):
-        raise DamagedError(
-            f"the {what} of '{home.path}' are damaged: there are {len(pixels)}, not {count}"
-        )
-    if features is not None and (
-        features.dtype != torch.float16
-        or features.ndim != 2
-        or len(features) != len(pixels)
-        or features.shape[1] > _MAX_FEATURES
-    ):
-        raise DamagedError(f"the features of the {what} of '{home.path}' are damaged")
-    return len(pixels)

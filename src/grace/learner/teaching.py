@@ -1,5 +1,6 @@
 """Teach a learner the images of a folder; the first call makes the learner."""
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,9 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.pretrained import refuse_random_features
 from grace.engine.progress import Progress, Silence
 from grace.home.creation import refuse_taken
+from grace.home.setting_changes import differences
 from grace.home.store import ModelStore
+from grace.learner.changeable import is_limit, is_pace
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.recommending import with_recommendation
 from grace.learner.requested import RequestedSettings
@@ -37,9 +40,10 @@ def learn(
         model: the learner's home.
         images: folder with one folder of images per class, or with ``train/`` and ``test/`` of
             such folders.
-        requested: settings of a new learner; a saved learner must have been created with the same,
-            but ``engine``, recipes and budget may change. Without an experiment, what is not given
-            is chosen for the images and this machine; see docs/learner/defaults.md.
+        requested: settings of a new learner, or changes of a saved one, which are saved with the
+            update; backbone, method and size of images cannot change. For a new learner, what is
+            not given is chosen for the images and this machine, unless there is an experiment; see
+            docs/learner/defaults.md.
         options: options of this update; ``None``: the defaults.
         progress: receives the events of the work.
 
@@ -54,7 +58,19 @@ def learn(
     if store is None:
         return replace(update.learn(update.create(call.wanted)), chosen=call.chosen)
     known = update.known_already(store)
-    return known or update.learn(update.load(store, call.requested, call.wanted))
+    if known is None:
+        return update.learn(update.load(store, call.requested, call.wanted))
+    changes = differences(store.settings(), call.wanted, leave_out=("engine",))
+    idle = [c for c in changes if not is_pace(c.path) and not is_limit(c.path)]
+    if idle:
+        texts = " ".join(f"{change.path}={change.after}" for change in idle)
+        warnings.warn(
+            f"these images were learnt already, so that no setting changes: 'grace set "
+            f"{shlex.quote(str(model))} {texts}' changes it",
+            GraceWarning,
+            stacklevel=2,
+        )
+    return known
 
 
 @final
@@ -89,9 +105,10 @@ class ResolvedCall:
         # Wrong settings are refused before the import of torch, which takes seconds.
         from grace.learner.folder_update import FolderUpdate
 
-        made = None if self.store is None else self.store.creation
-        settings, shape = (self.wanted, None) if made is None else (made.settings, made.shape)
-        return FolderUpdate.read(self.model, self.images, settings, shape, self.options, progress)
+        shape = None if self.store is None else self.store.creation.shape
+        return FolderUpdate.read(
+            self.model, self.images, self.wanted, shape, self.options, progress
+        )
 
     def check(self) -> None:
         """Refuse what ``learn`` would refuse before any training; change nothing.
@@ -133,8 +150,7 @@ def resolved(
     if model is not None:
         store = find_learner(model, discard=options.discard, dry_run=dry_run)
     if store is not None:
-        made, is_begun = store.creation.settings, is_empty(store)
-        wanted = requested.checked(made, store.path, is_begun=is_begun)
+        wanted = requested.changed(store.settings(), store.path, is_begun=is_empty(store))
     else:
         # A learner without a version would have been removed.
         if model is not None and not (dry_run and (model / "model.json").exists()):

@@ -4,25 +4,22 @@ Shapes: N images.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from grace.configs.experiment import Fit
 from grace.data.class_names import class_name, spelling
-from grace.data.images import Images, LabelledImages, TensorImages
+from grace.data.images import Images, LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.selection import image_keys
 from grace.home.judging import Limits
+from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.held_out import HeldOut, first_wanted, hold_out
 from grace.text.refusals import GraceError
-
-AnyImages = Images | Tensor | np.ndarray[Any, Any]
-"""uint8, (N, C, H, W)."""
 
 
 @final
@@ -56,29 +53,6 @@ class UpdateInput:
         return digest.hexdigest()
 
 
-def as_images(images: AnyImages, shape: tuple[int, int, int]) -> Images:
-    """Return arrays, tensors or collections (N, C, H, W) as ``Images``; check their shape.
-
-    Args:
-        images: the images, uint8.
-        shape: the shape (C, H, W) that they must have.
-
-    Raises:
-        GraceError: if there are no images, or they have another shape or type.
-    """
-    if isinstance(images, np.ndarray):
-        images = torch.from_numpy(images)
-    data = images if isinstance(images, Images) else TensorImages(images)
-    if len(data) == 0:
-        raise GraceError("no images were given")
-    if data.shape != shape:
-        raise GraceError(
-            f"images have shape {data.shape}, this learner takes {shape} (channels, height, width)",
-            "resize or convert them",
-        )
-    return data
-
-
 def check_input(
     images: AnyImages,
     labels: Sequence[str],
@@ -88,25 +62,27 @@ def check_input(
     limits: Limits | None = None,
     is_last: bool = False,
     identity: str | None = None,
+    fit: Fit = "crop",
 ) -> UpdateInput:
     """Check the input of an update.
 
     Args:
-        images: uint8, (N, C, H, W).
+        images: N images of any form; see ``given_images.as_images``.
         labels: N class names.
         validation: images to hold out and their class names, if they are given separately.
         shape: (C, H, W) of the learner's images.
         limits: what the update may cost; ``None``: anything.
         is_last: the stream ends with this update.
         identity: a name for the update, used instead of hashing its images.
+        fit: how files and PIL images become squares.
 
     Raises:
         GraceError: for images of another shape, labels that do not match, or unfit class names.
     """
-    data, names = _labelled(images, labels, shape)
+    data, names = _labelled(images, labels, shape, fit)
     held = None
     if validation is not None and len(validation[1]):
-        held = _labelled(*validation, shape)
+        held = _labelled(*validation, shape, fit)
         unknown = sorted(set(held[1]) - set(names))
         if unknown:
             raise GraceError(f"class '{unknown[0]}' has held-out images but none to learn from")
@@ -169,16 +145,17 @@ def split_validation(
         return LabelledImages(given.images, labels), held
     keys = image_keys(given.images)
     missing = {name: max(0, wanted - held.count(i)) for name, i in index.items()}
-    seen = held.keys() | _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
+    learnt = _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
     if given.validation is not None:
         images, names = given.validation
-        fresh = _first_copies(image_keys(images), seen)
+        fresh = _unseen(images, held, learnt, memory)
         chosen = [fresh[i] for i in first_wanted([names[i] for i in fresh], missing)]
     else:
         images, names = given.images, given.labels
         counts = memory.original_counts
         closed = {i for i in counts if len(memory.of_class(i)) < counts[i]}
-        fresh = [i for i in _first_copies(keys, seen) if index[names[i]] not in closed]
+        fresh = _unseen(images, held, learnt, memory)
+        fresh = [i for i in fresh if index[names[i]] not in closed]
         chosen = [fresh[i] for i in hold_out([names[i] for i in fresh], missing, seed, number)]
     for name in sorted({names[i] for i in chosen}):
         places_of_class = torch.tensor([i for i in chosen if names[i] == name])
@@ -197,16 +174,33 @@ def _exemplar_keys(memory: ExemplarMemory, classes: Sequence[int]) -> set[bytes]
     return {key for index in classes for key in image_keys(memory.of_class(index))}
 
 
-def _first_copies(keys: Sequence[bytes], seen: Collection[bytes]) -> list[int]:
-    """Return the positions of unseen keys; of equal keys, only the first position."""
-    places = {key: place for place, key in reversed(list(enumerate(keys))) if key not in seen}
+def _unseen(
+    images: Images, held: HeldOut, learnt: Collection[bytes], memory: ExemplarMemory
+) -> list[int]:
+    """Return the positions of images that are neither held out nor learnt; of copies, the first.
+
+    Args:
+        images: the images.
+        held: held-out images.
+        learnt: keys of exemplars; images are compared with them as they would be stored.
+        memory: stores exemplars.
+    """
+    keys = image_keys(images)
+    stored = keys
+    if learnt:
+        kept = memory.as_stored(LabelledImages(images, torch.zeros(len(images)).long())).images
+        stored = keys if kept is images else image_keys(kept)
+    hidden = held.keys()
+    places = {
+        key: place
+        for place, key in reversed(list(enumerate(keys)))
+        if key not in hidden and stored[place] not in learnt
+    }
     return sorted(places.values())
 
 
 def _labelled(
-    images: AnyImages, labels: Sequence[str], shape: tuple[int, int, int]
+    images: AnyImages, labels: Iterable[Any], shape: tuple[int, int, int], fit: Fit
 ) -> tuple[Images, list[str]]:
-    if len(images) != len(labels):
-        raise GraceError(f"{len(images)} images but {len(labels)} labels", "give one label each")
-    data = as_images(images, shape)
-    return data, [class_name(str(name)) for name in labels]
+    data = as_images(images, shape, fit)
+    return data, [class_name(name) for name in as_labels(labels, len(data))]

@@ -4,13 +4,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self, final
 
+from grace.configs.experiment import EngineSettings
+from grace.engine.progress import Progress
 from grace.home.document import Document, UpdateRecord
 from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
 from grace.learner import saving
+from grace.learner.changeable import lasting
 from grace.learner.model import Model
+from grace.learner.saved_images import read_images
 from grace.learner.update_input import UpdateInput
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 
 @final
@@ -23,7 +27,7 @@ class Versions:
     """
 
     def __init__(self, model: Model, store: ModelStore) -> None:
-        self._model = model
+        self.model = model
         self.store = store
 
     @classmethod
@@ -35,6 +39,42 @@ class Versions:
         """
         return cls(model, ModelStore.create(directory, model.creation))
 
+    @classmethod
+    def load_home(
+        cls,
+        store: ModelStore,
+        version: int | None,
+        engine: EngineSettings | None,
+        progress: Progress | None,
+    ) -> Self:
+        """Load a model from its home; arguments and errors are as in ``Learner.load``."""
+        number = store.current() if version is None else version
+        saved = store.creation if number is None else store.document(number)
+        settings = saving.carried_out_here(saved.settings, engine)
+        with saving.naming_source(saved, store):
+            model = Model(
+                settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
+            )
+        versions = cls(model, store)
+        if isinstance(saved, Document):
+            versions.load(saved)
+        return versions
+
+    @classmethod
+    def living_in(cls, model: Model, path: Path) -> Self:
+        """Create a home for a model that knows nothing, or load the home that exists already.
+
+        Raises:
+            DamagedError: if the home's files cannot be trusted.
+        """
+        if not (path / "model.json").exists():
+            return cls.create(model, path)
+        versions = cls(model, ModelStore.open(path))
+        with versions.store.changing():
+            versions.store.put_newest_in_use()
+            versions.load_current()
+        return versions
+
     def add(self, *, accepted: bool, digest: str | None) -> None:
         """Save the model as the next version.
 
@@ -42,17 +82,51 @@ class Versions:
             accepted: put the version in use.
             digest: digest of the images of its last update.
         """
-        number = self.store.next_number()
-        status: Literal["accepted", "rejected"] = "accepted" if accepted else "rejected"
-        document = saving.to_document(
-            self._model.contents(), self.store.put, number=number, status=status, digest=digest
-        )
-        ceiling = self._model.ceiling
-        assert not ceiling or document.num_bytes <= ceiling.num_bytes
+        document = self._document("accepted" if accepted else "rejected", digest)
         self.store.write(document)
         if accepted:
-            self.store.make_current(number)
-        self._model.state.version = number
+            self.store.make_current(document.number)
+        self._now(document)
+
+    def _document(self, status: Literal["accepted", "rejected"], digest: str | None) -> Document:
+        """Store the model's objects, and return the document of the next version."""
+        document = saving.to_document(
+            self.model.contents(),
+            self.store.put,
+            number=self.store.next_number(),
+            status=status,
+            digest=digest,
+        )
+        ceiling = self.model.ceiling
+        assert not ceiling or document.num_bytes <= ceiling.num_bytes
+        return document
+
+    def _now(self, document: Document) -> None:
+        """Note that the model is this version now."""
+        self.model.state.version = document.number
+        if document.status == "accepted":
+            self.model.state.changed = ()
+
+    def add_settings(self) -> None:
+        """Save a model that differs from the version in use by its settings; put it in use.
+
+        Raises:
+            GraceError: if the version in use has changed, or an update was interrupted.
+        """
+        with self.store.changing():
+            self._refuse_stale()
+            if self.store.pending():
+                raise GraceError(
+                    f"an update of '{self.store.path}' was interrupted",
+                    "run it again to finish it",
+                    setting=Setting("discard", "true"),
+                )
+            state = self.model.state
+            assert state.version is not None
+            digest = self.store.document(state.version).digest
+            document = self._document("accepted", digest)
+            self.store.add_settings(document)
+            self._now(document)
 
     def learn(
         self, given: UpdateInput, *, again: bool = False, first_task: Path | None = None
@@ -64,21 +138,21 @@ class Versions:
             again: learn the images again even if this was the last update.
             first_task: folder in which learners share the network of their first task, if any.
         """
-        state = self._model.state
+        state = self.model.state
         with self.store.changing():
             self._refuse_stale()
             repeats = again and not self.store.has_saved(given.digest)
             done = None if repeats else self._done_already(given)
             if done is None:
-                journal = self.store.begin(state.version, given.digest)
+                journal = self.store.begin(state.version, given.digest, lasting(state.changed))
                 if first_task and not state.history:
-                    journal.share(first_task, self._model.trainer)
+                    journal.share(first_task, self.model.trainer)
 
                 def save(update: UpdateRecord) -> None:
                     self.add(accepted=update.accepted, digest=given.digest)
 
                 try:
-                    done = self._model.learn(given, journal, save)
+                    done = self.model.learn(given, journal, save)
                 except GraceError:
                     self.store.discard()  # Going on would fail in the same way.
                     raise
@@ -94,7 +168,7 @@ class Versions:
             GraceError: if all its classes were forgotten, or its images have another shape.
             DamagedError: if a file is damaged.
         """
-        model, store = self._model, self.store
+        model, store = self.model, self.store
         if not document.live_class_names:
             raise GraceError(
                 f"all classes of version {document.number} of '{store.path}' were forgotten",
@@ -108,7 +182,7 @@ class Versions:
         saving.refuse_too_large(document, store)
         saving.refuse_unlike(document, store, model.state.method.state)
         saved = saving.read_state(document, store)
-        images = saving.read_images(document, store)
+        images = read_images(document, store)
         familiarities = saving.read_familiarities(document, store)
         before = model.state.copy()
         try:
@@ -132,7 +206,7 @@ class Versions:
         except BaseException:
             model.state = before
             raise
-        model.state.version = document.number
+        model.state.version, model.state.changed = document.number, ()
 
     def load_current(self) -> None:
         """Load the version in use, if there is one."""
@@ -152,7 +226,7 @@ class Versions:
 
     def _refuse_stale(self) -> None:
         """Refuse to go on if the version in use is no longer the one in memory."""
-        number, state = self.store.current(), self._model.state
+        number, state = self.store.current(), self.model.state
         forgotten = set() if number is None else set(self.store.document(number).forgotten)
         if (number, forgotten) != (state.version, state.forgotten):
             raise GraceError(
@@ -160,18 +234,21 @@ class Versions:
             )
 
     def _done_already(self, given: UpdateInput) -> UpdateRecord | None:
-        """Return this update if a version holds it: a process was killed after saving it."""
-        version, newest = self._model.state.version, self.store.newest()
-        if newest is None or newest.digest != given.digest:
-            return None
-        if not set(given.labels) <= set(newest.live_class_names):
-            return None  # One of its classes was forgotten since then.
-        update = newest.history[-1]
-        if newest.number == version:
-            return update
-        if newest.parent != version:
-            return None
-        if newest.status == "accepted":
-            self.store.make_current(newest.number)
-            self.load(newest)
-        return update
+        """Return this update if a version holds it already; an accepted one is put in use again.
+
+        It is the version in use, or one that was made from it: by a process that was killed, or
+        before a rollback. A version made with other settings counts as another update.
+        """
+        version = self.model.state.version
+        for document in self.store.with_digest(given.digest):
+            if not set(given.labels) <= set(document.live_class_names):
+                continue  # One of its classes was forgotten since then.
+            update = document.history[-1]
+            if document.number == version:
+                return update
+            if document.parent == version and document.changed == self.model.state.changed:
+                if document.status == "accepted":
+                    self.store.make_current(document.number)
+                    self.load(document)
+                return update
+        return None

@@ -41,7 +41,7 @@ def fresh_agnostic(factory: ModuleFactory, settings: TagFexSettings, purpose: st
 def sketched_agnostic(factory: ModuleFactory, settings: TagFexSettings) -> TaskAgnostic:
     """Make a task-agnostic network on the meta device: names and shapes without memory."""
     with torch.device("meta"):
-        return TaskAgnostic(factory.sketch(), settings.projector_width, settings.embedding_width)
+        return TaskAgnostic(factory.sketch, settings.projector_width, settings.embedding_width)
 
 
 def fresh_attention(

@@ -113,7 +113,8 @@ def update_exemplars(
 ) -> Generator[Sweep, Any, None]:
     """Cut the exemplars of old classes to ``quota``, and herd those of the task's classes.
 
-    A known class is herded from its stored and its new images together.
+    A known class is herded from its stored and its new images together. Images that lose detail
+    when they are stored are herded as they will be then: the means are those of what is kept.
 
     Args:
         memory: is changed.
@@ -125,8 +126,9 @@ def update_exemplars(
     exemplars = memory.data()
     stored = torch.isin(exemplars.labels, torch.tensor(task.present_classes))
     known = exemplars.subset(stored.nonzero().flatten())
-    candidates = concatenate([known, task.data])
-    found = yield from features("herd", candidates, network, cache)
+    candidates, fresh = concatenate([known, task.data]), memory.as_stored(task.data)
+    seen = candidates if fresh is task.data else concatenate([known, fresh])
+    found = yield from features("herd", seen, network, cache)
     memory.reduce(quota)
     for index in task.present_classes:
         places = (candidates.labels == index).nonzero().flatten()

@@ -145,6 +145,7 @@ class Method(ABC, Generic[SettingsT]):
             return
         network = herd_with or self.network
         yield from update_exemplars(self.memory, task, quota, network, self.features)
+        self.memory.fit(weight_bytes)
         if self._class_means is not None:
             yield from self._class_means.update(self.memory, task.num_classes, self.network)
 

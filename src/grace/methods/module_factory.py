@@ -5,6 +5,7 @@ Shapes: D features of all backbones together, K classes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar, final
 
 import torch
@@ -102,8 +103,9 @@ class ModuleFactory:
         backbone = build_backbone(settings, self.num_channels, seed, "backbone", *purpose)
         return self.device.place(backbone).eval().requires_grad_(False)
 
+    @cached_property
     def sketch(self) -> Backbone:
-        """Build a backbone on the meta device, in eval mode: shapes without memory or numbers."""
+        """A backbone on the meta device, in eval mode: shapes without memory or numbers."""
         with torch.device("meta"):
             settings = without_weights(self.settings.backbone)
             backbone = build_backbone(settings, self.num_channels, 0, "sketch")
@@ -111,7 +113,7 @@ class ModuleFactory:
 
     def outline(self, num_backbones: int, num_classes: int) -> Outline:
         """Return the form of a network of the method, on the meta device."""
-        trunk, backbone = self._cut(self.sketch())
+        trunk, backbone = self._cut(self.sketch)
         with torch.device("meta"):
             head = self.make_head(num_backbones * backbone.feature_dim, num_classes, None)
         return Outline(trunk, backbone, num_backbones, head, self.make_head)
@@ -170,7 +172,7 @@ class ModuleFactory:
                 memory, it cannot be cut, or it cannot take such images.
         """
         if probe is None:
-            num_bytes = sum(tensor.nbytes for tensor in self.sketch().state_dict().values())
+            num_bytes = sum(tensor.nbytes for tensor in self.sketch.state_dict().values())
             refuse_too_large(num_bytes, f"backbone {self.settings.backbone.name}")
             trunk, backbone = self._cut(self.backbone("probe"))
             probe = backbone if trunk is None else nn.Sequential(trunk, backbone)

@@ -155,6 +155,17 @@ class DeclaredState:
         method = self._factory.settings.method.name
         self._restore_values(dict(state.values), count, num_classes, method)
 
+    def adopt(self, state: MethodState, num_classes: int) -> None:
+        """Take over the state of the same method with other settings; errors are as in ``restore``.
+
+        Parts that this method does not keep with its own settings are dropped.
+        """
+        outline, left = self._outline_of(state.parts, num_classes), dict(state.parts)
+        for slot in self._slots:
+            slot.take(left, outline)
+        kept = {name: part for name, part in state.parts.items() if name not in left}
+        self.restore(MethodState(state.values, kept), num_classes)
+
     def _outline_of(self, parts: Parts, num_classes: int) -> Outline | None:
         """Return the form of the network whose tensors were saved; ``None``: there is none."""
         count = sum(name.startswith("backbone.") for name in parts)

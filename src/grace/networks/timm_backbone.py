@@ -11,7 +11,7 @@ from typing_extensions import override
 from grace.configs.experiment import BackboneSettings
 from grace.networks.backbone import Backbone, JoinedStage
 from grace.randomness import seeded_globally
-from grace.text.escaping import one_line
+from grace.text.escaping import in_one_line, one_line
 from grace.text.refusals import GraceError
 
 Form = Literal["resnet", "efficientnet", "map", "channels_last", "tokens", "vector"]
@@ -209,7 +209,7 @@ def pretrained_state(name: str) -> dict[str, Tensor]:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:
         # Whatever lies between here and the hub has errors of its own.
-        reason = one_line(" ".join(str(error).split()) or type(error).__name__, 200)
+        reason = one_line(in_one_line(error), 200)
         raise GraceError(
             f"timm's weights of 'timm/{name}' cannot be fetched ({reason})",
             "put them into a file and set backbone.weights=<path>.safetensors",

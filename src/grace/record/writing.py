@@ -11,6 +11,7 @@ from grace.record.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.storage.atomic import is_leftover, write_text
 from grace.storage.inside import refuse_path
+from grace.text.escaping import in_one_line
 from grace.text.refusals import GraceError
 
 
@@ -138,7 +139,7 @@ class RecordWriter:
 
     def fail(self, error: BaseException | str) -> RunRecord:
         """Mark the run as failed, with the error in one line, and return its record."""
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = in_one_line(error) if isinstance(error, BaseException) else error
         return self._end("failed", text)
 
     def _end(self, status: Literal["finished", "failed"], error: str | None) -> RunRecord:

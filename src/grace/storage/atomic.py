@@ -31,8 +31,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        # A full disk does not say which file it has no room for.
-        error.filename = error.filename or str(path)
+        # A full disk does not say which file it has no room for; nobody knows the name beside it.
+        error.filename, error.filename2 = str(path), None
         beside.unlink(missing_ok=True)
         raise
     except BaseException:

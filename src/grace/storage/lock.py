@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from grace.text.refusals import BusyError, DamagedError
 
 _FLAGS = os.O_RDWR | os.O_CREAT
+_NUM_TRIES = 5
 
 if sys.platform == "win32":
     import msvcrt
@@ -67,8 +69,30 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         os.close(handle)
 
 
+def holder(path: Path) -> str | None:
+    """Return the id of the process that holds a lock; ``None``: no process does.
+
+    To find out, the lock is held for a moment, in which others wait for it.
+
+    Args:
+        path: the lock file.
+    """
+    if path.is_symlink() or not path.is_file():
+        return None
+    handle = os.open(path, _FLAGS & ~os.O_CREAT)
+    try:
+        _take(handle)
+        _release(handle)
+    except (BlockingIOError, PermissionError):
+        return _holder(handle)
+    finally:
+        os.close(handle)
+    return None
+
+
 def _taken(path: Path, what: str) -> int:
     """Open the lock file and take the lock on it; return its handle."""
+    patience = _NUM_TRIES
     while True:
         handle = _open(path, what)
         try:
@@ -78,6 +102,11 @@ def _taken(path: Path, what: str) -> int:
             # Its holder deleted it after this process had opened it: it locks nothing any more.
             _release(handle)
         except (BlockingIOError, PermissionError):
+            patience -= 1
+            if patience:  # Someone may only be asking who holds it.
+                os.close(handle)
+                time.sleep(0.01)
+                continue
             text = f"{what} is being changed by another process (pid {_holder(handle)})"
             os.close(handle)
             raise BusyError(text, "wait for it to end") from None

@@ -29,7 +29,12 @@ def read_model(path: Path, model: type[ModelT], max_bytes: int) -> ModelT:
 
 
 def checked(model: type[ModelT], raw: object, what: str) -> ModelT:
-    """Validate the content of a file; ``what`` is its name in messages.
+    """Validate the content of a file.
+
+    Args:
+        model: the model that it must hold.
+        raw: its content as plain values.
+        what: name of the file in messages.
 
     Raises:
         DamagedError: if it is not such a model.

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from grace.text.refusals import DamagedError, GraceError
@@ -18,10 +19,12 @@ MAX_VALUES = 1_000_000
 # count. Possessive quantifiers: no backtracking.
 _TOKEN = re.compile(rb'[\[\]{}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
-# Numbers that need a closer look; text may match too, which costs only time. A number that is too
-# large for a float has a long exponent or many digits.
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
-_HUGE_NUMBER = re.compile(rb"[eE][+]?[0-9]{3}")
+# Numbers that need a closer look are found by a pattern of their characters, all digits as "0";
+# text may match too, which costs only time. A number that is too large for a float has a long
+# exponent or many digits.
+_KINDS = bytes.maketrans(b"123456789E", b"000000000e")
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+_HUGE_NUMBER = b"e000"
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
@@ -72,27 +75,39 @@ def _parse(data: bytes, max_bytes: int, max_values: int) -> object:
     except UnicodeDecodeError as error:
         raise GraceError(f"byte {error.start} is no UTF-8") from None
     # Commas in texts count too: this is only a limit on time, and real documents are far smaller.
-    if sum(data.count(token) for token in (b",", b"[", b"{")) > max_values:
+    num_brackets = data.count(b"[") + data.count(b"{")
+    if data.count(b",") + num_brackets > max_values:
         raise GraceError(f"it has more than {max_values} values")
-    _refuse_deep_nesting(data)
-    is_long = _LONG_NUMBER.search(data)
-    value: object = json.loads(
-        text,
-        object_pairs_hook=_object,
-        # A call for each number would take most of the time of a large document.
-        parse_int=_integer if is_long else None,
-        parse_float=_float if is_long or _HUGE_NUMBER.search(data) else None,
-        parse_constant=_constant,
-    )
+    if num_brackets > MAX_DEPTH:
+        _refuse_deep_nesting(data)
+    if text.startswith("\ufeff"):
+        raise GraceError("it begins with a byte order mark (BOM)")
+    kinds = data.translate(_KINDS, b"+")
+    is_long = _LONG_NUMBER in kinds
+    value: object = _decoder(is_long, is_long or _HUGE_NUMBER in kinds).decode(text)
     if "\\u" in text:
         _refuse_half_surrogates(value)
     return value
 
 
+@cache
+def _decoder(has_long: bool, has_huge: bool) -> json.JSONDecoder:
+    """Make a decoder; a call for each number would take most of the time of a large document.
+
+    Args:
+        has_long: look at every number, as one may have too many digits.
+        has_huge: look at every number with a fraction or an exponent, as one may be too large.
+    """
+    return json.JSONDecoder(
+        object_pairs_hook=_object,
+        parse_int=_integer if has_long else None,
+        parse_float=_float if has_huge else None,
+        parse_constant=_constant,
+    )
+
+
 def _refuse_deep_nesting(data: bytes) -> None:
     """Check the depth of brackets without recursion, before a recursive parser runs."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        return
     depth = 0
     if b"\\" not in data:
         data = data.translate(None, _OTHERS)  # What remains is searched many times faster.

@@ -14,6 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from grace.storage.strict_json import dump, parse
+from grace.text.escaping import in_one_line
 from grace.text.refusals import DamagedError, GraceError
 
 MAX_HEADER_BYTES = 16 * 2**20
@@ -80,7 +81,7 @@ def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = load(data)
     except SafetensorError as error:
-        raise _damaged(what, " ".join(str(error).split())) from error
+        raise _damaged(what, in_one_line(error)) from error
     assert tensors.keys() == header.keys()
     for name, tensor in tensors.items():
         # Some operations of torch treat another byte as true, others as false.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from grace.configs.effects import refuse_learner_settings
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS, REFUSED_METHODS, why_unknown
@@ -106,6 +107,7 @@ def loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSetting
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
         settings = load_experiment(experiment, overrides)
+    refuse_learner_settings(settings)
     return settings, [str(warning.message) for warning in caught]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
+from grace.experiment import identify
 from grace.record import RunRecord
 from grace.storage.atomic import write_text
 from grace.storage.inside import inside, refuse_path
@@ -23,7 +24,7 @@ from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.machine import jobs_at_once
-from grace.studies.making import Wanted, device_of, jobs_of, read_runs
+from grace.studies.making import Wanted, device_of, jobs_of, make_folders, read_runs
 from grace.studies.pool import Unwatched, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
@@ -89,55 +90,52 @@ def compare(
         BusyError: if another process works on the comparison.
     """
     _refuse_occupied(directory)
-    from grace.experiment import identify
-
     identities = identify([cell.settings for cell in cells])
+    places = {cell.name: _place(directory, cell) for cell in cells}
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
-        for folder in ("cells", "runs", "logs"):
-            inside(directory, folder).mkdir(exist_ok=True)
-        inside(directory, "first-tasks")
+        make_folders(directory)
         found, damaged = read_runs(directory / "runs")
-        protocols = {identity["protocol"] for identity in identities}
-        _refuse_others(found, protocols, settings_of)
+        _refuse_others(found, {identity["protocol"] for identity in identities}, settings_of)
         device = device_of(cells[0].settings)
         jobs_here = at_once or jobs_at_once(cells[0].settings, device)
         left = [
             (cell, identity)
             for cell, identity in zip(cells, identities, strict=True)
-            if _place(directory, cell) not in damaged
-            and not _is_finished(found.get(_place(directory, cell)), identity)
-        ]
-        wanted = [
-            Wanted(
-                cell,
-                _place(directory, cell),
-                directory / "cells" / f"{cell.name}.yaml",
-                directory / "logs" / f"{cell.name}.txt",
-                identity["first_task"],
-            )
-            for cell, identity in left
+            if places[cell.name] not in damaged
+            and not _is_finished(found.get(places[cell.name]), identity)
         ]
         common = directory / "first-tasks" if shares_first_task else None
-        jobs = jobs_of(wanted, device, jobs_here, common)
-        failures: Mapping[str, str] = {}
+        jobs = jobs_of([_wanted(directory, *one) for one in left], device, jobs_here, common)
+        failures: dict[str, str] = {}
         files: tuple[Path, ...] = ()
         try:
-            failures = carry_out(jobs, jobs_here, watcher)
+            failures = {**carry_out(jobs, jobs_here, watcher)}
         finally:
             found, damaged = read_runs(directory / "runs")
             records = tuple(record for record in found.values() if record.complete)
             if records:
                 files = _write(directory, records, command, jobs_here)
-    for cell in cells:
-        if (place := _place(directory, cell)) not in {record.directory for record in records}:
-            damaged.setdefault(place, _INCOMPLETE)
-    left_out = {place.name: str(_with_remedy(place, why)) for place, why in damaged.items()}
-    foreign = foreign_first_tasks(records)
-    taken = {
-        cell.name: foreign[place] for cell in cells if (place := _place(directory, cell)) in foreign
+    return Comparison(records, _faults(places, records, damaged) | failures, files)
+
+
+def _faults(
+    places: Mapping[str, Path], records: Sequence[RunRecord], damaged: Mapping[Path, GraceError]
+) -> dict[str, str]:
+    """Say what is wrong with records: foreign first tasks, damaged and unfinished runs.
+
+    Args:
+        places: directories of the runs that were asked for, by the name of the cell.
+        records: of all finished runs.
+        damaged: errors of the other records.
+    """
+    foreign, finished = foreign_first_tasks(records), {record.directory for record in records}
+    missing = {place: _INCOMPLETE for place in places.values() if place not in finished}
+    taken = {name: foreign[place] for name, place in places.items() if place in foreign}
+    left_out = {
+        place.name: _with_remedy(place, why) for place, why in (missing | {**damaged}).items()
     }
-    return Comparison(records, {**taken, **left_out, **failures}, files)
+    return taken | {name: str(error) for name, error in left_out.items()}
 
 
 def compare_methods(
@@ -194,6 +192,16 @@ def _place(directory: Path, cell: Cell) -> Path:
     return inside(directory, "runs", cell.name)
 
 
+def _wanted(directory: Path, cell: Cell, identity: Mapping[str, str]) -> Wanted:
+    return Wanted(
+        cell,
+        _place(directory, cell),
+        directory / "cells" / f"{cell.name}.yaml",
+        directory / "logs" / f"{cell.name}.txt",
+        identity["first_task"],
+    )
+
+
 def _refuse_occupied(directory: Path) -> None:
     """Refuse a directory that holds something else, so that nothing in it is overwritten."""
     if not directory.exists():
@@ -219,8 +227,6 @@ def _refuse_others(
     settings_of: Callable[[str], ExperimentSettings] | None,
 ) -> None:
     """Refuse the directory if it has runs of another protocol."""
-    from grace.experiment import identify
-
     others = {
         p: r for p, r in found.items() if r.info.fingerprints.get("protocol") not in protocols
     }

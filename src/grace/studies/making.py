@@ -11,6 +11,7 @@ from grace.configs.load import dump_settings
 from grace.record import RunRecord, read_record
 from grace.record.reading import num_tasks
 from grace.storage.atomic import write_text
+from grace.storage.inside import inside
 from grace.studies.cells import Cell
 from grace.studies.machine import run_command, run_environment, with_threads
 from grace.studies.pool import Job
@@ -35,6 +36,13 @@ class Wanted:
     settings: Path
     log: Path
     first_task: str
+
+
+def make_folders(directory: Path) -> None:
+    """Create the folders of runs in a directory: for settings, records and logs."""
+    for folder in ("cells", "runs", "logs"):
+        inside(directory, folder).mkdir(exist_ok=True)
+    inside(directory, "first-tasks")  # Its first writer makes it.
 
 
 def jobs_of(

@@ -13,7 +13,6 @@ from typing import final
 from pydantic import ValidationError
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import GraceSettings
 from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
 from grace.storage.atomic import write_bytes
 from grace.storage.inside import inside
@@ -76,18 +75,16 @@ class RunStore:
         return self._by_settings.get(settings_fingerprint(settings), [])
 
     def stands_in(self, settings: ExperimentSettings) -> list[RunRecord]:
-        """Return the runs of GRACE that took all the decisions that this one would take.
+        """Return the runs that took all the decisions that this one would take.
 
         They have another threshold, or took from a threshold what this one is given.
         """
-        method, stream = settings.method, without_threshold(settings)
-        if stream is None or not isinstance(method, GraceSettings):
-            return []
-        known, given = self._by_stream.get(stream, []), method.expand_at
+        stream, given = without_threshold(settings), settings.method.given_expansions
+        known = self._by_stream.get(stream, []) if stream is not None else []
         if given is not None:
             return [record for record in known if expansions(record) == list(given)]
-        own = (method.threshold, method.threshold_decay)
-        return [record for record in known if serves(record, *own)]
+        rule = settings.method.threshold_rule
+        return [r for r in known if rule is not None and serves(r, rule.initial, rule.decay)]
 
     def adopt(self, record: RunRecord, fingerprint: str) -> RunRecord:
         """Copy a run that was made elsewhere into the store, so that it is found without its place.
@@ -125,13 +122,11 @@ def settings_in(record: RunRecord) -> ExperimentSettings | None:
 
 
 def without_threshold(settings: ExperimentSettings) -> str | None:
-    """Return the fingerprint of GRACE's settings that the verdicts do not stand for.
+    """Return the fingerprint of the settings that a run's verdicts do not stand for.
 
-    ``None`` for another method, and for a threshold relative to the first saturation.
+    ``None`` if the method has no threshold, or one relative to the first saturation.
     """
-    method = settings.method
-    if not isinstance(method, GraceSettings) or method.relative_threshold is not None:
+    method = settings.method.without_threshold()
+    if method is None:
         return None
-    usual = {"threshold": 0.0, "threshold_decay": 1.0, "expand_at": None}
-    changed = settings.model_copy(update={"method": method.model_copy(update=usual)})
-    return settings_fingerprint(changed)
+    return settings_fingerprint(settings.model_copy(update={"method": method}))

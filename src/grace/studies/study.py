@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.study import StudySettings
+from grace.experiment import identify
 from grace.record import RunRecord, settings_fingerprint
 from grace.storage.inside import inside, refuse_path
 from grace.storage.lock import exclusive
@@ -24,7 +25,7 @@ from grace.studies.cells import Cell
 from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.machine import jobs_at_once
 from grace.studies.made_study import MadeStudy
-from grace.studies.making import Wanted, device_of, jobs_of
+from grace.studies.making import Wanted, device_of, jobs_of, make_folders
 from grace.studies.pool import Watcher, carry_out
 from grace.studies.resolving import Found, Resolution, Resolver, same_versions
 from grace.studies.run_store import RunStore, without_threshold
@@ -74,9 +75,7 @@ def make_study(
     directory = inside(out, refuse_path(study.name, "the study's name"))
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out / "lock", f"the studies in '{out}'"):
-        for folder in ("runs", "cells", "logs"):
-            inside(out, folder).mkdir(exist_ok=True)
-        inside(out, "first-tasks")
+        make_folders(out)
         directory.mkdir(exist_ok=True)
         making = _Making(cells, RunStore(out / "runs", others), out, watcher, at_once)
         try:
@@ -161,8 +160,6 @@ class _Making:
 
     def _identify(self, runs: Sequence[ExperimentSettings]) -> None:
         """Compute the fingerprints of runs; the images are read once for all of them."""
-        from grace.experiment import identify
-
         new = {settings_fingerprint(settings): settings for settings in runs}
         for key in new.keys() & self._identities.keys():
             del new[key]

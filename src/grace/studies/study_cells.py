@@ -236,13 +236,12 @@ def _runs(
     def spec(name: str, *, plain: bool = False) -> RunSpec:
         parent = parent_of(study, name)
         own, stream = study.rows[parent], scale.protocols[protocol]
-        probes = [f"probe.measures=[{', '.join(own.probe)}]"] if own.probe else []
         overrides = (
             f"method={own.method}",
             *scale.set,
             *stream.set,
             *study.grid_rows(parent)[name],
-            *probes,
+            *own.probe_overrides,
             *given,
             f"seed={seed}",
         )

@@ -38,6 +38,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return another library's error with single spaces for its line breaks.
+
+    If the error has no text, return the name of its type.
+    """
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def one_line(text: str, length: int = 700) -> str:
     """Return text shortened and with escapes for characters that are not printable.
 

@@ -60,7 +60,8 @@ class GraceError(ValueError):
 
         Args:
             settings: the words for a setting by its path: the command line's options, such as
-                ``{"data.skip_unreadable": "use --skip-unreadable"}``.
+                ``{"data.skip_unreadable": "use --skip-unreadable"}``; ``{value}`` in them stands
+                for the setting's value.
         """
         advice = self.advice(settings)
         return ": ".join(part for part in (self.where, self.what, advice) if part)
@@ -69,7 +70,7 @@ class GraceError(ValueError):
         """Return the remedy and the setting in words; ``settings`` as in ``worded``."""
         setting = str(self.setting or "")
         if self.setting is not None and self.setting.path in settings:
-            setting = settings[self.setting.path]
+            setting = settings[self.setting.path].replace("{value}", self.setting.value)
         return ", or ".join(part for part in (self.remedy, setting) if part)
 
 

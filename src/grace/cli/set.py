@@ -1,0 +1,74 @@
+"""``grace set``: change settings of a learner, such as its ceiling."""
+
+import shlex
+from typing import Annotated
+
+import grace
+from grace.cli import options
+from grace.cli.columns import aligned
+from grace.cli.console import say
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.configs.describe import describe_settings
+from grace.home.inventory import take_inventory
+from grace.home.setting_changes import shown
+from grace.home.store import ModelStore
+from grace.learner.changeable import is_idle, why_fixed
+from grace.text.units import in_bytes
+
+
+def set_settings(
+    model: options.Learner,
+    texts: Annotated[
+        list[str] | None,
+        options.argument(
+            metavar="KEY=VALUE",
+            help="Settings, such as memory.max_mb=8 or gate.max_drop=2. Default: list those that "
+            "can change.",
+        ),
+    ] = None,
+) -> None:
+    """Change settings of a learner: its ceiling, memory, threshold, gate and recipes.
+
+    What it has learnt stays. The change is a new version; 'grace rollback' takes it back.
+    """
+    quoted = shlex.quote(str(model))
+    remedies = {
+        "discard": f"drop it by 'grace learn --model {quoted} --discard'",
+        "memory.max_mb": f"allow it by 'grace set {quoted} memory.max_mb={{value}}'",
+    }
+    with one_line_errors(remedies), one_line_warnings():
+        home = ModelStore.open(model)
+        if not texts:
+            _list(home)
+            return
+        unfinished = home.finish()
+        before = home.current()
+        learner = grace.Learner.load(model)
+        changes = learner.change_settings(*texts)
+        if not changes and unfinished is not None and unfinished.kind == "set":
+            changes, before = unfinished.settings, home.document(unfinished.versions[0]).parent
+        if not changes:
+            say(f"'{model}' is set so already: nothing to do")
+            return
+        for change in changes:
+            say(f"set {change}")
+        in_use = take_inventory(home).in_use
+        assert in_use is not None
+        kept = [entry.num_exemplars or 0 for entry in in_use.classes]
+        say(
+            f"'{model}' is at version {in_use.document.number} now: "
+            f"{in_bytes(in_use.num_bytes.total)}, {sum(kept)} exemplars"
+        )
+        say(f"undo  grace rollback {quoted} {before}")
+
+
+def _list(home: ModelStore) -> None:
+    """Print the settings that can change, with their values."""
+    rows = [
+        [row.path, shown(row.value)]
+        for row in describe_settings(home.settings())
+        if why_fixed(row.path) is None and not is_idle(row.path)
+    ]
+    for line in aligned([["setting", "value"], *rows]):
+        say(line)
+    say("", "'grace show folder' explains them")

@@ -1,0 +1,109 @@
+"""Give a learner other settings: what it has learnt stays, and what no longer fits is dropped."""
+
+from collections.abc import Sequence
+
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.load import change_settings
+from grace.home.setting_changes import differences
+from grace.learner import saving
+from grace.learner.changeable import refuse_fixed
+from grace.learner.machine_speed import with_speed
+from grace.learner.model import Model
+from grace.text.refusals import DamagedError, GraceError
+
+
+def with_settings(model: Model, settings: ExperimentSettings) -> Model:
+    """Return a model with other settings that knows the same; the given one must not be used again.
+
+    Nothing is dropped: see ``fit``.
+
+    Args:
+        model: any model.
+        settings: its settings from now on.
+
+    Raises:
+        GraceError: if what the model has learnt does not fit the settings.
+    """
+    old, trainer = model.state, model.trainer
+    settings = with_speed(settings, model.shape, model.mean, model.std)
+    made = Model(
+        settings,
+        model.shape,
+        model.mean,
+        model.std,
+        trainer.progress,
+        is_saved=bool(old.history),
+        chooses=model.chooses,
+        ranks=trainer.ranks,
+    )
+    made.trainer.observers.extend(trainer.observers)
+    state = made.state
+    changes = differences(model.settings, made.settings)
+    try:
+        state.method.state.adopt(old.method.state.collect(), len(old.class_names))
+    except DamagedError as error:
+        names = ", ".join(change.path for change in changes)
+        raise GraceError(
+            f"{names} cannot change: what the learner has saved does not fit: {error.what}"
+        ) from error
+    state.method.features = old.method.features
+    kept = old.method.memory
+    state.method.memory.restore(
+        {index: kept.of_class(index) for index in kept.classes}, kept.original_counts
+    )
+    state.class_names, state.history = old.class_names, old.history
+    state.forgotten, state.held_out = old.forgotten, old.held_out
+    state.familiarities, state.predictor = old.familiarities, old.predictor
+    state.version = old.version
+    state.changed = (*old.changed, *(c for c in changes if not c.path.startswith("engine.")))
+    return made
+
+
+def with_changes(model: Model, overrides: Sequence[str], whose: str) -> Model:
+    """Return a model with changed settings that predicts as the given one, and fits them.
+
+    Args:
+        model: a model that has learnt something; where a setting changes, it must not be used
+            again.
+        overrides: ``key.path=value`` texts.
+        whose: the learner, in words.
+
+    Returns:
+        The given model if no setting changes.
+
+    Raises:
+        GraceError: if a setting is wrong or cannot change, or the ceiling is too low.
+    """
+    settings = change_settings(model.settings, overrides)
+    refuse_fixed(model.settings, settings, whose, {}, "leave it out, or create another learner")
+    if settings == model.settings:
+        return model
+    made = with_settings(model, settings)
+    made.state.changed = (*model.state.changed, *differences(model.settings, made.settings))
+    fit(made)
+    return made
+
+
+def fit(model: Model) -> None:
+    """Drop the held-out images and exemplars that a model's settings no longer allow.
+
+    Exemplars are dropped in herding order, the last ones first. Predictions stay as they are.
+
+    Raises:
+        GraceError: if the ceiling is too low for even one exemplar of each class; the message names
+            the smallest ceiling that is enough.
+    """
+    state, memory = model.state, model.state.method.memory
+    wanted = model.settings.memory.validation
+    if any(state.held_out.count(index) > wanted for index in state.held_out.classes):
+        state.held_out = state.held_out.first(wanted)
+        model.calibrate()
+    num_classes, weights = len(state.class_names), saving.count_part_bytes(model.contents())
+    num_remembered = num_classes - len(state.forgotten)
+    if model.ceiling is not None:
+        model.admission.set_room(
+            state, state.held_out, weights, num_classes, num_remembered, what="this learner"
+        )
+    if model.settings.method.traits.memory == "exemplars":
+        memory.reduce(memory.quota(num_remembered, weights))
+        memory.fit(weights)

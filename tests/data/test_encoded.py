@@ -1,0 +1,182 @@
+"""Images stored as PNG or JPEG: what they hold, what they take, and what is refused."""
+
+import io
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from grace.configs.experiment import MemorySettings
+from grace.data.encoded import AsStored, Codec, EncodedImages, codec_of, most_bytes
+from grace.data.images import LabelledImages, TensorImages
+from grace.data.joined import concatenate
+from grace.data.memory import ExemplarMemory, Room
+from grace.randomness import generator
+from grace.text.refusals import GraceError
+from support.tiny_streams import pictures
+
+Format = Literal["png", "jpeg"]
+
+
+def photographs(count: int, channels: int = 3, side: int = 48) -> Tensor:
+    """Smooth pictures, uint8 (N, C, H, W), which compress as photographs do."""
+    small = pictures(1, count, channels).float()
+    large = torch.nn.functional.interpolate(small, side, mode="bicubic")
+    return large.clamp(0, 255).to(torch.uint8)
+
+
+def file_of(pixels: Tensor, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    picture = pixels.permute(1, 2, 0).numpy()
+    Image.fromarray(picture.squeeze(2) if len(pixels) == 1 else picture).save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_png_loses_nothing_and_is_smaller(channels: int) -> None:
+    pixels = photographs(5, channels)
+    kept = Codec("png", 95).encoded(pixels, TensorImages(pixels[:0]))
+    again = EncodedImages.read(kept.files, kept.shape)
+    assert torch.equal(again.gather(torch.arange(5)), pixels)
+    assert kept.num_bytes == sum(map(len, kept.files)) < pixels.numel()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_is_close_and_better_quality_is_closer(channels: int) -> None:
+    pixels, none = photographs(4, channels), TensorImages(torch.empty(0, channels, 48, 48).byte())
+    errors, sizes = [], []
+    for quality in (30, 60, 95):
+        kept = Codec("jpeg", quality).encoded(pixels, none)
+        found = kept.gather(torch.arange(4))
+        errors.append(float((found.float() - pixels.float()).abs().mean()))
+        sizes.append(kept.num_bytes)
+        assert torch.equal(found, EncodedImages.read(kept.files, kept.shape).decoded.pixels)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 2
+    assert sizes == sorted(sizes)
+    assert sizes[-1] < pixels.numel() / 2
+
+
+def test_noise_is_stored_as_it_is() -> None:
+    """No image takes more bytes than its pixels."""
+    noise = torch.randint(0, 256, (3, 3, 8, 8), generator=generator(0, "noise")).to(torch.uint8)
+    kept = Codec("jpeg", 100).encoded(noise, TensorImages(noise[:0]))
+    assert [len(file) for file in kept.files] == [192] * 3
+    assert torch.equal(kept.decoded.pixels, noise)
+
+
+def test_a_stored_image_keeps_its_file() -> None:
+    """Encoded again and again, a JPEG would lose a little more each time."""
+    pixels, codec = photographs(6), Codec("jpeg", 40)
+    first = codec.encoded(pixels, TensorImages(pixels[:0]))
+    order = torch.tensor([4, 0, 2])
+    again = codec.encoded(first.gather(order), first)
+    assert again.files == tuple(first.files[i] for i in order.tolist())
+    assert again.subset(torch.tensor([1])).files == (first.files[0],)
+
+
+def test_images_as_they_will_be_stored() -> None:
+    pixels, codec = photographs(6), Codec("jpeg", 40)
+    places = torch.tensor([5, 1])
+    seen = AsStored(TensorImages(pixels), codec)
+    kept = codec.encoded(pixels, TensorImages(pixels[:0]))
+    assert torch.equal(seen.gather(places), kept.gather(places))
+    assert torch.equal(seen.subset(places).gather(torch.arange(2)), kept.gather(places))
+    assert (len(seen), seen.shape, seen.num_bytes) == (6, (3, 48, 48), pixels.numel())
+    assert seen.to(torch.device("cpu")) is seen
+    assert seen.digest() == kept.digest() == kept.decoded.digest()
+
+
+def test_joined_with_others_they_are_plain_pixels() -> None:
+    pixels = photographs(4)
+    kept = Codec("png", 95).encoded(pixels[:2], TensorImages(pixels[:0]))
+    labels = torch.zeros(2, dtype=torch.int64)
+    both = concatenate(
+        [LabelledImages(kept, labels), LabelledImages(TensorImages(pixels[2:]), labels)]
+    )
+    assert isinstance(both.images, TensorImages)
+    assert torch.equal(both.images.pixels, pixels)
+    assert isinstance(concatenate([LabelledImages(kept, labels)]).images, TensorImages)
+
+
+@pytest.mark.parametrize(
+    ("forge", "message"),
+    [
+        (lambda p: file_of(p, "PNG")[:200], "damaged"),
+        (lambda p: b"\x89PNG\r\n\x1a\n" + b"x" * 50, "damaged"),
+        (lambda p: b"x", "damaged"),
+        (lambda p: file_of(p[:, :47], "PNG"), "48×47"),
+        (lambda p: file_of(p[:1], "PNG"), "L image"),
+        (lambda p: file_of(p, "JPEG", quality=30)[:150], "damaged"),
+        (lambda p: file_of(p, "GIF"), "damaged or no image"),
+        (lambda p: file_of(p, "WEBP"), "damaged or no image"),
+        (lambda p: file_of(p, "PNG") + b"\0" * 48**2 * 3, "longer than its pixels"),
+    ],
+)
+def test_forged_files_are_refused(forge: object, message: str) -> None:
+    pixels = photographs(2)
+    assert callable(forge)
+    with pytest.raises(GraceError, match=message):
+        EncodedImages.read([file_of(pixels[1], "PNG"), forge(pixels[0])], (3, 48, 48))
+
+
+def test_a_bomb_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = np.zeros((3000, 3000), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(large).save(out, "PNG", optimize=True)
+    data = out.getvalue()
+    shape = (3, 200, 200)
+    assert len(data) < 3 * 200**2
+
+    def decode(*_: object) -> None:
+        raise AssertionError("a decoder ran")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decode)
+    with pytest.raises(GraceError, match="3000×3000 pixels are too many"):
+        EncodedImages.read([data], shape)
+
+
+def memory(format: Format | Literal["raw"], **others: object) -> ExemplarMemory:
+    return ExemplarMemory(MemorySettings.model_validate({"format": format} | others))
+
+
+def test_raw_is_the_default_and_its_dump_is_that_of_before() -> None:
+    assert codec_of(MemorySettings()) is None
+    assert "format" not in MemorySettings().model_dump()
+    assert MemorySettings(format="jpeg", quality=80).model_dump()["quality"] == 80
+
+
+@pytest.mark.parametrize("format", ["png", "jpeg"])
+def test_a_ceiling_is_filled_by_real_sizes(format: Format) -> None:
+    pixels, room = photographs(40), 30_000
+    counts = {}
+    for kind in ("raw", format):
+        kept = memory(kind, size=None, max_mb=1)
+        kept.room = Room(room, most_bytes(kept.settings, (3, 48, 48)))
+        quota = kept.quota(2, 1000)
+        for index in range(2):
+            own = TensorImages(pixels[20 * index : 20 * index + 20])
+            kept.reduce(quota)
+            kept.store(index, own, torch.arange(min(quota, 20)))
+        kept.fit(1000)
+        assert len(kept.of_class(0)) == len(kept.of_class(1)) == kept.largest_class
+        counts[kind] = len(kept)
+        if kind != "raw":
+            needed = kept.num_bytes + 4 * len(kept) + 2 * 130
+            one_more = sum(
+                len(Codec(format, 95).encode(pixels[20 * i + kept.largest_class])) for i in range(2)
+            )
+            assert needed <= room - 1000 < needed + one_more + 8
+    assert counts["raw"] == 4
+    assert counts[format] > 1.5 * counts["raw"]
+
+
+def test_a_memory_that_keeps_all_encodes_nothing() -> None:
+    kept = ExemplarMemory(MemorySettings(format="jpeg"), keep_all=True)
+    data = LabelledImages(TensorImages(photographs(3)), torch.tensor([0, 0, 1]))
+    assert kept.as_stored(data) is data
+    kept.keep(data)
+    assert kept.num_bytes == data.images.num_bytes

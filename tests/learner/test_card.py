@@ -1,0 +1,132 @@
+"""The model card of a learner: what it says, and what strangers' names cannot do in it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grace.configs.experiment import BackboneSettings, MemorySettings
+from grace.configs.methods import ReplaySettings
+from grace.home.intervals import wilson
+from grace.home.store import ModelStore
+from grace.learner.card import card, card_of
+from grace.learner.learner import Learner
+from grace.text.refusals import GraceError
+from support.saved_learners import call, teach
+from support.saved_learners import copied as copied
+from support.saved_learners import saved as saved
+from support.tiny_streams import labelled, learner, pictures, recipe
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+HEADS = [
+    "# Model card: pets",
+    "## Classes",
+    "## Data",
+    "## Backbone and weights",
+    "## Settings that differ from their defaults",
+    "## History",
+    "## Known limits",
+]
+
+
+def section(text: str, title: str) -> list[str]:
+    lines = text.splitlines()
+    start = lines.index(f"## {title}") + 2
+    return lines[start : next((i for i in range(start, len(lines)) if lines[i][:2] == "##"), None)]
+
+
+def rows(lines: list[str]) -> list[list[str]]:
+    table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in table[2:]]
+
+
+def test_it_says_what_the_documents_say(saved: Path) -> None:
+    text = call("info", saved, "--card").stdout
+    assert [line for line in text.splitlines() if line.startswith("#")] == HEADS
+    home = ModelStore.open(saved)
+    document = home.document(5)
+    own = Learner.load(saved)
+    measured = {each.index: each for each in document.history[-1].accuracy.classes}
+    for index, row in enumerate(rows(section(text, "Classes"))):
+        assert row[0] == str(index)
+        name = document.class_names[index]
+        assert row[1] == (f"{name} (forgotten)" if index == 2 else name)
+        counts = (len(own.method.memory.of_class(index)), own.held_out.count(index))
+        assert row[3:5] == [str(count) for count in counts]
+        if index == 2:
+            assert (row[2], *row[5:]) == ("–", "–", "–")
+            continue
+        assert row[2] == str(document.original_counts[index])
+        found = measured[index]
+        low, high = wilson(found.after, found.num)
+        assert row[5] == f"{100 * found.after / found.num:.1f} %"
+        assert row[6] == f"{100 * low:.0f} – {100 * high:.0f} %"
+    assert [row[3] for row in rows(section(text, "Data"))] == [
+        made.digest for made in home.documents()
+    ]
+    weights = "\n".join(section(text, "Backbone and weights"))
+    assert all(ref.sha256 in weights for ref in document.parts.values())
+    assert "flatter" not in weights
+    history = section(text, "History")
+    assert "learnt apple, Käse (36 images" not in history[0]  # Some images are held out.
+    assert re.match(r"- 20\d\d-\d\d-\d\d \d\d:\d\d: learnt apple, Käse \(30 images", history[0])
+    assert "rejected" in history[3]
+    assert "forgot cat in versions" in history[-2]
+    assert any("hidden, not gone" in line for line in section(text, "Known limits"))
+
+
+def test_python_gives_the_same(saved: Path) -> None:
+    assert Learner.load(saved).card() == card_of(ModelStore.open(saved))
+    old = Learner.load(saved, version=1).card()
+    assert rows(section(old, "Classes"))[-1][1] == "Käse"
+
+
+def test_a_learner_in_memory_has_one() -> None:
+    made = learner(ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(size=8))
+    with pytest.raises(GraceError, match="nothing has been learnt"):
+        made.card()
+    data = labelled({0: 6, 1: 6})
+    made.update(data.images, ["a b" if label else "*c*" for label in data.labels])
+    text = made.card()
+    assert text.startswith("# Model card: a learner in memory")
+    assert "not learnt in this home" in text
+    assert "No images are held out" in text
+    assert [row[2:5] for row in rows(section(text, "Classes"))] == [["6", "4", "0"]] * 2
+
+
+def test_names_of_strangers_are_text(copied: Path) -> None:
+    names = ["<script>", "[x](http://x)", "# `a` | b *c*"]
+    own = Learner.load(copied)
+    for number, name in enumerate(names):
+        teach(own, pictures(number, 12, seed=7), name)
+    text = own.card()
+    assert not re.search(r"(?<!\\)<script|(?<!\\)\[x|(?<!\\)\]\(http|(?<!\\)`a|(?<!\\)\*c", text)
+    table = [line for line in section(text, "Classes") if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {8}
+
+
+def test_pre_trained_weights_are_named(saved: Path) -> None:
+    document = ModelStore.open(saved).document(5)
+    backbone = BackboneSettings(name="timm/resnet18.a1_in1k", weights="timm")
+    changed = document.settings.model_copy(update={"backbone": backbone})
+    text = card(document.model_copy(update={"settings": changed}), name="x")
+    assert "flatter ImageNet's own classes" in text
+    backbone = BackboneSettings(name="resnet20", weights="/nowhere/w_1.safetensors")
+    changed = document.settings.model_copy(update={"backbone": backbone})
+    text = card(document.model_copy(update={"settings": changed}), name="x")
+    assert r"/nowhere/w\_1.safetensors (the file is not on this machine)" in text
+
+
+def test_it_is_written_to_a_file(saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "CARD.md"
+    assert call("info", saved, "--card", "--out", out).stdout == f"wrote '{out}'\n"
+    assert out.read_text() == call("info", saved, "--card").stdout
+    for arguments, message in (
+        (["--json", "--card"], "exclude each other"),
+        (["--out", out], "has no effect without --card"),
+        (["--card", "--out", tmp_path / "no" / "c.md"], "there is no folder"),
+    ):
+        result = call("info", saved, *arguments)
+        assert result.exit_code == 2 or result.exit_code == 1
+        assert message in result.stderr

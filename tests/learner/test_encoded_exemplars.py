@@ -1,0 +1,280 @@
+"""A learner whose exemplars are stored as PNG or JPEG: bits, bytes, resuming, forgeries."""
+
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import GraceSettings, ReplaySettings
+from grace.data.encoded import AsStored, EncodedImages
+from grace.data.images import TensorImages
+from grace.home.inventory import take_inventory
+from grace.home.journal import Journal
+from grace.home.store import ModelStore
+from grace.learner.learner import Learner
+from grace.storage.tensors import decode, encode
+from grace.text.refusals import DamagedError
+from support.tiny_streams import pictures, recipe, settings
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+
+SIDE = 32
+SHAPE = (3, SIDE, SIDE)
+
+
+def photographs(index: int, count: int, seed: int = 0) -> Tensor:
+    """Smooth pictures of a class, uint8 (N, 3, 32, 32)."""
+    small = pictures(index, count, seed=seed).float()
+    return torch.nn.functional.interpolate(small, SIDE, mode="bicubic").clamp(0, 255).byte()
+
+
+def stream(*classes: int, count: int = 12, seed: int = 0) -> tuple[Tensor, list[str]]:
+    pixels = torch.cat([photographs(index, count, seed) for index in classes])
+    return pixels, [f"class {index}" for index in classes for _ in range(count)]
+
+
+def create(home: Path | None, **memory: Any) -> Learner:
+    method = ReplaySettings(base=recipe(), update=recipe())
+    chosen = {"format": "jpeg", "size": 12, "validation": 2} | memory
+    own = settings(method, memory=MemorySettings.model_validate(chosen))
+    return Learner.create(own, shape=SHAPE, directory=home)
+
+
+def kept(learner: Learner) -> dict[int, tuple[bytes, ...]]:
+    memory = learner.method.memory
+    found = {index: memory.of_class(index) for index in memory.classes}
+    assert all(isinstance(images, EncodedImages) for images in found.values())
+    return {i: images.files for i, images in found.items() if isinstance(images, EncodedImages)}
+
+
+def weights(learner: Learner) -> Mapping[str, Tensor]:
+    return learner.method.network.state_dict()
+
+
+def test_saved_and_loaded_bits_are_equal(tmp_path: Path) -> None:
+    made = create(tmp_path / "m")
+    made.update(*stream(0, 1))
+    shutil.copytree(tmp_path / "m", tmp_path / "copy")
+    again = Learner.load(tmp_path / "copy")
+    assert kept(again) == kept(made)
+    first = kept(made)
+    for each in (made, again):
+        each.update(*stream(2))
+    assert kept(again) == kept(made)
+    assert {index: len(files) for index, files in kept(made).items()} == {0: 4, 1: 4, 2: 4}
+    assert {index: kept(made)[index] for index in first} == {i: f[:4] for i, f in first.items()}
+    inventory = take_inventory(ModelStore.open(tmp_path / "m"))
+    assert inventory.in_use is not None
+    document = inventory.in_use.document
+    assert document.exemplar_counts == {0: 4, 1: 4, 2: 4}
+    total = sum(len(file) for files in kept(made).values() for file in files)
+    assert total < inventory.in_use.num_bytes.exemplars < total + 3 * 300
+    made.rollback(1)
+    assert kept(made) == first
+
+
+def test_a_class_learnt_again_keeps_its_files() -> None:
+    """What is stored stays as it is, however often the class is herded again."""
+    made = create(None)
+    made.update(*stream(0, 1))
+    before = kept(made)
+    images, names = stream(0, count=1, seed=5)
+    more, others = stream(2)
+    made.update(torch.cat([images, more]), names + others)
+    assert set(kept(made)[0]) & set(before[0])
+    for index, files in kept(made).items():
+        held = made.method.memory.of_class(index).gather(torch.arange(4))
+        assert torch.equal(EncodedImages.read(files, SHAPE).decoded.pixels, held)
+
+
+def test_herding_sees_images_as_they_will_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    gather = AsStored.gather
+
+    def noted(self: AsStored, indices: Tensor) -> Tensor:
+        seen.append(len(indices))
+        return gather(self, indices)
+
+    monkeypatch.setattr(AsStored, "gather", noted)
+    create(None, validation=0).update(*stream(0, 1))
+    assert sum(seen) == 24
+    seen.clear()
+    create(None, validation=0, format="png").update(*stream(0, 1))
+    assert not seen
+
+
+def test_what_was_learnt_is_not_held_out_later() -> None:
+    """Copies of exemplars are found although JPEG changed them."""
+    made = create(None, size=100)
+    images, names = stream(0, 1)
+    made.update(images, names)
+    held = made.held_out.keys()
+    made.update(images, names, validation=(images, names), again=True)
+    assert made.held_out.keys() == held
+
+
+def test_an_interrupted_update_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = create(tmp_path / "straight")
+    straight.update(*stream(0, 1))
+    broken = create(tmp_path / "broken")
+    perform = Journal.perform
+    for number in (1, 2):  # After the phase; after the sweep of herding.
+
+        def killed(self: Journal, own: int, *others: Any, number: int = number) -> Any:
+            if own == number:
+                raise KeyboardInterrupt
+            return perform(self, own, *others)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "perform", killed)
+            with pytest.raises(KeyboardInterrupt):
+                broken.update(*stream(0, 1))
+        broken = Learner.load(tmp_path / "broken")
+    broken.update(*stream(0, 1))
+    assert kept(broken) == kept(straight)
+    ones, twos = (weights(each) for each in (straight, broken))
+    assert all(torch.equal(ones[name], twos[name]) for name in ones)
+
+
+def test_forgetting_removes_the_files_of_its_class(tmp_path: Path) -> None:
+    made = create(tmp_path / "m")
+    made.update(*stream(0, 1, 2))
+    gone = kept(made)[1]
+    made.forget("class 1")
+    left = b"".join(path.read_bytes() for path in (tmp_path / "m").rglob("*") if path.is_file())
+    assert not any(file in left for file in gone)
+    assert kept(Learner.load(tmp_path / "m")).keys() == {0, 2}
+
+
+@pytest.mark.parametrize("format", ["png", "jpeg"])
+def test_no_version_is_larger_than_the_ceiling(tmp_path: Path, format: str) -> None:
+    counts = {}
+    for kind in ("raw", format):
+        made = create(tmp_path / kind, format=kind, size=None, max_mb=0.42, validation=0)
+        for classes in ((0, 1), (2,), (3,)):
+            made.update(*stream(*classes, count=40))
+            store = ModelStore.open(tmp_path / kind)
+            document = store.document(store.numbers()[-1])
+            assert document.num_bytes <= 420_000
+        counts[kind] = len(made.method.memory)
+    assert counts[format] > 1.5 * counts["raw"] > 0
+
+
+def test_growth_leaves_room_for_every_class(tmp_path: Path) -> None:
+    method = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=0.0)
+    memory = MemorySettings(format="jpeg", size=None, max_mb=0.75)
+    own = settings(method, memory=memory)
+    made = Learner.create(own, shape=SHAPE, directory=tmp_path / "m")
+    for classes in ((0, 1), (2,), (3,)):
+        update = made.update(*stream(*classes))
+        assert update.num_bytes <= 750_000
+    assert made.method.memory.classes == [0, 1, 2, 3]
+    assert {u.outcome.verdict for u in made.history} >= {"grow", "compress (budget)"}
+
+
+def forged(home: Path, change: Any) -> None:
+    """Replace the exemplars of class 0 by what ``change`` makes of their tensors."""
+    store = ModelStore.open(home)
+    path = home / "versions" / "0001.json"
+    facts = json.loads(path.read_bytes())
+    tensors, _ = decode((home / "objects" / _name(facts)).read_bytes(), "it")
+    changed = change({name: tensor.clone() for name, tensor in tensors.items()})
+    counts = changed.pop("counts", None)
+    data = encode(changed)
+    ref = store.put(changed)
+    assert ref.bytes == len(data)
+    facts["exemplars"]["0"] = {"sha256": ref.sha256, "bytes": ref.bytes}
+    if counts is not None:
+        facts["exemplar_counts"] = counts and facts["exemplar_counts"] | counts
+    path.write_text(json.dumps(facts))
+
+
+def _name(facts: Any) -> str:
+    return f"{facts['exemplars']['0']['sha256']}.safetensors"
+
+
+def files(*held: bytes) -> dict[str, Any]:
+    data = torch.frombuffer(bytearray(b"".join(held)), dtype=torch.uint8)
+    return {"encoded": data, "lengths": torch.tensor(list(map(len, held)), dtype=torch.int32)}
+
+
+def png(width: int, height: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height)).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+FORGERIES = {
+    "another length": lambda t: t | {"lengths": t["lengths"] + 1},
+    "negative lengths": lambda t: t | {"lengths": t["lengths"] * torch.tensor([-1] + [1] * 5)},
+    "one image less": lambda t: files(png(SIDE, SIDE)),
+    "no images": lambda t: {
+        **files(b"x"),
+        "lengths": t["lengths"][:0],
+        "encoded": t["encoded"][:0],
+    },
+    "other types": lambda t: t | {"lengths": t["lengths"].long()},
+    "another tensor": lambda t: t | {"more": t["lengths"]},
+    "both kinds": lambda t: t | {"images": torch.zeros(6, *SHAPE, dtype=torch.uint8)},
+    "a bomb": lambda t: files(*[png(3000, 3000)[:3000]] * 6),
+    "another size": lambda t: files(*[png(SIDE, SIDE + 1)] * 6),
+    "noise": lambda t: t | {"encoded": t["encoded"].flip(0)},
+    "cut off": lambda t: files(*[png(SIDE, SIDE)[:-20]] * 6),
+    "too long": lambda t: files(*[b"x" * 3073] + [b"x"] * 5),
+    "no counts": lambda t: t | {"counts": {}},
+    "more than there ever were": lambda t: t | {"counts": {"0": 10**6}},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Path:
+    home = tmp_path_factory.mktemp("forged") / "m"
+    create(home).update(*stream(0, 1))
+    return home
+
+
+@pytest.mark.parametrize("kind", FORGERIES)
+def test_forged_exemplars_are_a_damaged_learner(kind: str, model: Path) -> None:
+    path = model / "versions" / "0001.json"
+    before = path.read_bytes()
+    try:
+        forged(model, FORGERIES[kind])
+        with pytest.raises(DamagedError):
+            Learner.load(model)
+    finally:
+        path.write_bytes(before)
+    assert Learner.load(model).version == 1
+
+
+def test_many_images_in_few_bytes_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flat images take hardly any bytes: what they take decoded is counted, by their number."""
+    path = model / "versions" / "0001.json"
+    before = path.read_bytes()
+    facts = json.loads(before)
+    facts["exemplar_counts"]["0"] = facts["original_counts"]["0"] = 10**6
+    path.write_text(json.dumps(facts))
+    monkeypatch.setattr("grace.learner.saving.memory_bytes", lambda: 10**9)
+    try:
+        with pytest.raises(DamagedError, match="too many for the memory of this machine"):
+            Learner.load(model)
+    finally:
+        path.write_bytes(before)
+
+
+def test_raw_exemplars_stay_raw_tensors(tmp_path: Path) -> None:
+    made = create(tmp_path / "m", format="raw")
+    made.update(*stream(0, 1))
+    assert isinstance(made.method.memory.of_class(0), TensorImages)
+    document = ModelStore.open(tmp_path / "m").document(1)
+    outline = ModelStore.open(tmp_path / "m").outline(document.exemplars[0], "it")
+    assert {name: tuple(own.shape) for name, own in outline.items()} == {"images": (6, *SHAPE)}

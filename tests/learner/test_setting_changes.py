@@ -1,0 +1,208 @@
+"""Settings of a learner change: a new version, what it knows stays, what is too much goes."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import grace
+from grace.configs.experiment import MemorySettings
+from grace.configs.methods import FosterSettings, GraceSettings, ReplaySettings
+from grace.home.judging import Limits
+from grace.home.ledger import ledger
+from grace.home.store import ModelStore
+from grace.learner.changing import fit, with_settings
+from grace.learner.learner import Learner
+from support.contract import VARIANTS, every_variant
+from support.tiny_streams import class_names, labelled, recipe, same, settings, state
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+ONE = recipe()
+
+
+def made(home: Path | None, method: Any = None, **memory: Any) -> Learner:
+    """A learner of three classes with ten images each."""
+    chosen = settings(
+        method or ReplaySettings(base=ONE, update=ONE),
+        memory=MemorySettings(**{"size": 24, "validation": 2} | memory),
+    )
+    learner = Learner.create(chosen, shape=(3, 8, 8), directory=home)
+    teach(learner, 0, 1)
+    teach(learner, 2)
+    return learner
+
+
+def teach(learner: Learner, *classes: int, **options: Any) -> Any:
+    data = labelled(dict.fromkeys(classes, 10))
+    return learner.update(data.images, class_names(data), **options)
+
+
+def exemplars(learner: Learner) -> list[torch.Tensor]:
+    memory = learner.method.memory
+    return [
+        memory.of_class(index).gather(torch.arange(99)[: len(memory.of_class(index))])
+        for index in memory.classes
+    ]
+
+
+def test_a_change_is_a_new_version_that_predicts_the_same(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    asked = labelled({0: 3, 2: 3}, seed=4).images
+    before, scores = exemplars(learner), learner.scores(asked)
+    changes = learner.change_settings("memory.size=9", "method.update.epochs=3")
+    assert list(map(str, changes)) == ["memory.size 24 → 9", "method.update.epochs 1 → 3"]
+    assert (learner.version, learner.settings.memory.size) == (3, 9)
+    for one in (learner, Learner.load(tmp_path / "model")):
+        assert one.version == 3
+        # The first three of each class, in herding order.
+        assert all(torch.equal(a, b[:3]) for a, b in zip(exemplars(one), before, strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(one.scores(asked).values(), scores.values(), strict=True)
+        )
+    assert teach(learner, 3).num_exemplars == 8  # 9 // 4 of each of four classes
+    document = ModelStore.open(tmp_path / "model").document(3)
+    assert (document.parent, document.changed, document.settings.memory.size) == (2, changes, 9)
+    rows = ledger(ModelStore.open(tmp_path / "model").documents(), 4)
+    assert [(row.version, row.is_set) for row in rows] == [
+        (1, False),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
+
+
+def test_nothing_to_change_makes_no_version(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    assert learner.change_settings("memory.size=24") == ()
+    assert ModelStore.open(tmp_path / "model").numbers() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("method=der", "another method cannot use what this one has learnt"),
+        ("backbone.name=resnet32", "its weights belong to that backbone"),
+        ("data.image_size=16", "have that size"),
+        ("data.channels=1", "have these channels"),
+        ("seed=9", "draws have followed"),
+        ("memory.sise=9", "did you mean 'memory.size'"),
+        ("memory.size=two", "memory.size = 'two' should be"),
+        ("memory.size=2", "smaller than the 3 classes"),
+        ("memory.size=none", "set one of them"),
+    ],
+)
+def test_what_cannot_change_is_refused_with_the_reason(text: str, why: str, tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    with pytest.raises(grace.GraceError, match=why):
+        learner.change_settings(text)
+    assert (learner.version, ModelStore.open(tmp_path / "model").numbers()) == (2, [1, 2])
+    assert teach(learner, 3).task == 3
+
+
+def test_a_ceiling_is_set_raised_lowered_and_removed(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model", size=None, per_class=8)
+    home = ModelStore.open(tmp_path / "model")
+    with pytest.raises(grace.GraceError, match="this learner needs at least") as refused:
+        learner.change_settings("memory.max_mb=0.1")
+    assert refused.value.setting is not None
+    # The ceiling that the message names is enough, and leaves one exemplar of each class.
+    enough = refused.value.setting.value
+    learner.change_settings(f"memory.max_mb={enough}")
+    assert home.document(3).num_bytes <= float(enough) * 1e6
+    assert 3 <= len(learner.method.memory) < 3 * 8
+    # Too little for the next classes, which the message says.
+    with pytest.raises(grace.GraceError) as full:
+        teach(learner, 3, 4, 5)
+    assert full.value.setting is not None
+    learner.change_settings(f"memory.max_mb={full.value.setting.value}")
+    assert teach(learner, 3, 4, 5).accepted
+    learner.change_settings("memory.max_mb=none")
+    assert Learner.load(tmp_path / "model").model.ceiling is None
+    learner.rollback(3)
+    assert learner.settings.memory.max_mb == float(enough)
+
+
+def test_fewer_held_out_images(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    assert len(learner.familiarities) == 6
+    learner.change_settings("memory.validation=1")
+    assert [learner.held_out.count(i) for i in range(3)] == [1, 1, 1]
+    assert len(Learner.load(tmp_path / "model").familiarities) == 3
+
+
+def test_the_threshold_decides_the_next_update() -> None:
+    method = GraceSettings(base=ONE, grow=ONE, compress=ONE, threshold=1.0)
+    learner = made(None, method)
+    assert learner.history[-1].outcome.verdict == "compress"
+    learner.change_settings("method.threshold=0")
+    assert teach(learner, 3).outcome.verdict == "grow"
+
+
+def test_a_gate_of_its_own_judges_unless_the_call_says_otherwise(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    learner.change_settings("gate.max_drop=100")
+    assert teach(learner, 3).max_drop == 100
+    assert teach(learner, 4, max_drop=99).max_drop == 99
+    learner.change_settings("gate.max_drop=none", "gate.max_class_drop=90", "gate.min_new=0")
+    assert teach(learner, 5, min_new=1).limits == Limits(None, 90, 1)
+
+
+def test_it_goes_on_as_if_it_had_been_loaded(tmp_path: Path) -> None:
+    """What a changed learner learns in memory, it also learns when it is loaded."""
+    learner = made(tmp_path / "model")
+    learner.change_settings("memory.size=12", "data.augmentation=none")
+    loaded = Learner.load(shutil.copytree(tmp_path / "model", tmp_path / "copy"))
+    teach(learner, 3)
+    teach(loaded, 3)
+    assert same(state(learner.method.network), state(loaded.method.network))
+
+
+@every_variant
+def test_every_method_takes_other_settings(variant: str) -> None:
+    learner = made(None, VARIANTS[variant])
+    if learner.settings.method.traits.memory != "all images":
+        learner.change_settings("memory.max_mb=9")
+        learner.change_settings("memory.max_mb=none")
+    learner.change_settings("engine.eval_batch_size=7", "data.augmentation=none")
+    assert teach(learner, 3, 4).task == 3
+
+
+def test_foster_drops_its_teacher_under_a_ceiling(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model", FosterSettings(base=ONE, boost=ONE, compress=ONE))
+    assert "teacher" in "".join(ModelStore.open(tmp_path / "model").document(2).parts)
+    learner.change_settings("memory.max_mb=2")
+    assert "teacher" not in "".join(ModelStore.open(tmp_path / "model").document(3).parts)
+    learner.rollback(2)
+    assert learner.settings.memory.max_mb is None
+
+
+def test_a_refused_change_leaves_the_learner_as_it_was() -> None:
+    learner = made(None)
+    before = state(learner.method.network)
+    other = learner.settings.model_copy(update={"memory": MemorySettings(size=None, max_mb=0.01)})
+    with pytest.raises(grace.GraceError):
+        fit(with_settings(learner.model, other))
+    assert same(state(learner.method.network), before)
+    assert len(learner.method.memory) == 24
+
+
+def test_what_another_version_has_learnt_is_recognised(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    home = ModelStore.open(tmp_path / "model")
+    teach(learner, 3)
+    learner.rollback(2)
+    teach(learner, 4)
+    learner.rollback(2)
+    # Version 3 has learnt class 3 from version 2, though it is not the newest.
+    teach(learner, 3)
+    assert (learner.version, home.numbers()) == (3, [1, 2, 3, 4])
+    learner.rollback(2)
+    # With other settings it is another update.
+    learner.adopt(learner.settings.model_copy(update={"memory": MemorySettings(size=12)}))
+    teach(learner, 3)
+    assert (learner.version, home.numbers()) == (5, [1, 2, 3, 4, 5])
