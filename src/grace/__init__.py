@@ -40,7 +40,8 @@ __all__ = [
 # Editors and type checkers read these imports; the running program uses ``_PLACES``.
 if TYPE_CHECKING:
     from grace.configs.experiment import ExperimentSettings
-    from grace.configs.load import ConfigError, ConfigWarning, load_experiment
+    from grace.configs.load import ConfigWarning, load_experiment
+    from grace.configs.packaged import ConfigError
     from grace.experiment import run
     from grace.home.document import UpdateRecord
     from grace.learner.evaluated import Evaluated

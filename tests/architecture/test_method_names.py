@@ -26,6 +26,7 @@ FILES = {
 OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
     ("cli/app.py", "grace"): 1,  # the program
     ("cli/compare.py", "grace"): 1,  # the program, in the command that is kept
+    ("cli/study.py", "grace"): 1,  # likewise
     ("learner/card.py", "grace"): 1,  # the program, in the line that made the card
     ("learner/changeable.py", "probe"): 1,  # a section of settings
     ("learner/export.py", "grace"): 1,  # the program that wrote an ONNX file

@@ -119,7 +119,7 @@ def test_a_line_for_every_run_that_ends(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     out = Console(file=io.StringIO(), width=100)
     der, wa = cells_of("digits", [], ["der", "wa"], [1])
-    with ComparisonProgress([der, wa], out) as progress:
+    with ComparisonProgress([der.name, wa.name], out) as progress:
         progress.planned(2, 1)
         progress.cell_started(der)
         progress.cell_progressed(der, 3)
@@ -138,7 +138,7 @@ def test_a_line_for_every_run_that_ends(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_was_finished_before_is_counted() -> None:
     out = Console(file=io.StringIO(), width=100)
     cells: list[Cell] = cells_of("digits", [], ["der", "wa"], [1, 2])
-    with ComparisonProgress(cells, out) as progress:
+    with ComparisonProgress([cell.name for cell in cells], out) as progress:
         progress.planned(1, 2)
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     assert text == "4 runs, 3 finished before, 1 to do, 2 at a time\n"

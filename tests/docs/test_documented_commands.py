@@ -14,7 +14,9 @@ from grace.record import read_record
 from grace.studies.cells import cells_of
 
 ROOT = Path(__file__).parents[2]
-VERBS = "run|compare|report|list|show|learn|doctor|predict|info|history|rollback|forget|export"
+VERBS = (
+    "run|compare|study|report|list|show|learn|doctor|predict|info|history|rollback|forget|export"
+)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ from grace.experiment import run_experiment
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.comparison import Comparison, compare
-from grace.studies.pool import Job, Watcher
 from grace.studies.summary import shared_seconds, summarise
 from grace.text.refusals import BusyError, GraceError
+from support.runs_here import carry_out_here
 from support.synthetic_records import MakeRecord
 
 QUICK = [
@@ -64,20 +64,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison, N
     directory, notes = tmp_path_factory.mktemp("comparison") / "there", Notes()
     result = compare(cells("wa", "replay"), directory, notes, at_once=2, command="as typed")
     return directory, result, notes
-
-
-def carry_out_here(jobs: Sequence[Job], at_once: int, watcher: Watcher) -> dict[str, str]:
-    """Carry out the runs in this process, from the files that their own would read."""
-    watcher.planned(len(jobs), at_once)
-    for job in jobs:
-        settings = job.command[job.command.index("run") + 1]
-        out = job.command[job.command.index("--out") + 1]
-        first_tasks = job.command[job.command.index("--first-tasks") + 1]
-        run_experiment(
-            load_experiment(settings), Path(out), resume=True, first_tasks=Path(first_tasks)
-        )
-        watcher.cell_ended(job.cell, None)
-    return {}
 
 
 @pytest.fixture
@@ -126,7 +112,7 @@ def test_every_cell_says_how_many_threads_it_has(
 ) -> None:
     # What its process is given is looked at, not what it would do.
     idle = [sys.executable, "-S", "-c", ""]
-    monkeypatch.setattr("grace.studies.comparison.run_command", lambda *given: idle)
+    monkeypatch.setattr("grace.studies.making.run_command", lambda *given: idle)
     given = cells("replay", more=("engine.threads=null",))
     compare(given, tmp_path / "there", Notes(), at_once=1)
     written = load_experiment(str(tmp_path / "there" / "cells" / "replay-s4.yaml"))

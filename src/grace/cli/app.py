@@ -20,6 +20,10 @@ VERBS = {
         "grace.cli.compare:compare",
         "Run one experiment with many methods and seeds; write tables and a report.",
     ),
+    "study": Verb(
+        "grace.cli.study:study",
+        "Make a table or figure of the paper: its runs, its numbers beside ours, its claims.",
+    ),
     "report": Verb(
         "grace.cli.report:report",
         "Compare runs: one self-contained HTML page, or a table to paste.",

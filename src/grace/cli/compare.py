@@ -56,13 +56,13 @@ def compare(
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with one_line_errors(REMEDIES), _ended_like_ctrl_c():
+    with one_line_errors(REMEDIES), ended_like_ctrl_c():
         experiment, overrides = split(arguments or ())
         chosen = [name.strip() for name in methods.split(",")] if methods else []
         with one_line_warnings():
-            cells = cells_of(experiment, overrides, chosen, _numbers(seeds))
+            cells = cells_of(experiment, overrides, chosen, numbers(seeds))
         directory = out or comparison.default_directory(cells)
-        with ComparisonProgress(cells) as progress:
+        with ComparisonProgress([cell.name for cell in cells]) as progress:
             result = comparison.compare(
                 cells,
                 directory,
@@ -77,13 +77,13 @@ def compare(
             raise typer.Exit(1)
 
 
-def _numbers(text: str) -> list[int]:
-    """Read a list of numbers and ranges: "1,2,5", "1-3" or "1-3,7".
+def numbers(text: str) -> list[int]:
+    """Read a list of seeds and ranges: "1,2,5", "1-3" or "1-3,7".
 
     Raises:
         GraceError: if the text is not such a list.
     """
-    numbers: list[int] = []
+    found_numbers: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
         if found is None:
@@ -95,12 +95,12 @@ def _numbers(text: str) -> list[int]:
                 f"--seeds {text!r}: {part.strip()} is not a range of at most 1000 seeds",
                 "write it as FIRST-LAST",
             )
-        numbers += range(first, last + 1)
-    return numbers
+        found_numbers += range(first, last + 1)
+    return found_numbers
 
 
 @contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
+def ended_like_ctrl_c() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C, so that the runs are stopped too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -23,12 +23,16 @@ class ComparisonProgress:
     """Prints a line for every finished run; on a terminal also the current runs and the time left.
 
     It implements :class:`grace.studies.pool.Watcher`.
+
+    Args:
+        names: names of all runs, those that are finished included.
+        console: where to print; ``None``: standard error.
     """
 
-    def __init__(self, cells: Sequence[Cell], console: Console | None = None) -> None:
+    def __init__(self, names: Sequence[str], console: Console | None = None) -> None:
         self._console = console or terminal(err=True)
-        self._total = len(cells)
-        self._width = max(len(cell.name) for cell in cells)
+        self._total = len(names)
+        self._width = max(map(len, names))
         self._left = 0
         self._running: dict[str, tuple[float, int]] = {}
         self._seconds: list[float] = []

@@ -5,12 +5,9 @@ preset of the chosen ``method`` overrides that method's defaults, and explicit s
 preset. The ``backbone`` of a preset overrides that of its file.
 """
 
-import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -30,22 +27,12 @@ from grace.configs.layers import (
     parse_overrides,
     without_backbone,
 )
+from grace.configs.packaged import ConfigError, find, is_path, packaged, read_mapping
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.configs.setting_problems import MOST_PROBLEMS, booleans_as_numbers, problems_of
 from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, GraceWarning
-
-
-@final
-class ConfigError(GraceError):
-    """All problems of an experiment's settings, in one line."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        count = f"{len(problems)} settings are wrong: " if len(problems) > 1 else ""
-        more = ["and others"] if len(problems) > MOST_PROBLEMS else []
-        super().__init__(count + "; ".join([*problems[:MOST_PROBLEMS], *more]))
 
 
 @final
@@ -55,7 +42,7 @@ class ConfigWarning(GraceWarning):
 
 def list_experiments() -> dict[str, str]:
     """Map the name of every packaged experiment to its one-line description."""
-    layers = {path.stem: _chain(path.stem) for path in _packaged()}
+    layers = {name: _chain(name) for name in packaged("experiment")}
     merged = {name: _flattened(chain) for name, chain in sorted(layers.items())}
     return {name: str(layer.get("description", "")) for name, layer in merged.items()}
 
@@ -85,7 +72,7 @@ def load_experiment(
     if problems or found or settings is None:
         raise ConfigError([*problems, *found])
     explicit = dict.fromkeys(flatten(layer))
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         # A file may state defaults for completeness; warn only about values that differ from them.
         departures = {row.path for row in describe_settings(settings) if not row.is_default}
         explicit |= {path: None for path in flatten(chain[-1]) if path in departures}
@@ -215,11 +202,11 @@ def _chain(name_or_path: str) -> list[Layer]:
     seen: list[str] = []
     current, folder = name_or_path, Path()
     while True:
-        source, identity = _find(current, folder)
+        source, identity = find("experiment", current, folder)
         if identity in seen:
             raise ConfigError([f"the parents of '{name_or_path}' run in a circle at '{current}'"])
         seen.append(identity)
-        layer = _read(source, current)
+        layer = read_mapping("experiment", source, current)
         name = re.sub(r"[^\w.-]+", "-", Path(current).stem)
         layer.setdefault("name", name if name.strip(".") else "experiment")
         layers.append(layer)
@@ -230,50 +217,3 @@ def _chain(name_or_path: str) -> list[Layer]:
             raise ConfigError([f"{current}: parent = {parent!r} should be a name or a path"])
         folder = source.parent if isinstance(source, Path) else Path()
         current = parent
-
-
-def _read(source: Traversable, where: str) -> Layer:
-    try:
-        if isinstance(source, Path):
-            layer = yaml_text.read(source, where)
-        else:
-            layer = yaml_text.parse(source.read_text(encoding="utf-8"), where)
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
-        raise ConfigError([f"experiment file '{where}': {reason.lower()}"]) from error
-    except GraceError as error:
-        raise ConfigError([str(error)]) from error
-    if layer is None:
-        return {}
-    if not isinstance(layer, dict) or not all(isinstance(key, str) for key in layer):
-        raise ConfigError([f"{where}: should hold settings, one 'key: value' per line"])
-    return layer
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
-
-
-def _find(name: str, folder: Path) -> tuple[Traversable, str]:
-    if _is_path(name):
-        path = folder / Path(name).expanduser()
-        return path, os.path.realpath(path)
-    names = [path.stem for path in _packaged()]
-    if name not in names:
-        raise ConfigError(
-            [
-                f"no packaged experiment '{name}'{did_you_mean(name, names)} "
-                "('grace list experiments' shows them; a file is given as a path ending in .yaml)"
-            ]
-        )
-    return _folder() / f"{name}.yaml", name
-
-
-def _folder() -> Traversable:
-    return files("grace.configs") / "experiments"
-
-
-def _packaged() -> Iterator[Path]:
-    """Yield the packaged files' names."""
-    names = (entry.name for entry in _folder().iterdir())
-    return (Path(name) for name in names if name.endswith(".yaml"))

@@ -19,7 +19,9 @@ MOST_PROBLEMS = 20
 """Further problems of one file are left out: to find a similar name for each takes time."""
 
 
-def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[str, str]:
+def problems_of(
+    error: ValidationError, model: Model, prefix: str = "", whole: str = "experiment"
+) -> dict[str, str]:
     """Turn a validation error into one line per setting, by dotted path.
 
     Each member of a union reports its own problem; they are joined with "or".
@@ -27,7 +29,8 @@ def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[
     Args:
         error: pydantic's error.
         model: model of the settings that were validated.
-        prefix: dotted path of the model itself; empty for a whole experiment.
+        prefix: dotted path of the model itself; empty for a whole file.
+        whole: what the whole file is called in a problem that is no single setting's.
     """
     known = _all_paths(model, prefix)
     found: dict[str, list[_Problem]] = {}
@@ -35,7 +38,7 @@ def problems_of(error: ValidationError, model: Model, prefix: str = "") -> dict[
         path, owner, field = locate(model, detail["loc"])
         path = _joined(prefix, path)
         found.setdefault(path, []).append(_problem(detail, path, owner, field, known))
-    return {path: _line(path, problems) for path, problems in found.items()}
+    return {path: _line(path, problems, whole) for path, problems in found.items()}
 
 
 def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") -> dict[str, str]:
@@ -73,9 +76,15 @@ def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, F
     holder: Model | None = model
     field: FieldInfo | None = None
     choices: list[Model] = []
+    entries: Model | None = None
     for part in loc:
         tagged = {method_name(choice): choice for choice in choices}
-        if isinstance(part, int):
+        if part == "[key]":
+            continue
+        if entries is not None:
+            path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part)
+            owner, entries = entries, None
+        elif isinstance(part, int):
             path += f"[{part}]"
         elif part in tagged:
             owner, choices = tagged[part], []
@@ -85,6 +94,7 @@ def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, F
             inner = models_in(field.annotation) if field else []
             owner = inner[0] if len(inner) == 1 else None
             choices = inner if len(inner) > 1 else []
+            entries = _entries(field.annotation if field else None)
     return path, holder, field
 
 
@@ -96,6 +106,13 @@ def method_name(model: Model) -> str:
 def models_in(annotation: object) -> list[Model]:
     """List the settings models an annotation can hold."""
     return [part for part in _members(annotation) if isinstance(part, type) and _is_model(part)]
+
+
+def _entries(annotation: object) -> Model | None:
+    """Return the settings model of the entries of a mapping or a list; ``None``: they have none."""
+    inside = get_args(annotation) if get_origin(annotation) in (dict, tuple) else ()
+    found = [model for part in inside for model in models_in(part)]
+    return found[0] if found else None
 
 
 def _is_model(kind: type) -> bool:
@@ -137,12 +154,12 @@ class _Problem:
     hint: str = ""
 
 
-def _line(path: str, problems: Sequence[_Problem]) -> str:
+def _line(path: str, problems: Sequence[_Problem], whole: str) -> str:
     """Return the problems of one setting as one line."""
     first = problems[0]
     texts = " or ".join(dict.fromkeys(problem.text for problem in problems))
     if not all(problem.value for problem in problems):
-        return f"{path or 'experiment'}: {texts}"
+        return f"{path or whole}: {texts}"
     return f"{path} = {first.value} should be {texts}{first.hint}"
 
 

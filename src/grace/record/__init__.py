@@ -10,7 +10,13 @@ from grace.record.model import (
     TaskRecord,
 )
 from grace.record.progress import RunProgress, SilentRun
-from grace.record.provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.record.provenance import (
+    collect_hardware,
+    collect_versions,
+    commit,
+    fingerprints,
+    settings_fingerprint,
+)
 from grace.record.reading import find_runs, find_same_run, read_record, read_records
 from grace.record.writing import RecordWriter, describe_run, refuse_occupied, run_directory
 
@@ -36,4 +42,5 @@ __all__ = [
     "read_records",
     "refuse_occupied",
     "run_directory",
+    "settings_fingerprint",
 ]

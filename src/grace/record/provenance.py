@@ -97,25 +97,16 @@ def fingerprints(
         GraceError: if pre-trained weights cannot be read.
     """
     config = settings.model_dump(mode="json")
-    carried_out = ("root", "streaming", "max_pixels", "skip_unreadable", "skip_duplicates")
     protocol = {
         "data_digest": data_digest,
-        "data": {key: value for key, value in config["data"].items() if key not in carried_out},
-        "base": settings.scenario.base or settings.scenario.increment,
-        "increment": settings.scenario.increment,
-        "memory": config["memory"],
+        **_protocol(settings, config),
         "backbone": _backbone(settings, config["backbone"]),
     }
     run = {
         "protocol": protocol,
-        "method": config["method"],
-        "precision": config["engine"]["precision"],
-        "class_order": config["scenario"]["class_order"],
-        "seeds": config["seeds"],
+        **_beside_protocol(settings, config),
         "versions": dict(versions),
     }
-    if settings.probe.measures:
-        run["measures"] = settings.probe.complete_dump()
     first_task = {
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
@@ -126,6 +117,39 @@ def fingerprints(
         "protocol": _digest(protocol),
         "run": _digest(run),
         "first_task": _digest(first_task),
+    }
+
+
+def settings_fingerprint(settings: ExperimentSettings) -> str:
+    """Return the SHA-256 over the settings that the fingerprint *run* covers.
+
+    Two runs with the same one are the same run if their data and versions are too. It reads no
+    image and needs no torch; pre-trained weights count by their path.
+    """
+    config = settings.model_dump(mode="json")
+    protocol = {**_protocol(settings, config), "backbone": config["backbone"]}
+    return _digest({"protocol": protocol, **_beside_protocol(settings, config)})
+
+
+def _protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[str, Any]:
+    carried_out = ("root", "streaming", "max_pixels", "skip_unreadable", "skip_duplicates")
+    return {
+        "data": {key: value for key, value in config["data"].items() if key not in carried_out},
+        "base": settings.scenario.base or settings.scenario.increment,
+        "increment": settings.scenario.increment,
+        "memory": config["memory"],
+    }
+
+
+def _beside_protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide a run beside its protocol."""
+    measured = {"measures": settings.probe.complete_dump()} if settings.probe.measures else {}
+    return {
+        "method": config["method"],
+        "precision": config["engine"]["precision"],
+        "class_order": config["scenario"]["class_order"],
+        "seeds": config["seeds"],
+        **measured,
     }
 
 

@@ -16,16 +16,17 @@ from grace.text.refusals import GraceError, Setting
 @final
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison: a method with a seed."""
+    """One run of a comparison or a study: a method with a seed."""
 
     method: str
     seed: int
     settings: ExperimentSettings
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Base name of the run's files: "grace-s1"."""
-        return f"{self.method}-s{self.seed}"
+        """The label, or without one the base name of the run's files: "grace-s1"."""
+        return self.label or f"{self.method}-s{self.seed}"
 
 
 def cells_of(
@@ -68,10 +69,10 @@ def cells_of(
         if twice is not None:
             raise GraceError(f"{what} {twice} is given twice")
     for override in overrides:
-        _refuse_single(override)
+        refuse_single(override)
     pairs = [(name, seed) for seed in seeds for name in chosen]
     found = [
-        _loaded(experiment, [*overrides, f"method={name}", f"seed={seed}"]) for name, seed in pairs
+        loaded(experiment, [*overrides, f"method={name}", f"seed={seed}"]) for name, seed in pairs
     ]
     # A setting may have no effect for some methods; warn once, if it has none for all of them.
     idle = set.intersection(*(set(lines) for _, lines in found))
@@ -94,11 +95,15 @@ def settings_of(
     Raises:
         GraceError: for an unknown method, or settings that are wrong.
     """
-    return _loaded(experiment, [*overrides, f"method={method}", f"seed={seed}"])[0]
+    return loaded(experiment, [*overrides, f"method={method}", f"seed={seed}"])[0]
 
 
-def _loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettings, list[str]]:
-    """Resolve one run; return its settings and the warnings about settings without effect."""
+def loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettings, list[str]]:
+    """Resolve one run; return its settings and the warnings about settings without effect.
+
+    Raises:
+        GraceError: if a setting is wrong.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
         settings = load_experiment(experiment, overrides)
@@ -106,8 +111,12 @@ def _loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSettin
     return settings, [str(warning.message) for warning in caught]
 
 
-def _refuse_single(override: str) -> None:
-    """Refuse an override that gives every run the same method or seed."""
+def refuse_single(override: str) -> None:
+    """Refuse an override that gives every run the same method or seed.
+
+    Raises:
+        GraceError: if it does.
+    """
     key = override.partition("=")[0].strip()
     if key == "method":
         raise GraceError(f"'{override}' would give all runs one method", setting=Setting("methods"))

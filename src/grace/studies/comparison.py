@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import dump_settings
 from grace.experiment import identify
-from grace.record import RunRecord, read_record
-from grace.record.reading import num_tasks
-from grace.storage.atomic import remove_leftovers, write_text
+from grace.record import RunRecord
+from grace.storage.atomic import write_text
 from grace.storage.inside import inside, refuse_path
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.first_tasks import foreign_first_tasks
-from grace.studies.machine import jobs_at_once, run_command, run_environment, with_threads
-from grace.studies.pool import Job, Unwatched, Watcher, carry_out
+from grace.studies.machine import jobs_at_once
+from grace.studies.making import Wanted, device_of, jobs_of, make_folders, read_runs
+from grace.studies.pool import Unwatched, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
@@ -95,10 +94,10 @@ def compare(
     places = {cell.name: _place(directory, cell) for cell in cells}
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory / "lock", f"the comparison '{directory}'"):
-        _make_folders(directory)
-        found, damaged = _records(directory)
+        make_folders(directory)
+        found, damaged = read_runs(directory / "runs")
         _refuse_others(found, {identity["protocol"] for identity in identities}, settings_of)
-        device = _device(cells[0].settings)
+        device = device_of(cells[0].settings)
         jobs_here = at_once or jobs_at_once(cells[0].settings, device)
         left = [
             (cell, identity)
@@ -106,13 +105,14 @@ def compare(
             if places[cell.name] not in damaged
             and not _is_finished(found.get(places[cell.name]), identity)
         ]
-        jobs = _jobs(directory, left, device, jobs_here, shares=shares_first_task)
+        common = directory / "first-tasks" if shares_first_task else None
+        jobs = jobs_of([_wanted(directory, *one) for one in left], device, jobs_here, common)
         failures: dict[str, str] = {}
         files: tuple[Path, ...] = ()
         try:
             failures = {**carry_out(jobs, jobs_here, watcher)}
         finally:
-            found, damaged = _records(directory)
+            found, damaged = read_runs(directory / "runs")
             records = tuple(record for record in found.values() if record.complete)
             if records:
                 files = _write(directory, records, command, jobs_here)
@@ -192,12 +192,14 @@ def _place(directory: Path, cell: Cell) -> Path:
     return inside(directory, "runs", cell.name)
 
 
-def _make_folders(directory: Path) -> None:
-    for folder in ("runs", "cells", "logs"):  # The first makes it known as a comparison.
-        inside(directory, folder).mkdir(exist_ok=True)
-    for place in (directory, directory / "cells"):
-        remove_leftovers(place)
-    inside(directory, "first-tasks")  # Its first writer makes it.
+def _wanted(directory: Path, cell: Cell, identity: Mapping[str, str]) -> Wanted:
+    return Wanted(
+        cell,
+        _place(directory, cell),
+        directory / "cells" / f"{cell.name}.yaml",
+        directory / "logs" / f"{cell.name}.txt",
+        identity["first_task"],
+    )
 
 
 def _refuse_occupied(directory: Path) -> None:
@@ -255,54 +257,6 @@ def _is_finished(record: RunRecord | None, identity: Mapping[str, str]) -> bool:
 def _with_remedy(place: Path, error: GraceError) -> GraceError:
     """Return the error of a record with the remedy to run it again."""
     return GraceError(error.what, f"remove {place} to run it again", where=error.where)
-
-
-def _records(directory: Path) -> tuple[dict[Path, RunRecord], dict[Path, GraceError]]:
-    """Read all runs of the directory; return their records and the errors of damaged ones."""
-    records: dict[Path, RunRecord] = {}
-    damaged: dict[Path, GraceError] = {}
-    for place in sorted(file.parent for file in (directory / "runs").glob("*/run.json")):
-        try:
-            records[place] = read_record(place)
-        except GraceError as error:
-            damaged[place] = error
-        except OSError as error:
-            damaged[place] = GraceError(str(error))
-    return records, damaged
-
-
-def _device(settings: ExperimentSettings) -> str:
-    from grace.engine.device import device_name
-
-    return device_name(settings.engine)
-
-
-def _jobs(
-    directory: Path,
-    cells: Sequence[tuple[Cell, Mapping[str, str]]],
-    device: str,
-    at_once: int,
-    *,
-    shares: bool,
-) -> list[Job]:
-    """Return a job for each of some cells, given with the fingerprints of their runs."""
-    common, environment = directory / "first-tasks", run_environment(at_once)
-    jobs: list[Job] = []
-    for cell, identity in cells:
-        place, settings = _place(directory, cell), directory / "cells" / f"{cell.name}.yaml"
-        write_text(settings, dump_settings(with_threads(cell.settings, device)))
-        options = {"--out": place} | ({"--first-tasks": common} if shares else {})
-        jobs.append(
-            Job(
-                cell=cell,
-                command=run_command(settings, options, "--resume", "--no-report", "--with-parent"),
-                log=directory / "logs" / f"{cell.name}.txt",
-                num_tasks=partial(num_tasks, place),
-                first_task=common / identity["first_task"] if shares else None,
-                environment=environment,
-            )
-        )
-    return jobs
 
 
 def _write(

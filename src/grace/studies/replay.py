@@ -66,3 +66,8 @@ def serves(record: RunRecord, initial: float, decay: float) -> bool:
             return False
         threshold = threshold.after(verdict)
     return True
+
+
+def expansions(record: RunRecord) -> list[int]:
+    """Return the numbers of the tasks at which a run expanded."""
+    return [task.task for task in record.tasks if task.verdict == "grow"]

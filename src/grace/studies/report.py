@@ -7,7 +7,7 @@ scripts run, so that nothing in a record (a class called ``<script>``) can.
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import groupby
@@ -53,26 +53,58 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
     """
     if not records:
         raise GraceError("no run to report on")
-    target = Path(path)
-    _check_replaceable(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(target, render_report(records))
-    return target
+    return write_page(render_report(records), Path(path))
 
 
 def render_report(records: Sequence[RunRecord]) -> str:
     """Return the report of some runs as HTML text (see :func:`write_report`)."""
+    drawn: dict[str, Figure] = {}
+    body, _ = runs_report(records, drawn)
+    return page(join(_header(records), body), drawn)
+
+
+def runs_report(
+    records: Sequence[RunRecord], drawn: dict[str, Figure]
+) -> tuple[str, Mapping[Path, int]]:
+    """Return the sections of a report: comparison, figures of each experiment, every run.
+
+    Args:
+        records: at least one run.
+        drawn: receives the figures.
+
+    Returns:
+        The HTML text, and by its directory the number that opens a run on the page.
+    """
     table = comparison_table(records)
     groups = [row.group for row in table.rows]
     looks = figures.styles(groups)
-    drawn: dict[str, Figure] = {}
     body = join(
-        _header(records),
         element("section", element("h2", "Comparison"), _comparison(table, looks)),
         *_experiments(groups, looks, drawn),
         _runs(groups, looks, drawn),
     )
-    return _page(body, drawn)
+    listed = [record for group in groups for record in group.records]
+    return body, {record.directory: number for number, record in enumerate(listed)}
+
+
+def write_page(text: str, target: Path) -> Path:
+    """Write a page to a file; an earlier page in its place is replaced.
+
+    Args:
+        text: what :func:`page` returned.
+        target: the file; its folder is created if it does not exist.
+
+    Returns:
+        The path.
+
+    Raises:
+        GraceError: if there is a file that is no such page.
+        OSError: if the file cannot be written.
+    """
+    _check_replaceable(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, text)
+    return target
 
 
 def _generator() -> str:
@@ -88,7 +120,14 @@ def _check_replaceable(path: Path) -> None:
             raise GraceError(f"{path} exists and is no report: nothing was written; name another")
 
 
-def _page(body: str, drawn: dict[str, Figure]) -> str:
+def page(body: str, drawn: Mapping[str, Figure], title: str = "grace report") -> str:
+    """Return a whole page that needs no network and runs no script but its own.
+
+    Args:
+        body: HTML text of the sections.
+        drawn: figures by the keys of their cards.
+        title: shown by the browser.
+    """
     from plotly.offline import get_plotlyjs
 
     folder = files("grace.studies") / "page"
@@ -106,7 +145,7 @@ def _page(body: str, drawn: dict[str, Figure]) -> str:
 {_generator()} {escape(grace.__version__)}">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>grace report</title>
+<title>{escape(title)}</title>
 <link rel="icon" href="data:,">
 <style>
 {style}</style>

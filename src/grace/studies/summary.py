@@ -25,8 +25,8 @@ def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | No
         f"# Comparison: {markdown(', '.join(names))}",
         *sorted({markdown(info.description) for info in infos if info.description}),
         *([code_block(command, "bash")] if command else []),
-        _provenance(records),
-        _cost(records, at_once),
+        provenance(records),
+        cost(records, at_once),
         *map(markdown, notes_of(records)),
         "## Results",
         "Mean ± standard deviation over the runs of a method.",
@@ -55,7 +55,7 @@ def notes_of(records: Sequence[RunRecord]) -> list[str]:
     return list(dict.fromkeys(note for record in records for note in record.info.notes))
 
 
-def _provenance(records: Sequence[RunRecord]) -> str:
+def provenance(records: Sequence[RunRecord]) -> str:
     """List date, commit, versions and machine of the runs; different values are all named."""
     infos = [record.info for record in records]
     days = sorted({info.started[:10] for info in infos})
@@ -90,7 +90,13 @@ def _listed(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(values))
 
 
-def _cost(records: Sequence[RunRecord], at_once: int | None) -> str:
+def cost(records: Sequence[RunRecord], at_once: int | None) -> str:
+    """Say how much time the runs took, as one sentence.
+
+    Args:
+        records: records of finished runs.
+        at_once: number of runs at a time; ``None``: not shown.
+    """
     total, shared = sum(record.seconds for record in records), shared_seconds(records)
     starts = [as_time(record.info.started) for record in records]
     ends = [as_time(record.info.finished) for record in records if record.info.finished]

@@ -9,8 +9,8 @@ from typing import final
 
 from grace.record import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, group_records
-from grace.text.escaping import printable
-from grace.text.markup import latex, markdown, spreadsheet
+from grace.studies.sheet import Entry, Sheet
+from grace.text.markup import spreadsheet
 
 
 @final
@@ -211,13 +211,15 @@ def headings(table: ComparisonTable) -> list[str]:
     return ["Experiment", "Method", "Runs", *(column.heading for column in table.columns)]
 
 
+def sheet(table: ComparisonTable) -> Sheet:
+    """Return the table as it is shown."""
+    rows = [tuple(Entry(cell) for cell in row) for row in display_rows(table)]
+    return Sheet(tuple(headings(table)), tuple(rows), table.notes, num_names=2)
+
+
 def to_markdown(table: ComparisonTable) -> str:
     """Return the table as GitHub Markdown with rounded values."""
-    titles = headings(table)
-    rule = ["---", "---", *["---:"] * (len(titles) - 2)]
-    rows = [[markdown(cell) for cell in row] for row in display_rows(table)]
-    lines = [f"| {' | '.join(row)} |" for row in [titles, rule, *rows]]
-    return "\n".join([*lines, *(f"\n{markdown(note)}" for note in table.notes)]) + "\n"
+    return sheet(table).to_markdown()
 
 
 def to_csv(table: ComparisonTable) -> str:
@@ -242,15 +244,4 @@ def to_csv(table: ComparisonTable) -> str:
 
 def to_latex(table: ComparisonTable) -> str:
     r"""Return the table as a LaTeX ``tabular`` with booktabs rules; all texts are escaped."""
-    titles = [latex(title) for title in headings(table)]
-    lines = [
-        rf"\begin{{tabular}}{{ll{'r' * (len(titles) - 2)}}}",
-        r"\toprule",
-        " & ".join(titles) + r" \\",
-        r"\midrule",
-        *(" & ".join(latex(cell) for cell in row) + r" \\" for row in display_rows(table)),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    notes = [f"% {printable(' '.join(note.split()))}" for note in table.notes]
-    return "\n".join([*notes, r"% needs \usepackage{booktabs}", *lines]) + "\n"
+    return sheet(table).to_latex()

@@ -123,6 +123,18 @@ class GraceSettings(AligningSettings):
             return None
         return ThresholdRule(initial=self.threshold, decay=self.threshold_decay)
 
+    @property
+    @override
+    def given_expansions(self) -> tuple[int, ...] | None:
+        return self.expand_at
+
+    @override
+    def without_threshold(self) -> Self | None:
+        if self.relative_threshold is not None:
+            return None
+        usual = {"threshold": 0.0, "threshold_decay": 1.0, "expand_at": None}
+        return self.model_copy(update=usual)
+
     @override
     def idle_settings(self) -> Mapping[str, str]:
         logits, features = self.logit_distillation, self.feature_distillation

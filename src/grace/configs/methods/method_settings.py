@@ -34,6 +34,18 @@ class AnyMethodSettings(Settings):
         """The threshold by which the network grows; ``None`` if the method has no threshold."""
         return None
 
+    @property
+    def given_expansions(self) -> tuple[int, ...] | None:
+        """The tasks at which the settings say to expand; ``None``: the method decides."""
+        return None
+
+    def without_threshold(self) -> Self | None:
+        """Return settings equal for all runs that differ by how they decide to expand only.
+
+        ``None`` if the method has no threshold, or one that its verdicts do not stand for.
+        """
+        return None
+
     def idle_settings(self) -> Mapping[str, str]:
         """Return the settings that have no effect with the present others, and why.
 

@@ -35,7 +35,17 @@
     );
     Plotly.newPlot(chart, figure.data, layout, config).then(function () {
       applyLegend(chart);
+      chart.on("plotly_click", openRun);
     });
+  }
+
+  function openRun(event) {
+    const number = event.points[0].customdata;
+    const known = document.getElementById("run");
+    if (!known || typeof number !== "number") return;
+    known.value = String(number);
+    known.dispatchEvent(new Event("change"));
+    known.scrollIntoView({ behavior: "smooth" });
   }
 
   function hiddenGroups(scope) {

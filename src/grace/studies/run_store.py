@@ -1,0 +1,132 @@
+"""The runs of all studies: found by what decides them, wherever they were made.
+
+A run is looked for by the fingerprint of its settings, which needs neither images nor torch. It
+counts as the same run only if its full fingerprint, with data and versions, is the same too.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from pydantic import ValidationError
+
+from grace.configs.experiment import ExperimentSettings
+from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
+from grace.storage.atomic import write_bytes
+from grace.storage.inside import inside
+from grace.storage.reading import read_given
+from grace.studies.replay import expansions, serves
+from grace.text.refusals import GraceError
+
+MAX_BYTES = 128 * 2**20
+
+
+@final
+class RunStore:
+    """Finished runs by their settings.
+
+    Args:
+        directory: ``OUT/runs``, a directory for each run, named by its full fingerprint.
+        others: further run directories, or folders of them at any depth; they are only read.
+    """
+
+    def __init__(self, directory: Path, others: Sequence[Path] = ()) -> None:
+        self.directory = directory
+        self.left_out: dict[Path, str] = {}
+        """Why runs could not be read."""
+        self._others = tuple(others)
+        self._records: dict[Path, RunRecord] = {}
+        self._by_settings: dict[str, list[RunRecord]] = {}
+        self._by_stream: dict[str, list[RunRecord]] = {}
+        self.refresh()
+
+    @property
+    def records(self) -> tuple[RunRecord, ...]:
+        """All finished runs."""
+        return tuple(self._records.values())
+
+    def refresh(self) -> None:
+        """Read the runs that are new or were not finished."""
+        for place in self._places():
+            if place in self._records:
+                continue
+            try:
+                record = read_record(place)
+            except (GraceError, OSError) as error:
+                self.left_out[place] = str(error)
+                continue
+            self.left_out.pop(place, None)
+            if record.complete:
+                self._records[place] = record
+        by_settings = defaultdict[str, list[RunRecord]](list)
+        by_stream = defaultdict[str, list[RunRecord]](list)
+        for record in self._records.values():
+            settings = settings_in(record)
+            if settings is not None:
+                by_settings[settings_fingerprint(settings)].append(record)
+                if (stream := without_threshold(settings)) is not None:
+                    by_stream[stream].append(record)
+        self._by_settings, self._by_stream = dict(by_settings), dict(by_stream)
+
+    def candidates(self, settings: ExperimentSettings) -> list[RunRecord]:
+        """Return the finished runs with equal settings; their data and versions may differ."""
+        return self._by_settings.get(settings_fingerprint(settings), [])
+
+    def stands_in(self, settings: ExperimentSettings) -> list[RunRecord]:
+        """Return the runs that took all the decisions that this one would take.
+
+        They have another threshold, or took from a threshold what this one is given.
+        """
+        stream, given = without_threshold(settings), settings.method.given_expansions
+        known = self._by_stream.get(stream, []) if stream is not None else []
+        if given is not None:
+            return [record for record in known if expansions(record) == list(given)]
+        rule = settings.method.threshold_rule
+        return [r for r in known if rule is not None and serves(r, rule.initial, rule.decay)]
+
+    def adopt(self, record: RunRecord, fingerprint: str) -> RunRecord:
+        """Copy a run that was made elsewhere into the store, so that it is found without its place.
+
+        Args:
+            record: a finished run.
+            fingerprint: its full fingerprint, which names its directory here.
+        """
+        place = inside(self.directory, fingerprint)
+        if record.directory.parent == self.directory:
+            return record
+        if place.exists():  # It was copied before, or it was begun here too.
+            own = read_record(place) if (place / "run.json").exists() else record
+            return own if own.complete else record
+        place.mkdir(parents=True)
+        for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
+            path = record.directory / name
+            write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
+        return read_record(place)
+
+    def _places(self) -> list[Path]:
+        places: dict[Path, None] = {}
+        for root in (self.directory, *self._others):
+            with suppress(GraceError):  # It holds no run.
+                places |= dict.fromkeys(find_runs(root))
+        return list(places)
+
+
+def settings_in(record: RunRecord) -> ExperimentSettings | None:
+    """Return a record's settings as this version reads them; ``None`` if it cannot."""
+    try:
+        return ExperimentSettings.model_validate(record.info.config)
+    except ValidationError:
+        return None
+
+
+def without_threshold(settings: ExperimentSettings) -> str | None:
+    """Return the fingerprint of the settings that a run's verdicts do not stand for.
+
+    ``None`` if the method has no threshold, or one relative to the first saturation.
+    """
+    method = settings.method.without_threshold()
+    if method is None:
+        return None
+    return settings_fingerprint(settings.model_copy(update={"method": method}))

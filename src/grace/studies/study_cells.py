@@ -1,0 +1,306 @@
+"""The cells of a study: row × protocol × seed, and the run that each needs. Imports no torch."""
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from grace.configs.experiment import ExperimentSettings
+from grace.configs.load import ConfigWarning
+from grace.configs.study import RowSettings, ScaleSettings, StudySettings
+from grace.record import RunRecord, metrics
+from grace.studies.cells import loaded, refuse_single
+from grace.studies.replay import expansions
+from grace.text.nearest import did_you_mean
+from grace.text.refusals import GraceError, Setting
+
+
+@final
+@dataclass(frozen=True)
+class Aligned:
+    """The runs by which a memory is aligned.
+
+    Args:
+        plain: run of the same row with the usual memory.
+        reference: run of the method whose cost the others may have.
+        images_per_backbone: price of one backbone in images; ``None``: its bytes decide.
+    """
+
+    plain: "RunSpec"
+    reference: "RunSpec"
+    images_per_backbone: int | None
+
+
+@final
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, as far as it is known before others are finished.
+
+    Args:
+        experiment: a packaged experiment, or the path of a YAML file.
+        overrides: ``key.path=value`` texts.
+        aligned: decides the size of the memory; ``None``: the overrides do.
+        expands_like: run whose expansions it repeats; ``None``: it decides itself.
+        is_grid: it is one of many that may decide alike, so that few of them are made at a time.
+    """
+
+    experiment: str
+    overrides: tuple[str, ...]
+    aligned: Aligned | None = None
+    expands_like: "RunSpec | None" = None
+    is_grid: bool = False
+
+    @property
+    def may_be_replayed(self) -> bool:
+        """True if a run that took the same decisions stands for it."""
+        return self.is_grid or self.expands_like is not None
+
+    @property
+    def needs(self) -> tuple["RunSpec", ...]:
+        """The runs that must be finished before this one is known."""
+        aligned = (self.aligned.plain, self.aligned.reference) if self.aligned else ()
+        return (*aligned, *([self.expands_like] if self.expands_like else []))
+
+
+@final
+@dataclass(frozen=True)
+class StudyCell:
+    """One cell of a study's table: a row, in one protocol, with one seed."""
+
+    row: str
+    protocol: str
+    seed: int
+    run: RunSpec
+
+    @property
+    def name(self) -> str:
+        """Row, protocol and seed: "IFL b0i10 s1"."""
+        return f"{self.row} {self.protocol} s{self.seed}"
+
+
+@final
+@dataclass(frozen=True)
+class Selection:
+    """The part of a study that is made.
+
+    Args:
+        scale: name of a scale; empty: "small" if there is one, else the first.
+        protocols: names; empty: all of the scale.
+        rows: names as in the file; empty: all.
+        seeds: empty: those of the scale.
+        overrides: ``key.path=value`` texts for every run.
+    """
+
+    scale: str = ""
+    protocols: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+
+def scale_of(study: StudySettings, name: str) -> ScaleSettings:
+    """Return a scale by its name; empty: "small" if there is one, else the first.
+
+    Raises:
+        GraceError: if the study has no such scale.
+    """
+    return study.scales[scale_name(study, name)]
+
+
+def scale_name(study: StudySettings, name: str) -> str:
+    """Return the name of the scale that is meant; see :func:`scale_of`."""
+    if not name:
+        return "small" if "small" in study.scales else next(iter(study.scales))
+    _refuse_unknown("scale", [name], study.scales, study)
+    return name
+
+
+def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
+    """List the cells of a study, protocol by protocol and seed by seed.
+
+    Args:
+        study: the study.
+        selection: the part of it.
+
+    Raises:
+        GraceError: for a name that the study does not have, or an override that would give all runs
+            one method or seed.
+
+    Warns:
+        ConfigWarning: if a given override has no effect in any run.
+    """
+    scale = scale_of(study, selection.scale)
+    _refuse_unknown("protocol", selection.protocols, scale.protocols, study)
+    _refuse_unknown("row", selection.rows, study.rows, study)
+    for override in selection.overrides:
+        refuse_single(override)
+    cells = [
+        StudyCell(name, protocol, seed, run)
+        for protocol in selection.protocols or scale.protocols
+        for seed in selection.seeds or scale.seeds
+        for row in selection.rows or study.rows
+        if _stands(study.rows[row], scale_name(study, selection.scale), protocol)
+        for name, run in _runs(study, scale, protocol, seed, row, selection.overrides)
+    ]
+    if not cells:
+        raise GraceError(
+            f"study '{study.name}' has no run for this choice of rows, protocols and scale"
+        )
+    _warn_idle(cells, selection.overrides)
+    return cells
+
+
+def all_runs(cells: Sequence[StudyCell]) -> list[RunSpec]:
+    """List the runs of cells and those that they need, each once and after those it needs."""
+    found: dict[RunSpec, None] = {}
+
+    def add(run: RunSpec) -> None:
+        for needed in run.needs:
+            add(needed)
+        found[run] = None
+
+    for cell in cells:
+        add(cell.run)
+    return list(found)
+
+
+def settings_of(
+    run: RunSpec, record_of: Callable[[RunSpec], RunRecord | None]
+) -> ExperimentSettings | None:
+    """Resolve a run; ``None`` while a run that it needs is not finished.
+
+    Args:
+        run: the run.
+        record_of: returns the record of a finished run.
+
+    Raises:
+        GraceError: if a setting is wrong, or the plain run is larger than the reference.
+    """
+    overrides = list(run.overrides)
+    if run.aligned is not None:
+        plain, reference = record_of(run.aligned.plain), record_of(run.aligned.reference)
+        if plain is None or reference is None:
+            return None
+        size = aligned_size(plain, reference, run.aligned.images_per_backbone)
+        overrides.append(f"memory.size={size}")
+    if run.expands_like is not None:
+        like = record_of(run.expands_like)
+        if like is None:
+            return None
+        overrides.append(f"method.expand_at={expansions(like)}")
+    return loaded(run.experiment, overrides)[0]
+
+
+def aligned_size(
+    plain: RunRecord, reference: RunRecord, images_per_backbone: int | None = None
+) -> int:
+    """Return the exemplars with which a method costs what the reference costs.
+
+    Only backbones count (docs/protocols.md#memory-aligned-counts).
+
+    Args:
+        plain: finished run of the method with the usual memory M0.
+        reference: finished run of the largest method.
+        images_per_backbone: M = M0 + ⌊(P_ref − P)/P_1 · this⌋, with P_1 the mean size of the
+            reference's backbones; ``None``: M = M0 + ⌊(P_ref − P) · 4/bytes of a raw image⌋.
+
+    Raises:
+        GraceError: if the plain run is larger than the reference, or has no fixed memory.
+    """
+    memory = plain.info.config.get("memory")
+    base = memory.get("size") if isinstance(memory, dict) else None
+    dataset = plain.info.dataset
+    if not isinstance(base, int) or dataset is None:
+        raise GraceError(f"{plain.directory} has no memory of a fixed size to align")
+    total, own = (run.tasks[-1].parameters.backbones for run in (reference, plain))
+    if images_per_backbone is None:
+        channels, height, width = dataset.shape
+        return metrics.memory_aligned_size(total, own, channels * height * width, base)
+    count = reference.tasks[-1].backbones
+    # The smaller part of the difference is dropped once, as in the formula over bytes.
+    return metrics.memory_aligned_size(
+        total * images_per_backbone * count, own * images_per_backbone * count, 4 * total, base
+    )
+
+
+def _runs(
+    study: StudySettings,
+    scale: ScaleSettings,
+    protocol: str,
+    seed: int,
+    row: str,
+    given: Sequence[str],
+) -> Iterator[tuple[str, RunSpec]]:
+    """Yield the rows of a row with their runs."""
+
+    def spec(name: str, *, plain: bool = False) -> RunSpec:
+        parent = parent_of(study, name)
+        own, stream = study.rows[parent], scale.protocols[protocol]
+        overrides = (
+            f"method={own.method}",
+            *scale.set,
+            *stream.set,
+            *study.grid_rows(parent)[name],
+            *own.probe_overrides,
+            *given,
+            f"seed={seed}",
+        )
+        aligned = None
+        if own.memory == "aligned" and not plain:
+            reference = spec(study.reference, plain=True)
+            aligned = Aligned(spec(name, plain=True), reference, scale.images_per_backbone)
+        like = own.expand_at.removeprefix("from ") if own.expand_at and not plain else None
+        return RunSpec(
+            stream.experiment,
+            overrides,
+            aligned,
+            spec(like) if like else None,
+            own.grid is not None,
+        )
+
+    for name in study.grid_rows(row):
+        yield name, spec(name)
+
+
+def parent_of(study: StudySettings, name: str) -> str:
+    """Return the row of the file that a row of the table comes from."""
+    return name if name in study.rows else next(r for r in study.rows if name in study.grid_rows(r))
+
+
+def _stands(row: RowSettings, scale: str, protocol: str) -> bool:
+    at_scale = row.scales is None or scale in row.scales
+    return at_scale and (row.protocols is None or protocol in row.protocols)
+
+
+def _warn_idle(cells: Sequence[StudyCell], overrides: Sequence[str]) -> None:
+    """Warn of given settings that have no effect in any run; those of rows may have none."""
+    if not overrides:
+        return
+    keys = [text.partition("=")[0] for text in overrides]
+    lines = [set(loaded(cell.run.experiment, cell.run.overrides)[1]) for cell in cells]
+    for line in sorted(set.intersection(*lines)):
+        if line.startswith(tuple(keys)):
+            warnings.warn(line, ConfigWarning, stacklevel=3)
+
+
+def _refuse_unknown(
+    kind: str, names: Sequence[str], known: Collection[str], study: StudySettings
+) -> None:
+    for name in names:
+        if name not in known:
+            raise GraceError(
+                f"study '{study.name}' has no {kind} '{name}'{did_you_mean(name, list(known))} "
+                f"(known: {', '.join(known)})",
+                setting=Setting(f"{kind}s") if kind != "scale" else None,
+            )
+
+
+def run_names(cells: Sequence[StudyCell], runs: Sequence[RunSpec]) -> dict[RunSpec, str]:
+    """Name every run after its cell, or after the cell that needs it."""
+    names: dict[RunSpec, str] = {}
+    for cell in cells:
+        names.setdefault(cell.run, cell.name)
+    for cell in cells:
+        for number, needed in enumerate(all_runs([cell])[:-1], start=1):
+            names.setdefault(needed, f"{cell.name} needs {number}")
+    return {run: names[run] for run in runs}

@@ -1,0 +1,128 @@
+"""Write the files of a study: plan, tables, claims, figures, summary and page."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from grace.configs.study import StudySettings
+from grace.record import RunRecord
+from grace.storage.atomic import write_text
+from grace.storage.inside import inside
+from grace.studies.drawing import write_svg
+from grace.studies.made_study import MadeStudy
+from grace.studies.sheet import Sheet
+from grace.studies.study_cells import scale_name
+from grace.studies.study_claims import JudgedClaim, claims_sheet, judge_claims
+from grace.studies.study_figures import study_figures
+from grace.studies.study_page import write_study_page
+from grace.studies.study_results import Results
+from grace.studies.study_table import protocol_tables, shown, to_csv
+from grace.studies.summary import cost, notes_of, provenance
+from grace.text.markup import code_block, markdown, spreadsheet
+
+
+def write_study(made: MadeStudy, command: str = "") -> tuple[Path, ...]:
+    """Write all files of a study into its folder; those of earlier calls are replaced.
+
+    Args:
+        made: the study with its records, at least one.
+        command: command that made it; empty: not shown.
+
+    Returns:
+        The paths, the page first.
+    """
+    results, folder = Results(made), made.directory
+    tables = protocol_tables(results)
+    sheets = [(table.protocol, shown(table, results)) for table in tables]
+    claims = judge_claims(results)
+    texts = {
+        "summary.md": _summary(made, sheets, claims, command),
+        "table.md": _tables(sheets),
+        "table.csv": to_csv(tables, results),
+        "table.tex": "\n".join(f"% {name}\n{sheet.to_latex()}" for name, sheet in sheets),
+        "plan.csv": _cells_csv(made),
+    }
+    if claims:
+        texts["claims.md"] = claims_sheet(claims).to_markdown()
+        texts["claims.csv"] = _claims_csv(claims)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    inside(folder, "figures").mkdir(exist_ok=True)
+    drawn = [
+        write_svg(inside(folder, "figures", f"{name}.svg"), panels)
+        for name, panels in study_figures(results).items()
+    ]
+    page = write_study_page(results, sheets, claims, drawn, folder / "report.html", command)
+    return (page, *(folder / name for name in texts), *drawn)
+
+
+def heading(study: StudySettings) -> str:
+    """Return the title of a study, marked if the paper has no such experiment."""
+    title = study.title or study.name
+    return f"{title} (beyond the paper)" if study.beyond_paper else title
+
+
+def _summary(
+    made: MadeStudy,
+    sheets: Sequence[tuple[str, Sheet]],
+    claims: Sequence[JudgedClaim],
+    command: str,
+) -> str:
+    records: Sequence[RunRecord] = made.records
+    scale = scale_name(made.study, made.selection.scale)
+    parts = [
+        f"# {markdown(heading(made.study))}",
+        f"Scale: {markdown(scale)}; mean ± standard deviation over seeds.",
+        *([code_block(command, "bash")] if command else []),
+        provenance(records),
+        cost(records, made.at_once),
+        *map(markdown, [*made.notes, *notes_of(records)]),
+        *(f"{markdown(name)} failed: {markdown(why)}" for name, why in made.failures.items()),
+        *(["## Claims", claims_sheet(list(claims)).to_markdown().strip()] if claims else []),
+        "## Results",
+        _tables(sheets).strip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tables(sheets: Sequence[tuple[str, Sheet]]) -> str:
+    return "\n".join(f"### {markdown(name)}\n\n{sheet.to_markdown()}" for name, sheet in sheets)
+
+
+def _cells_csv(made: MadeStudy) -> str:
+    """Return the cells with what became of them, and where their records lie."""
+    rows = []
+    for cell in made.cells:
+        found = made.found.get(cell.run)
+        state = "missing" if found is None else "replayed" if found.is_replayed else "done"
+        place = "" if found is None else str(found.record.directory)
+        rows.append([cell.protocol, cell.row, cell.seed, state, place])
+    return _csv(["protocol", "row", "seed", "state", "record"], rows)
+
+
+def _claims_csv(claims: Sequence[JudgedClaim]) -> str:
+    rows = [
+        [
+            line.claim.id,
+            line.protocol,
+            line.compared,
+            "" if line.paper is None else line.paper,
+            line.judgement.mean if line.judgement else "",
+            (line.judgement.standard_error or "") if line.judgement else "",
+            line.judgement.count if line.judgement else 0,
+            line.verdict,
+        ]
+        for judged in claims
+        for line in judged.lines
+    ]
+    names = ["claim", "protocol", "compared", "paper", "ours", "standard_error", "runs", "verdict"]
+    return _csv(names, rows)
+
+
+def _csv(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([spreadsheet(c) if isinstance(c, str) else c for c in row] for row in rows)
+    return out.getvalue()

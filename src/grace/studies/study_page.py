@@ -1,0 +1,131 @@
+"""The page of a study: claims, tables and figures above the report of its runs."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from grace.studies.figures import Figure
+from grace.studies.pareto import front, mean_points
+from grace.studies.report import chart_card, page, runs_report, write_page
+from grace.studies.sheet import Entry, Sheet
+from grace.studies.study_claims import JudgedClaim, by_seed, claims_sheet
+from grace.studies.study_results import METRICS, Results
+from grace.text.html import element, escape, join
+
+
+def write_study_page(
+    results: Results,
+    sheets: Sequence[tuple[str, Sheet]],
+    claims: Sequence[JudgedClaim],
+    drawn: Sequence[Path],
+    path: Path,
+    command: str,
+) -> Path:
+    """Write the page of a study to one HTML file; an earlier page in its place is replaced.
+
+    Args:
+        results: the study's numbers.
+        sheets: tables by protocol.
+        claims: judged claims.
+        drawn: SVG files of figures, which the page contains.
+        path: the file.
+        command: command that made the study; empty: not shown.
+
+    Returns:
+        The path.
+    """
+    figures: dict[str, Figure] = {}
+    study, records = results.made.study, results.made.records
+    report, numbers = runs_report(records, figures)
+    title = study.title or study.name
+    body = join(
+        element(
+            "header",
+            element("h1", escape(title)),
+            element("p", escape(command)) if command else "",
+        ),
+        _section("Claims", [_table(claims_sheet(list(claims)))] if claims else []),
+        *(_section(name, [_table(sheet)]) for name, sheet in sheets),
+        _section("Fronts", _fronts(results, numbers, figures)),
+        _section("Figures", [_picture(file) for file in drawn]),
+        report,
+    )
+    return write_page(page(body, figures, title=title), path)
+
+
+def _section(title: str, parts: Sequence[str]) -> str:
+    return element("section", element("h2", escape(title)), *parts) if parts else ""
+
+
+def _table(sheet: Sheet) -> str:
+    head = element("thead", element("tr", *(element("th", escape(t)) for t in sheet.headings)))
+    rows = [
+        element("tr", *(_cell(cell, place < sheet.num_names) for place, cell in enumerate(row)))
+        for row in sheet.rows
+    ]
+    whole = element("table", head, element("tbody", *rows))
+    notes = [element("p", escape(note), class_="note") for note in sheet.notes]
+    return element("div", element("div", whole, class_="scroll"), *notes, class_="card")
+
+
+def _cell(cell: Entry, is_name: bool) -> str:
+    tags = {"best": "strong", "second": "u"}
+    text = escape(cell.text)
+    shown = element(tags[cell.mark], text) if cell.mark else text
+    return element("td", shown, class_="text") if is_name else element("td", shown)
+
+
+def _picture(file: Path) -> str:
+    data = base64.b64encode(file.read_bytes()).decode()
+    name = escape(file.stem)
+    source = f"data:image/svg+xml;base64,{data}"
+    return element("div", f'<img alt="{name}" src="{source}">', class_="card picture")
+
+
+def _fronts(results: Results, numbers: Mapping[Path, int], figures: dict[str, Figure]) -> list[str]:
+    """Return a chart for each protocol with a grid; a click on a point opens its first run."""
+    cards = []
+    for place, protocol in enumerate(results.protocols):
+        figure = _front(results, protocol, numbers)
+        if figure is not None:
+            caption = "Means over seeds. A click on a point opens its run below."
+            cards.append(chart_card(protocol, caption, f"front-{place}", figure, figures))
+    return cards
+
+
+def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figure | None:
+    points = mean_points(by_seed(results, protocol, "average"))
+    if not points:
+        return None
+
+    def number(row: str) -> int | None:
+        found = (results.found(row, protocol, seed) for seed in results.seeds)
+        return next((numbers[one.record.directory] for one in found if one), None)
+
+    best = front(points)
+    axis = METRICS["average"].heading
+    cloud = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "settings",
+        "x": [point.x for point in points],
+        "y": [point.y for point in points],
+        "text": [escape(point.labels[0]) for point in points],
+        "customdata": [number(point.labels[0]) for point in points],
+        "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
+    }
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "front",
+        "x": [point.x for point in best],
+        "y": [point.y for point in best],
+        "line": {"shape": "hv"},
+        "hoverinfo": "skip",
+    }
+    layout = {
+        "height": 420,
+        "xaxis": {"title": {"text": "backbones"}},
+        "yaxis": {"title": {"text": axis}},
+    }
+    return {"data": [line, cloud], "layout": layout}

@@ -1,0 +1,166 @@
+"""The numbers of a study by row, protocol, seed and metric, and those that the paper prints."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import final
+
+from grace.configs.study import ProtocolSettings, RowSettings
+from grace.record import RunRecord
+from grace.studies.groups import Spread, spread
+from grace.studies.made_study import MadeStudy
+from grace.studies.paper import paper_numbers
+from grace.studies.resolving import Found
+from grace.studies.study_cells import StudyCell, parent_of, scale_of
+from grace.studies.tables import Column
+
+_PAPER_UNITS = {"cifar100": 0.46, "imagenet100": 11.17}
+"""Millions of parameters of a backbone, by which the paper counts and from which it truncates."""
+
+
+def _memory_size(record: RunRecord) -> float | None:
+    memory = record.info.config.get("memory")
+    size = memory.get("size") if isinstance(memory, dict) else None
+    return float(size) if isinstance(size, int) else None
+
+
+def _bytes(record: RunRecord) -> float | None:
+    """Return the bytes that memory-aligned runs share: backbones, and a full memory of images."""
+    size, dataset = _memory_size(record), record.info.dataset
+    if size is None or dataset is None:
+        return None
+    channels, height, width = dataset.shape
+    weights = 4 * record.tasks[-1].parameters.backbones
+    return (weights + size * channels * height * width) / 1e6
+
+
+METRICS: Mapping[str, Column] = {
+    column.key: column
+    for column in (
+        Column("last", "Last", lambda record: record.last, "%"),
+        Column("average", "Avg", lambda record: record.average, "%"),
+        Column("forgetting", "Forgetting", lambda record: record.forgetting, "points"),
+        Column("backbones", "Backbones", lambda record: record.tasks[-1].backbones, digits=0),
+        Column("parameters", "#P", lambda r: r.tasks[-1].parameters.backbones / 1e6, "M"),
+        Column("exemplars", "M", _memory_size, digits=0),
+        Column("megabytes", "Backbones and memory", _bytes, "MB", digits=3),
+        Column("seconds", "Time", lambda record: record.seconds, "s", digits=0),
+    )
+}
+"""The numbers that a study can show and compare, in the paper's units."""
+
+
+@final
+class Results:
+    """The numbers of a made study."""
+
+    def __init__(self, made: MadeStudy) -> None:
+        self.made = made
+        self.scale = scale_of(made.study, made.selection.scale)
+
+    @cached_property
+    def _cells(self) -> dict[tuple[str, str, int], StudyCell]:
+        return {(cell.row, cell.protocol, cell.seed): cell for cell in self.made.cells}
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the rows, those of grids included."""
+        return tuple(dict.fromkeys(cell.row for cell in self.made.cells))
+
+    @cached_property
+    def protocols(self) -> tuple[str, ...]:
+        """Names of the protocols."""
+        return tuple(dict.fromkeys(cell.protocol for cell in self.made.cells))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds."""
+        return tuple(dict.fromkeys(cell.seed for cell in self.made.cells))
+
+    def settings(self, row: str) -> RowSettings:
+        """Return the row of the file that a row comes from."""
+        return self.made.study.rows[parent_of(self.made.study, row)]
+
+    def label(self, row: str) -> str:
+        """Return the name of a row in tables."""
+        return self.settings(row).label or row
+
+    def ranked(self, protocol: str) -> list[str]:
+        """Return the rows that compete in a protocol."""
+        return [
+            row for row in self.rows if self.settings(row).ranked and self.has_cell(row, protocol)
+        ]
+
+    def has_cell(self, row: str, protocol: str) -> bool:
+        """Return True if the row stands in the protocol's table."""
+        return any((row, protocol, seed) in self._cells for seed in self.seeds)
+
+    def found(self, row: str, protocol: str, seed: int) -> Found | None:
+        """Return the finished run of a cell; ``None``: it failed or was not made."""
+        cell = self._cells.get((row, protocol, seed))
+        return self.made.found.get(cell.run) if cell else None
+
+    def value(self, row: str, protocol: str, seed: int, key: str) -> float | None:
+        """Return the number of a cell; ``None`` if it is not known.
+
+        Args:
+            row: name of the row.
+            protocol: name of the protocol.
+            seed: the seed.
+            key: key of the metric.
+        """
+        found = self.found(row, protocol, seed)
+        return METRICS[key].value(found.record) if found else None
+
+    def over_seeds(self, row: str, protocol: str, key: str) -> Spread | None:
+        """Summarise a number over the seeds that finished; see :meth:`value`."""
+        values = (self.value(row, protocol, seed, key) for seed in self.seeds)
+        return spread(value for value in values if value is not None)
+
+    def mean(self, key: str) -> Callable[[str, str], float | None]:
+        """Return a function of row and protocol that gives the mean of a metric."""
+
+        def mean(row: str, protocol: str) -> float | None:
+            found = self.over_seeds(row, protocol, key)
+            return found.mean if found else None
+
+        return mean
+
+    def paper(self, row: str, protocol: str, key: str) -> float | None:
+        """Return the number that the paper prints; ``None``: it has none.
+
+        Backbones are parameters by those of one backbone, where that is a whole number.
+
+        Args:
+            row: name of the row.
+            protocol: name of the protocol.
+            key: key of the metric.
+        """
+        table, name, dataset = self._in_paper(self.scale.protocols[protocol], protocol)
+        if not table:
+            return None
+        line = self.settings(row).paper or row
+        numbers = paper_numbers()
+        if key != "backbones":
+            return numbers.value(table, line, name, key, dataset)
+        parameters = numbers.value(table, line, name, "parameters", dataset)
+        unit = _PAPER_UNITS[dataset or numbers.table(table).columns[0].dataset]
+        count = round(parameters / unit) if parameters else 0
+        exact = parameters is not None and abs(parameters - count * unit) < 0.015 * parameters
+        return float(count) if exact else None
+
+    def _in_paper(self, protocol: ProtocolSettings, own: str) -> tuple[str, str, str]:
+        """Return the table, protocol and data set of the paper: "table-3/b0i5/imagenet100"."""
+        parts = protocol.paper.split("/") if protocol.paper else [own]
+        if parts[0].startswith("table-"):
+            return parts[0], parts[1] if parts[1:] else own, parts[2] if parts[2:] else ""
+        return self.made.study.paper, parts[0], parts[1] if parts[1:] else ""
+
+    def num_runs(self, row: str, protocol: str) -> int:
+        """Return the number of finished runs of a row."""
+        return sum(self.found(row, protocol, seed) is not None for seed in self.seeds)
+
+    def best_other(self, row: str, protocol: str, key: str) -> float | None:
+        """Return the highest mean of the other ranked rows; ``None``: there is none."""
+        mean = self.mean(key)
+        others = [mean(other, protocol) for other in self.ranked(protocol) if other != row]
+        return max((value for value in others if value is not None), default=None)

@@ -1,0 +1,32 @@
+"""The time of runs to come, from finished runs."""
+
+import pytest
+
+from grace.configs.load import load_experiment
+from grace.studies.estimates import bytes_of, seconds_of
+from support.synthetic_records import MakeRecord
+
+
+def test_runs_of_the_same_method_tell_the_time(make_record: MakeRecord) -> None:
+    records = [make_record("der", 1), make_record("der", 2), make_record("wa")]
+    settings = load_experiment("digits", ["method=der", "seed=3"])
+    # Five tasks of 1.75 s.
+    assert seconds_of(settings, records) == pytest.approx(8.75)
+    assert bytes_of(records) > 1000
+
+
+def test_other_methods_tell_the_time_by_images_and_epochs(make_record: MakeRecord) -> None:
+    records = [make_record("der")]
+    # 1,437 images in ten classes: 143.7 of each, 287.4 of a task; 100 exemplars. DER trains 10
+    # epochs in every task, GRACE 10 at first, then 10 and 10.
+    first, later = 287.4, 4 * 387.4
+    der, grace = 10 * first + 10 * later, 10 * first + 20 * later
+    settings = load_experiment("digits", ["method=grace"])
+    assert seconds_of(settings, records) == pytest.approx(8.75 * grace / der)
+
+
+def test_another_stream_tells_nothing(make_record: MakeRecord) -> None:
+    records = [make_record("der")]
+    assert seconds_of(load_experiment("digits", ["scenario.increment=5"]), records) is None
+    assert seconds_of(load_experiment("cifar100-b0i10"), records) is None
+    assert bytes_of([]) == 50_000

@@ -1,0 +1,300 @@
+"""A whole study on the digits: dependent runs, replays, failures, and runs made elsewhere."""
+
+import csv
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from grace.configs import yaml_text
+from grace.configs.study import StudySettings, load_study
+from grace.experiment import run_experiment
+from grace.record import RunRecord, read_record
+from grace.studies.cells import Cell
+from grace.studies.made_study import MadeStudy
+from grace.studies.pool import Job, Unwatched, Watcher
+from grace.studies.replay import expansions
+from grace.studies.resolving import Found
+from grace.studies.study import make_study
+from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_plan import plan_study
+from grace.text.refusals import GraceError
+from support.runs_here import carry_out_here
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+STUDY = """
+title: a tiny study
+reference: der
+scales:
+  small:
+    protocols: {tiny: digits}
+    seeds: [1]
+    images_per_backbone: 10
+    set:
+      - data.max_train_per_class=6
+      - data.max_test_per_class=4
+      - scenario.base=4
+      - scenario.increment=3
+      - memory.size=20
+      - methods.grace.base.epochs=1
+      - methods.grace.grow.epochs=1
+      - methods.grace.compress.epochs=1
+      - methods.der.base.epochs=1
+      - methods.der.grow.epochs=1
+      - methods.replay.base.epochs=1
+      - methods.replay.update.epochs=1
+rows:
+  der: {method: der}
+  IFL: {method: grace, set: [method.threshold=0.0]}
+  replay: {method: replay, memory: aligned}
+  -FL:
+    method: grace
+    set: [method.initialisation=random, method.threshold=1.0]
+    expand_at: from IFL
+  pairs: {method: grace, grid: {method.threshold: [0.0, 0.01, 1.0], method.threshold_decay: [0.9]}}
+columns: [last, average, backbones, exemplars]
+figures: [accuracy, backbones, front, bars, protocols]
+claims:
+  - {id: B2, says: GRACE reaches DER, left: IFL, right: der, metrics: {last: 0, average: 0}}
+  - {id: V1, kind: never-rises, setting: method.threshold}
+  - {id: P1, kind: fewer-points}
+"""
+
+
+class Started(Unwatched):
+    """The names of the runs that were made."""
+
+    def __init__(self) -> None:
+        self.waves: list[int] = []
+        self.names: list[str] = []
+
+    def planned(self, num_left: int, at_once: int) -> None:
+        self.waves.append(num_left)
+
+    def cell_ended(self, cell: Cell, failure: str | None) -> None:
+        self.names.append(cell.name)
+
+
+def study_of(folder: Path, text: str = STUDY) -> StudySettings:
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return load_study(str(file))
+
+
+@pytest.fixture
+def unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the files of a study, which take seconds to draw."""
+    monkeypatch.setattr("grace.studies.study.write_study", lambda made, command: ())
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None
+) -> tuple[Path, MadeStudy, Started]:
+    folder, watcher = tmp_path_factory.mktemp("study"), Started()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grace.studies.study.carry_out", carry_out_here)
+        made = make_study(
+            study_of(folder), Selection(), folder / "studies", watcher, at_once=2, command="typed"
+        )
+    return folder / "studies", made, watcher
+
+
+def of(made: MadeStudy, row: str) -> Found:
+    [cell] = [cell for cell in made.cells if cell.row == row]
+    return made.found[cell.run]
+
+
+def record_of(made: MadeStudy, row: str) -> RunRecord:
+    return of(made, row).record
+
+
+def test_runs_come_in_waves_and_equal_decisions_are_made_once(
+    whole: tuple[Path, MadeStudy, Started],
+) -> None:
+    _, made, watcher = whole
+    assert made.failures == {}
+    # Thresholds 0 and 0.01 expand at every task, as IFL does: two pairs of the grid are its run.
+    assert watcher.waves == [8, 3]
+    assert watcher.names[:3] == ["der tiny s1", "IFL tiny s1", "replay tiny s1 needs 1"]
+    assert watcher.names[3:] == ["replay tiny s1", "-FL tiny s1", "1/0.9 tiny s1"]
+    for row in ("0/0.9", "0.01/0.9"):
+        assert of(made, row).is_replayed
+        assert record_of(made, row).directory == record_of(made, "IFL").directory
+
+
+def test_what_waits_takes_its_settings_from_records(
+    whole: tuple[Path, MadeStudy, Started],
+) -> None:
+    _, made, _ = whole
+    assert expansions(record_of(made, "IFL")) == [2, 3]
+    assert expansions(record_of(made, "-FL")) == [2, 3]
+    assert record_of(made, "-FL").info.config["method"]["expand_at"] == [2, 3]
+    assert record_of(made, "1/0.9").tasks[-1].backbones == 1
+    # Two backbones more than Replay, for 10 images each, beside 20.
+    assert record_of(made, "der").tasks[-1].backbones == 3
+    assert record_of(made, "replay").info.config["memory"]["size"] == 40
+
+
+def test_runs_lie_under_their_fingerprints_for_all_studies(
+    whole: tuple[Path, MadeStudy, Started],
+) -> None:
+    out, made, _ = whole
+    for record in made.records:
+        assert record.directory == out / "runs" / record.info.fingerprints["run"]
+        assert (out / "cells" / f"{record.directory.name}.yaml").is_file()
+    assert len(list((out / "first-tasks").iterdir())) == 1  # All of them begin alike.
+
+
+def test_the_files_of_a_study(whole: tuple[Path, MadeStudy, Started]) -> None:
+    folder = whole[0] / "mine"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        *("summary.md", "table.md", "table.csv", "table.tex", "plan.csv"),
+        *("claims.md", "claims.csv", "figures", "report.html"),
+    }
+    drawn = {path.name for path in (folder / "figures").iterdir()}
+    assert drawn == {f"{n}.svg" for n in ("accuracy", "backbones", "front", "bars", "protocols")}
+    summary = (folder / "summary.md").read_text()
+    assert "```bash\ntyped\n```" in summary
+    assert "hardware: " in summary
+    rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
+    states = {row["row"]: row["state"] for row in rows}
+    assert states == dict.fromkeys(states, "done") | dict.fromkeys(
+        ("0/0.9", "0.01/0.9"), "replayed"
+    )
+    page = (folder / "report.html").read_text()
+    assert "data:image/svg+xml;base64," in page
+    assert '"customdata":[' in page
+
+
+def test_the_same_call_makes_nothing_again(
+    whole: tuple[Path, MadeStudy, Started],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unwritten: None,
+) -> None:
+    out, made, _ = whole
+    planned = plan_study(study_of(tmp_path), Selection(), out)
+    assert planned.left == ()
+    assert planned.seconds == 0
+
+    def refuse(*_: object) -> dict[str, str]:
+        raise AssertionError("there is nothing to make")
+
+    monkeypatch.setattr("grace.studies.study.carry_out", refuse)
+    again = make_study(study_of(tmp_path), Selection(), out, Unwatched())
+    assert [one.record.directory for one in again.found.values()] == [
+        one.record.directory for one in made.found.values()
+    ]
+
+
+def test_runs_made_elsewhere_are_found_and_copied(
+    whole: tuple[Path, MadeStudy, Started],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unwritten: None,
+) -> None:
+    out, _, _ = whole
+    elsewhere = tmp_path / "deep" / "runs"
+    shutil.copytree(out / "runs", elsewhere)
+    before = sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*"))
+    study, new = study_of(tmp_path), tmp_path / "new"
+    monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
+    watcher = Started()
+    made = make_study(study, Selection(), new, watcher, others=[tmp_path / "deep"])
+    assert watcher.names == []
+    assert {record.directory.parent for record in made.records} == {new / "runs"}
+    assert sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*")) == before
+    # They are found without that folder from now on.
+    assert plan_study(study, Selection(), new).left == ()
+
+
+def test_a_run_with_other_versions_is_made_again(
+    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"grace": "0.0.1"}
+    monkeypatch.setattr("grace.studies.resolving.collect_versions", lambda: other)
+    states = {p.name: p.state for p in plan_study(study_of(tmp_path), Selection(), whole[0]).runs}
+    assert states["der tiny s1"] == "made differently"
+    assert states["replay tiny s1"] == "waiting"
+
+
+def test_without_the_images_runs_are_found_by_their_settings(
+    whole: tuple[Path, MadeStudy, Started],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unwritten: None,
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise GraceError("the images are gone")
+
+    monkeypatch.setattr("grace.studies.study.identify", gone)
+    made = make_study(study_of(tmp_path), Selection(), whole[0], Unwatched())
+    assert len(made.found) == 8
+    assert "found by their settings: the images are gone" in made.notes[0]
+    with pytest.raises(GraceError, match="the images are gone"):
+        make_study(study_of(tmp_path), Selection(seeds=(9,)), whole[0], Unwatched())
+
+
+def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
+    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "studies"
+    shutil.copytree(whole[0], out)
+    der = record_of(whole[1], "der").info.fingerprints["run"]
+    aligned = record_of(whole[1], "replay").info.fingerprints["run"]
+    shutil.rmtree(out / "runs" / der)
+    shutil.rmtree(out / "runs" / aligned)
+
+    def fail(jobs: Sequence[Job], at_once: int, watcher: Watcher) -> dict[str, str]:
+        return {job.cell.name: "no room" for job in jobs}
+
+    monkeypatch.setattr("grace.studies.study.carry_out", fail)
+    made = make_study(study_of(tmp_path), Selection(), out, Unwatched())
+    assert made.failures == {"der tiny s1": "no room", "replay tiny s1": "it needs der tiny s1"}
+    table = (out / "mine" / "table.md").read_text()
+    assert "| der | 0 | – | – | – | – |" in table
+    assert "not all runs are finished: der, replay" in table
+
+
+def test_an_interrupted_study_writes_what_it_has_and_goes_on(
+    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "studies"
+    shutil.copytree(whole[0], out)
+    held = record_of(whole[1], "-FL").info.fingerprints["run"]
+    shutil.rmtree(out / "runs" / held)
+    (out / "mine" / "table.md").unlink()
+
+    def interrupt(*_: object) -> dict[str, str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grace.studies.study.carry_out", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make_study(study_of(tmp_path), Selection(), out, Unwatched())
+    assert (out / "mine" / "table.md").is_file()
+    monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
+    watcher = Started()
+    assert make_study(study_of(tmp_path), Selection(), out, watcher).failures == {}
+    assert watcher.names == ["-FL tiny s1"]
+    assert read_record(out / "runs" / held).complete
+
+
+def test_a_run_of_grace_run_is_a_cell(
+    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, tiny_backbones: None
+) -> None:
+    text = yaml_text.parse(STUDY, "study")
+    text["rows"] = {"mine": {"method": "replay"}}
+    text |= {"claims": [], "reference": ""}
+    study = StudySettings.model_validate(text | {"name": "other"})
+    [cell] = study_cells(study, Selection())
+    from grace.studies.study_cells import settings_of
+
+    settings = settings_of(cell.run, lambda needed: None)
+    assert settings is not None
+    run_experiment(settings, tmp_path / "mine")
+    planned = plan_study(study, Selection(), tmp_path / "studies", [tmp_path])
+    assert [run.state for run in planned.runs] == ["done"]
+    assert planned.runs[0].record == tmp_path / "mine"

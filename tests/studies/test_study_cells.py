@@ -1,0 +1,129 @@
+"""Cells of studies: their settings, the runs that they wait for, and aligned memories."""
+
+from dataclasses import replace
+
+import pytest
+
+from grace.configs.study import load_study
+from grace.record import DatasetRecord, RunRecord
+from grace.record.model import ParameterRecord
+from grace.studies.study_cells import (
+    Selection,
+    aligned_size,
+    all_runs,
+    run_names,
+    settings_of,
+    study_cells,
+)
+from grace.text.refusals import GraceError
+from support.synthetic_records import MakeRecord
+
+
+def sized(
+    record: RunRecord, parameters: int, backbones: int, shape: tuple[int, int, int], memory: int
+) -> RunRecord:
+    """The same run with another network at its end, other images and another memory."""
+    last = record.tasks[-1].model_copy(
+        update={
+            "parameters": ParameterRecord(backbones=parameters, heads=0, total=parameters),
+            "backbones": backbones,
+        }
+    )
+    config = record.info.config | {"memory": {"size": memory}}
+    dataset = DatasetRecord(name="x", num_train=1, num_test=1, shape=shape)
+    info = record.info.model_copy(update={"config": config, "dataset": dataset})
+    return replace(record, info=info, tasks=(*record.tasks[:-1], last))
+
+
+ONE = 463504
+"""ResNet-32 for CIFAR: 603.52 raw images."""
+
+
+@pytest.mark.parametrize(
+    ("tasks", "own", "size"),
+    [
+        # docs/protocols.md#memory-aligned-counts: one backbone, and GRACE's, of T.
+        (20, 1, 13466),
+        (10, 1, 7431),
+        (20, 10, 8035),
+        (10, 5, 5017),
+        (26, 7, 13466),
+        (6, 4, 3207),
+        (10, 10, 2000),
+    ],
+)
+def test_the_memory_that_costs_what_der_costs(
+    tasks: int, own: int, size: int, make_record: MakeRecord
+) -> None:
+    record = make_record("der")
+    der = sized(record, tasks * ONE, tasks, (3, 32, 32), 2000)
+    plain = sized(record, own * ONE, own, (3, 32, 32), 2000)
+    assert aligned_size(plain, der) == size
+
+
+@pytest.mark.parametrize(("own", "size"), [(1, 884), (2, 763), (3, 642), (5, 400)])
+def test_the_small_scale_buys_121_images_with_a_backbone(
+    own: int, size: int, make_record: MakeRecord
+) -> None:
+    record, one = make_record("der"), 269072
+    der = sized(record, 5 * one, 5, (3, 16, 16), 400)
+    assert aligned_size(sized(record, own * one, own, (3, 16, 16), 400), der, 121) == size
+
+
+def test_a_plain_run_larger_than_the_reference_is_refused(make_record: MakeRecord) -> None:
+    record = make_record("der")
+    larger = sized(record, 2 * ONE, 2, (3, 32, 32), 2000)
+    with pytest.raises(GraceError, match="more than the reference's"):
+        aligned_size(larger, sized(record, ONE, 1, (3, 32, 32), 2000))
+
+
+def test_aligned_rows_wait_for_two_runs(make_record: MakeRecord) -> None:
+    study = load_study("memory-aligned")
+    selection = Selection("small", rows=("replay", "grace-held"), seeds=(1,))
+    cells = study_cells(study, selection)
+    runs = all_runs(cells)
+    # DER, plain Replay, Replay; plain GRACE (by whose count it is aligned, and whose expansions it
+    # repeats), grace-held.
+    assert len(runs) == 5
+    assert [len(run.needs) for run in runs] == [0, 0, 2, 0, 3]
+    names = run_names(cells, runs)
+    assert names[runs[2]] == "replay b0i4 s1"
+    assert settings_of(runs[2], lambda run: None) is None
+    plain = make_record("grace", verdicts=["start", "grow", "compress", "grow", "compress"])
+    small = sized(plain, 2 * ONE, 2, (3, 16, 16), 400)
+    der = sized(make_record("der"), 5 * ONE, 5, (3, 16, 16), 400)
+    records = {runs[1]: der, runs[0]: der, runs[3]: small}
+    held = settings_of(runs[4], records.get)
+    assert held is not None
+    assert held.memory.size == 400 + 3 * 121
+    assert held.method.model_dump()["expand_at"] == (2, 4)
+
+
+def test_overrides_go_to_every_run_and_a_seed_sets_all_but_the_published_order() -> None:
+    study = load_study("ablation")
+    chosen = Selection("published", rows=("IFL",), seeds=(7,), overrides=("memory.size=50",))
+    [cell] = study_cells(study, chosen)
+    settings = settings_of(cell.run, lambda run: None)
+    assert settings is not None
+    assert settings.memory.size == 50
+    assert settings.seeds.model_dump() == {
+        "class_order": 1993,
+        "initialisation": 7,
+        "data": 7,
+        "exemplars": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (Selection("smal"), "has no scale 'smal'; did you mean 'small'"),
+        (Selection(protocols=("b0i5",)), "has no protocol 'b0i5'"),
+        (Selection(rows=("IFX",)), "has no row 'IFX'"),
+        (Selection(overrides=("method=der",)), "would give all runs one method"),
+        (Selection(overrides=("seed=2",)), "would give all runs one seed"),
+    ],
+)
+def test_a_selection_that_is_not_there(selection: Selection, message: str) -> None:
+    with pytest.raises(GraceError, match=message):
+        study_cells(load_study("ablation"), selection)

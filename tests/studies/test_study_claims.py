@@ -1,0 +1,194 @@
+"""Claims over records whose numbers are set by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.configs.study import StudySettings
+from grace.record import RunRecord
+from grace.studies.made_study import MadeStudy
+from grace.studies.resolving import Found
+from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_claims import claims_sheet, judge_claims
+from grace.studies.study_results import Results
+from grace.studies.study_table import protocol_tables, shown, to_csv
+from support.synthetic_records import MakeRecord
+
+SEEDS = count(1)
+Numbers = Mapping[str, Sequence[tuple[float, float, int]]]
+"""Last, Avg and backbones by row, one for each seed."""
+
+
+def with_numbers(record: RunRecord, last: float, average: float, backbones: int) -> RunRecord:
+    """A run of two tasks with these numbers."""
+    tasks = []
+    for task, accuracy in zip(record.tasks, (2 * average - last, last), strict=True):
+        entry = task.classifiers["linear"].model_copy(update={"all": accuracy})
+        update = {"classifiers": {"linear": entry}, "backbones": backbones}
+        tasks.append(task.model_copy(update=update))
+    return replace(record, tasks=tuple(tasks))
+
+
+def made(make_record: MakeRecord, numbers: Numbers, **study: Any) -> Results:
+    """A study of some rows and what their runs gave."""
+    settings = StudySettings.model_validate(
+        {
+            "scales": {
+                "small": {"protocols": {"b0i10": {"experiment": "digits"}}, "seeds": [1, 2, 3]}
+            },
+            "rows": {row: {"method": "der"} for row in numbers},
+        }
+        | study
+    )
+    cells = study_cells(settings, Selection())
+    record = make_record("der", next(SEEDS), task_sizes=(5, 5))
+    found = {}
+    for cell in cells:
+        known = numbers[cell.row]
+        if cell.seed <= len(known):
+            found[cell.run] = Found(with_numbers(record, *known[cell.seed - 1]))
+    # Rows of equal settings share a run: each gets one of its own.
+    assert len({cell.run for cell in cells}) == len(cells)
+    return Results(MadeStudy(settings, Selection(), tuple(cells), found, {}, (), Path()))
+
+
+def rows_of(*names: str) -> dict[str, Any]:
+    """Rows with settings of their own."""
+    return {name: {"method": "der", "set": [f"memory.size={n}"]} for n, name in enumerate(names)}
+
+
+THREE: Numbers = {
+    "grace": [(60, 70, 3), (62, 71, 2), (61, 72, 3)],
+    "der": [(59, 69, 5), (61.5, 70.2, 5), (59.5, 71.1, 5)],
+    "foster": [(50, 69.8, 1), (51, 70.4, 1), (52, 70.6, 1)],
+}
+
+
+def judged(make_record: MakeRecord, claim: dict[str, Any], numbers: Numbers = THREE) -> Any:
+    results = made(make_record, numbers, rows=rows_of(*numbers), claims=[claim])
+    [found] = judge_claims(results)
+    return found
+
+
+def test_a_difference_of_two_rows(make_record: MakeRecord) -> None:
+    claim = judged(make_record, {"id": "B", "left": "grace", "right": "der"})
+    [line] = claim.lines
+    # 1, 0.5 and 1.5: mean 1, deviation 0.5, standard error 0.2887.
+    assert line.judgement.mean == pytest.approx(1.0)
+    assert line.judgement.standard_error == pytest.approx(0.5 / 3**0.5)
+    assert claim.verdict == "holds"
+
+
+def test_slack_by_metric_and_rows_in_order(make_record: MakeRecord) -> None:
+    claim = {"id": "O", "order": ["der", "grace", "foster"], "metrics": {"last": 0, "average": 2}}
+    found = judged(make_record, claim)
+    means = [line.judgement.mean for line in found.lines]
+    # grace − der: Last 1, Avg (1 + 0.8 + 0.9)/3 + 2; foster − grace: Last −10, Avg −0.7333 + 2.
+    assert means == pytest.approx([1.0, 2.9, -10.0, 2 - 2.2 / 3])
+    assert [line.verdict for line in found.lines] == ["holds", "holds", "fails", "holds"]
+    assert found.verdict == "fails"
+
+
+def test_factors_and_the_second_best(make_record: MakeRecord) -> None:
+    half = judged(
+        make_record, {"id": "H", "left": {"der": 0.5}, "right": "grace", "metric": "backbones"}
+    )
+    # 2.5 − 3, 2.5 − 2, 2.5 − 3: mean −1/6, deviation 0.5774, standard error 1/3.
+    assert half.lines[0].judgement.mean == pytest.approx(-1 / 6)
+    assert half.verdict == "within noise"
+    best = judged(make_record, {"id": "F", "left": "grace", "right": "best", "metric": "average"})
+    # The best other by seed: 69.8, 70.4, 71.1.
+    assert best.lines[0].judgement.mean == pytest.approx((0.2 + 0.6 + 0.9) / 3)
+    second = judged(make_record, {"id": "S", "left": "foster", "right": "second"})
+    assert second.lines[0].judgement.mean == pytest.approx((-9 - 10.5 - 7.5) / 3)
+
+
+def test_a_claim_about_the_best_of_its_lines(make_record: MakeRecord) -> None:
+    claim = {"id": "C2", "left": "grace", "right": "foster", "metrics": {"last": -9, "average": -9}}
+    assert judged(make_record, claim).verdict == "fails"
+    assert judged(make_record, claim | {"over": "some"}).verdict == "within noise"
+
+
+def test_a_missing_run_is_left_out_and_a_missing_row_is_not_measured(
+    make_record: MakeRecord,
+) -> None:
+    numbers = dict(THREE) | {"der": THREE["der"][:2]}
+    line = judged(make_record, {"id": "B", "left": "grace", "right": "der"}, numbers).lines[0]
+    assert line.judgement.count == 2
+    assert line.judgement.mean == pytest.approx(0.75)
+    none = judged(
+        make_record, {"id": "B", "left": "grace", "right": "der"}, dict(THREE) | {"der": []}
+    )
+    assert none.verdict == "not measured"
+    assert claims_sheet([none]).rows[0][-1].text == "not measured"
+
+
+def test_the_paper_s_numbers_stand_beside_ours(make_record: MakeRecord) -> None:
+    rows = rows_of("grace", "der", "foster")
+    claims = [
+        {"id": "M1", "left": "grace", "right": "der", "metric": "average", "slack": 0.2},
+        {"id": "M2", "left": {"der": 0.5}, "right": "grace", "metric": "backbones"},
+        {"id": "M5", "left": "grace", "right": "best"},
+    ]
+    results = made(make_record, THREE, rows=rows, claims=claims, paper="table-1")
+    lines = [line for claim in judge_claims(results) for line in claim.lines]
+    # Table 1, CIFAR-100 b0i10: 71.44 and 71.23; 4.60 M and 2.30 M of 0.46 M; 60.80 and 60.47.
+    assert [line.paper for line in lines] == pytest.approx([0.41, 0.0, 0.33])
+
+
+def test_the_table_marks_the_best_and_ends_with_the_lead(make_record: MakeRecord) -> None:
+    rows = rows_of("grace", "der", "foster")
+    results = made(
+        make_record,
+        dict(THREE) | {"foster": []},
+        rows=rows,
+        columns=["backbones", "last"],
+        paper="table-1",
+        delta="grace",
+        delta_against="der",
+    )
+    [table] = protocol_tables(results)
+    sheet = shown(table, results)
+    assert sheet.headings == ("Row", "Runs", "Backbones", "paper", "Last (%)", "paper")
+    texts = [[cell.text for cell in row] for row in sheet.rows]
+    assert texts == [
+        ["grace", "3", "2.7 ± 0.6", "5", "61.00 ± 1.00", "60.80"],
+        ["der", "3", "5", "10", "60.00 ± 1.32", "60.47"],
+        ["foster", "0", "–", "1", "–", "54.15"],
+        ["Δ", "", "-47 %", "", "+1.00", ""],
+    ]
+    assert [row[4].mark for row in sheet.rows] == ["best", "second", "", ""]
+    assert "not all runs are finished: foster" in sheet.notes
+    assert r"\textbf{61.00 $\pm$ 1.00}" in sheet.to_latex()
+    assert "**61.00 ± 1.00**" in sheet.to_markdown()
+    lines = to_csv([table], results).splitlines()
+    assert lines[2].startswith("b0i10,digits,grace,last,61.0,1.0,3,60.8")
+
+
+GRID = {
+    "method": "grace",
+    "grid": {"method.threshold": [0.5, 0.6], "method.threshold_decay": [0.9]},
+}
+
+
+def test_a_grid_s_claims(make_record: MakeRecord) -> None:
+    def results(first: list[Any], other: list[Any]) -> list[Any]:
+        numbers = {"0.5/0.9": first, "0.6/0.9": other}
+        claims = [
+            {"id": "V1", "kind": "never-rises", "setting": "method.threshold"},
+            {"id": "P1", "kind": "fewer-points"},
+            {"id": "P3", "kind": "on-front", "left": "0.6/0.9"},
+        ]
+        made_study = made(make_record, numbers, rows={"pairs": GRID}, claims=claims)
+        return judge_claims(made_study)
+
+    one = [(60, 70, 3)] * 3
+    assert [claim.verdict for claim in results(one, one)] == ["holds", "holds", "holds"]
+    # More backbones at the higher threshold, and no accuracy for them.
+    worse = results(one, [(60, 69, 4)] * 3)
+    assert [claim.verdict for claim in worse] == ["fails", "fails", "fails"]
+    assert worse[0].lines[0].judgement.mean == -1.0
