@@ -178,7 +178,8 @@ def test_the_metadata_tells_all_that_a_program_must_know(
     exported: tuple[Path, LinearHead, CifarResNet],
 ) -> None:
     found = {entry.key: entry.value for entry in onnx.load(exported[0]).metadata_props}
-    words = {key: found.pop(key) for key in ("resize", "grace_version", "model_version", "method")}
+    texts = ("fit", "resize", "grace_version", "model_version", "method")
+    words = {key: found.pop(key) for key in texts}
     assert {key: json.loads(value) for key, value in found.items()} == {
         "class_names": NAMES,
         "masked_classes": [1],
@@ -188,6 +189,7 @@ def test_the_metadata_tells_all_that_a_program_must_know(
         "std": list(STDS),
     }
     assert words == {
+        "fit": "crop",
         "resize": "shorter side to 16 pixels, bilinear with antialiasing, then centre crop",
         "grace_version": grace.__version__,
         "model_version": "3",

@@ -44,10 +44,10 @@ def test_an_earlier_default_is_no_contradiction(tmp_path: Path) -> None:
     made = RequestedSettings("folder").settings()
     memory = made.memory.model_copy(update={"validation": 10})
     earlier = made.model_copy(update={"memory": memory})
-    RequestedSettings("folder").checked(earlier, tmp_path, is_begun=False)
+    RequestedSettings("folder").changed(earlier, tmp_path, is_begun=True)
     asked = RequestedSettings("folder", ["memory.validation=50"])
     with pytest.raises(ValueError, match=r"memory\.validation 10"):
-        asked.checked(earlier, tmp_path, is_begun=False)
+        asked.changed(earlier, tmp_path, is_begun=True)
 
 
 def test_numbers_by_hand() -> None:

@@ -153,7 +153,7 @@ def history(path: Path) -> None:
     entries = ledger(home.documents(), home.current())
     lines = ledger_table.as_lines(entries, None)
     assert all(line.isprintable() for line in lines), lines
-    json.dumps(ledger_table.as_json(entries, None))
+    json.dumps(ledger_table.as_json(entries, home.log.changes(), None))
     assert ledger_table.as_csv(entries, None)
 
 
