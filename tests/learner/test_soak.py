@@ -93,9 +93,9 @@ def count_passes(made: Learner, soak: Soak) -> None:
         soak.passes[-1] += phase.recipe.epochs * len(phase.data) * num_backbones(phase.parts)
         return optimise(trainer, phase, keeper)
 
-    def counted_sweep(item: Sweep, **rest: Any) -> Any:
+    def counted_sweep(item: Sweep, *rest: Any) -> Any:
         soak.passes[-1] += len(item.data) * num_backbones(item.parts)
-        return sweep(trainer, item)
+        return sweep(trainer, item, *rest)
 
     trainer.optimise = counted_phase  # type: ignore[method-assign]
     trainer.sweep = counted_sweep  # type: ignore[method-assign]

@@ -21,9 +21,13 @@ if sys.platform == "win32":
     # On Windows others cannot read locked bytes: lock one far behind the pid.
     _PLACE = 2**30
 
+    _READING = os.O_RDWR
+
     def _take(handle: int) -> None:
         os.lseek(handle, _PLACE, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+    _take_to_read = _take
 
     def _release(handle: int) -> None:
         os.lseek(handle, _PLACE, os.SEEK_SET)
@@ -32,10 +36,14 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+    _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     _FLAGS |= os.O_NOFOLLOW | os.O_NONBLOCK
 
     def _take(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _take_to_read(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def _release(handle: int) -> None:
         # Explicitly: a forked child that holds the same handle would keep the lock otherwise.
@@ -72,16 +80,17 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
 def holder(path: Path) -> str | None:
     """Return the id of the process that holds a lock; ``None``: no process does.
 
-    To find out, the lock is held for a moment, in which others wait for it.
+    To find out, the lock is held for a moment, in which others wait for it. Nothing is written, so
+    that a learner that may only be read can be asked.
 
     Args:
         path: the lock file.
     """
     if path.is_symlink() or not path.is_file():
         return None
-    handle = os.open(path, _FLAGS & ~os.O_CREAT)
+    handle = os.open(path, _READING)
     try:
-        _take(handle)
+        _take_to_read(handle)
         _release(handle)
     except (BlockingIOError, PermissionError):
         return _holder(handle)
