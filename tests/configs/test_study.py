@@ -111,6 +111,13 @@ claims: [{id: B2, left: IFL, right: der, metric: last, slack: 0}]
     assert len(study_cells(study, Selection())) == 9
 
 
+def test_the_study_in_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    file = tmp_path / "mine.yaml"
+    file.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert len(study_cells(load_study(str(file)), Selection())) == 12
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -58,7 +58,11 @@ def _section(title: str, parts: Sequence[str]) -> str:
 
 
 def _table(sheet: Sheet) -> str:
-    head = element("thead", element("tr", *(element("th", escape(t)) for t in sheet.headings)))
+    titles = [
+        element("th", escape(title), **({"class_": "text"} if place < sheet.num_names else {}))
+        for place, title in enumerate(sheet.headings)
+    ]
+    head = element("thead", element("tr", *titles))
     rows = [
         element("tr", *(_cell(cell, place < sheet.num_names) for place, cell in enumerate(row)))
         for row in sheet.rows
