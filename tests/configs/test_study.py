@@ -83,7 +83,7 @@ def test_every_cell_of_every_study_resolves(name: str) -> None:
 def test_every_metric_that_a_study_may_name_is_known() -> None:
     from typing import get_args
 
-    from grace.configs.study import MetricName
+    from grace.configs.claims import MetricName
 
     assert set(get_args(MetricName)) == set(METRICS)
 

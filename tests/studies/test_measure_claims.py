@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.study import ClaimSettings, StudySettings
+from grace.configs.claims import ClaimSettings
+from grace.configs.study import StudySettings
 from grace.record import RunRecord
 from grace.studies.made_study import MadeStudy
 from grace.studies.measure_claims import measure_differences, measures_of, trends_of

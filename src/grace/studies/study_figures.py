@@ -5,11 +5,11 @@ from statistics import fmean, stdev
 
 from grace.record import RunRecord, TaskRecord
 from grace.studies.drawing import Panel, Series
+from grace.studies.grid_claims import by_seed
 from grace.studies.groups import Spread
 from grace.studies.measure_claims import measures_of
 from grace.studies.pareto import Point, front, mean_points, merged, spreads
 from grace.studies.replay import expansions
-from grace.studies.study_claims import by_seed
 from grace.studies.study_results import METRICS, Results
 
 Panels = Sequence[Panel]

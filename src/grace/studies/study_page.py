@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grace.studies.figures import Figure
+from grace.studies.grid_claims import by_seed
 from grace.studies.pareto import front, mean_points
 from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
-from grace.studies.study_claims import JudgedClaim, by_seed, claims_sheet
+from grace.studies.study_claims import JudgedClaim, claims_sheet
 from grace.studies.study_results import METRICS, Results
 from grace.text.html import element, escape, join
 
