@@ -70,6 +70,23 @@ def trial(path: Path, racers: list["subprocess.Popen[str]"]) -> str:
     return "one succeeded"
 
 
+def write(facts: dict[str, Any], folder: Path) -> None:
+    """Write the result, for programs and for people."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = folder / f"creation-races-{datetime.fromisoformat(facts['date']):%Y%m%d}-cpu"
+    name.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+    rows = [f"| {end} | {number} |" for end, number in facts["ends"].items()]
+    hardware = facts["hardware"]
+    name.with_suffix(".md").write_text(
+        f"# Two processes create one learner, {facts['date'][:10]}, CPU\n\n`{facts['command']}`\n\n"
+        f"Commit {facts['commit']}; torch {facts['versions']['torch']}; "
+        f"{hardware['cores']} cores of\n"
+        f"{hardware['cpu']}. How {facts['trials']} trials ended:\n\n| | trials |\n|---|---:|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
 def main() -> int:
     """Run all trials, and print or write the result."""
     form = argparse.RawDescriptionHelpFormatter
@@ -102,12 +119,9 @@ def main() -> int:
         "trials": args.trials,
         "ends": dict(ends),
     }
-    text = json.dumps(facts, indent=1)
-    print(text)
+    print(json.dumps(facts, indent=1))
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        day = f"{datetime.now(UTC):%Y%m%d}"
-        (args.out / f"creation-races-{day}-cpu.json").write_text(text + "\n")
+        write(facts, args.out)
     return int(ends["one succeeded"] != args.trials)
 
 

@@ -8,10 +8,9 @@ are there.
     python benchmarks/kill_harness.py --out benchmarks/results
 
 Works are runs, a learner's life, and every verb that changes files: forget, prune, rollback,
-discard, export, compare. ``--works`` chooses some, ``--every`` takes one of so many points.
+set, discard, export, compare. ``--works`` chooses some, ``--every`` takes one of so many points.
 
-Ends with status 1 if anything differs. In the suite, ``tests/test_nothing_lost.py`` and
-``tests/home/test_killed_verbs.py`` do a part.
+Ends with status 1 if anything differs. In the suite, ``tests/test_nothing_lost.py`` does a part.
 """
 
 import argparse

@@ -367,7 +367,7 @@ def test_what_an_interrupted_run_had_done_itself_was_not_shared(
     shared, method = tmp_path / "first-tasks", ALIKE["replay"]
     sweep = Trainer.sweep
 
-    def killed(trainer: Trainer, item: Any, **rest: Any) -> Any:
+    def killed(trainer: Trainer, item: Any, *rest: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

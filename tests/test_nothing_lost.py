@@ -55,6 +55,7 @@ def test_the_works_come_across_everything(harness: Harness) -> None:
     assert statuses == ["accepted", "accepted", "accepted", "rejected", "accepted"]
     # Forgotten in every version, revived in the last.
     assert [document["forgotten"] for document in documents] == [[1], [1], [1], [1], []]
+    assert harness.straight("encoded_learner").facts["encoded"] == [["encoded", "lengths"]] * 4
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_verb_is_killed_where_it_changes_a_file(harness: Harness, verb: str, e
         assert harness.chain(verb, Kill(point=point)) == (1, []), where
 
 
-@pytest.mark.parametrize("work", ["run", "learner"])
+@pytest.mark.parametrize("work", ["run", "learner", "encoded_learner"])
 def test_killed_at_any_time(harness: Harness, work: str) -> None:
     draws, landed = random.Random(f"suite {work}"), 0  # noqa: S311
     while landed < 3:

@@ -151,8 +151,7 @@ def _run(
         dataset = given or load_dataset(settings.data)
     scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
     shape = dataset.train.images.shape
-    constants = _constants(settings, dataset)
-    model = Model(settings, shape, *constants, progress, ranks=ranks)
+    model = Model(settings, shape, *_constants(settings, dataset), progress, ranks=ranks)
     learner = Learner(model)
     try:
         model.check_memory(len(scenario.class_names))

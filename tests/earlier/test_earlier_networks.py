@@ -24,7 +24,7 @@ def networks() -> Iterator[Path]:
 def test_its_scores_are_the_same(name: str, method: str, written: Path, networks: Path) -> None:
     """Each tensor of these files holds a number of its own: one in another's place would show."""
     if name == "timm":
-        pytest.importorskip("timm")
+        pytest.importorskip("timm", reason="the timm extra is not installed")
     learner = Learner.load(networks / f"{name}-{method}")
     found = torch.tensor(said(written / "images", learner)["linear"])
     scores = torch.tensor(facts(networks / f"{name}-{method}.json")["scores"]["linear"])

@@ -24,7 +24,7 @@ from grace.storage.tensors import decode, encode
 from grace.text.refusals import DamagedError
 from support.tiny_streams import pictures, recipe, settings
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 SIDE = 32
 SHAPE = (3, SIDE, SIDE)
@@ -278,3 +278,25 @@ def test_raw_exemplars_stay_raw_tensors(tmp_path: Path) -> None:
     document = ModelStore.open(tmp_path / "m").document(1)
     outline = ModelStore.open(tmp_path / "m").outline(document.exemplars[0], "it")
     assert {name: tuple(own.shape) for name, own in outline.items()} == {"images": (6, *SHAPE)}
+
+
+def test_the_format_of_a_living_learner_can_change(tmp_path: Path) -> None:
+    """Exemplars of several formats stand beside each other, and the ceiling holds for all."""
+    made = create(tmp_path / "m", format="raw", size=None, max_mb=0.42, validation=0)
+    made.update(*stream(0, 1, count=40))
+    assert isinstance(made.method.memory.of_class(0), TensorImages)
+    raw = len(made.method.memory)
+    made.change_settings("memory.format=jpeg")
+    assert 0 < len(made.method.memory) <= raw  # The change itself takes some bytes.
+    made.update(*stream(2, count=40))
+    memory = made.method.memory
+    assert isinstance(memory.of_class(0), TensorImages)
+    assert isinstance(memory.of_class(2), EncodedImages)
+    again = Learner.load(tmp_path / "m")
+    assert isinstance(again.method.memory.of_class(2), EncodedImages)
+    again.change_settings("memory.format=raw")
+    again.update(*stream(3, count=40))
+    assert isinstance(again.method.memory.of_class(3), TensorImages)
+    assert isinstance(again.method.memory.of_class(2), EncodedImages)
+    store = ModelStore.open(tmp_path / "m")
+    assert all(store.document(number).num_bytes <= 420_000 for number in store.numbers())

@@ -216,7 +216,7 @@ def test_what_does_not_matter_changes_no_answer(spoilt: Model, setting: str, val
     expected = Learner.load(spoilt.path).predict_proba(PROBE)
     writing(specials.document((setting, value))(spoilt.files))(spoilt.path)
     if setting.endswith(("device", "precision")) and torch.cuda.is_available():
-        pytest.skip("a machine with a GPU does what is asked")
+        pytest.skip("with a GPU this learner computes on it, and rounds otherwise")
     assert torch.equal(Learner.load(spoilt.path).predict_proba(PROBE), expected)
 
 

@@ -23,7 +23,7 @@ from support import tiny_streams
 from support.picture_folders import folder
 from support.tiny_streams import class_names, labelled
 
-pytest.importorskip("timm")
+pytest.importorskip("timm", reason="the timm extra is not installed")
 
 MODEL = "timm/test_efficientnet"
 
@@ -130,8 +130,8 @@ def test_a_ceiling_holds(weights: Path, tmp_path: Path, max_mb: float) -> None:
 
 
 def test_it_is_exported_with_its_enlargement(weights: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+    pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
     model = made(weights, tmp_path / "model", validation=2)
     teach(model, 0, 1)
     done = model.export(tmp_path / "model.onnx")

@@ -258,7 +258,8 @@ class TestRollback:
         assert len(learner.history) == version
         step = min(version, 2)
         known = learner.predict_proba(PROBE)
-        teach(learner, step)
+        # Without ``again`` the version that learnt them from this one is put in use.
+        teach(learner, step, again=True)
         after = ModelStore.open(home).document(5)
         assert after.parent == version
         if version == step:

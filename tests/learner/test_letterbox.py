@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from grace.data.decoding import read_pixels
 from grace.data.images import TensorImages
@@ -19,7 +20,7 @@ from grace.learner.requested import RequestedSettings
 from grace.text.refusals import GraceError
 from support.picture_folders import picture
 
-pytestmark = pytest.mark.usefixtures("tiny_backbones", "quick_disk")
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ROOT = Path(__file__).parents[2]
 OVERRIDES = (
@@ -69,6 +70,10 @@ def test_learning_predicting_and_exporting(tmp_path: Path) -> None:
     likely = learner.predict_proba(wanted).max(dim=1).values
     found = torch.tensor([own.guesses[0].probability for own in guesses])
     assert torch.allclose(found, likely, atol=1e-5)
+    # Python's paths and PIL images are prepared in the same way.
+    images_of = [Image.open(path).convert("RGB") for path in paths]
+    for given in (paths, images_of):
+        assert torch.allclose(learner.predict_proba(given).max(dim=1).values, likely, atol=1e-5)
     preprocessing = preprocessing_of(learner.model)
     assert preprocessing.fit == "letterbox"
     assert preprocessing.resizing().startswith("letterbox: longer side to 16 pixels")
@@ -77,7 +82,7 @@ def test_learning_predicting_and_exporting(tmp_path: Path) -> None:
 def test_it_stays_with_a_learner(tmp_path: Path) -> None:
     images, model = wide(tmp_path / "images", "ant", "bee"), tmp_path / "m"
     learn(model, images, *OVERRIDES)
-    with pytest.raises(GraceError, match=r"data\.fit letterbox"):
+    with pytest.raises(GraceError, match=r"data\.fit letterbox.* were made squares"):
         learn(model, wide(tmp_path / "more", "cat"), "data.fit=crop")
 
 

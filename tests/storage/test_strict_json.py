@@ -100,6 +100,7 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert parse(b"[" * 64 + b"]" * 64, "it")
     assert len(parse(b"[" + b"[],{}," * 100 + b"0]", "it")) == 201
     assert parse(b'"' + b"[" * 1000 + b'\\""', "it") == "[" * 1000 + '"'
+    assert len(parse(b"[" + b'"[","{[",' * 100 + b"[]]", "it")) == 201
     assert parse(b'"\\ud83d\\ude00"', "it") == "😀"
     assert math.copysign(1, parse(b"-0.0", "it")) == -1
 

@@ -112,7 +112,7 @@ def test_every_cell_says_how_many_threads_it_has(
 ) -> None:
     # What its process is given is looked at, not what it would do.
     idle = [sys.executable, "-S", "-c", ""]
-    monkeypatch.setattr("grace.studies.comparison.run_command", lambda *given: idle)
+    monkeypatch.setattr("grace.studies.making.run_command", lambda *given: idle)
     given = cells("replay", more=("engine.threads=null",))
     compare(given, tmp_path / "there", Notes(), at_once=1)
     written = load_experiment(str(tmp_path / "there" / "cells" / "replay-s4.yaml"))
@@ -359,3 +359,31 @@ def test_what_one_should_know_is_said_once(make_record: MakeRecord) -> None:
     text = summarise(told)
     assert text.count("mind this") == 1
     assert text.index("mind this") < text.index("## Results")
+
+
+def test_a_comparison_that_was_killed_as_it_began_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between its folders it was refused as another's; a file beside its cells stayed."""
+    monkeypatch.setattr("grace.studies.comparison.carry_out", lambda *_: {})
+    make, made = Path.mkdir, set[str]()
+
+    def killed(path: Path, **how: Any) -> None:
+        if path.parent.name == "there" and made:
+            raise KeyboardInterrupt
+        if path.parent.name == "there":
+            made.add(path.name)
+        make(path, **how)
+
+    place, watcher = tmp_path / "there", Notes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compare(cells("wa"), place, watcher)
+    assert made
+    left = place / f".grace-unfinished-{'0' * 32}"
+    (place / "cells").mkdir()
+    for path in (left, place / "cells" / left.name):
+        path.write_bytes(b"half")
+    assert compare(cells("wa"), place, watcher).records == ()
+    assert not list(place.rglob(left.name))

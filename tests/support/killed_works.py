@@ -124,6 +124,38 @@ def learner(folder: Path) -> None:
     kills.note(folder / "facts.json", timeless(facts))
 
 
+def encoded_learner(folder: Path) -> None:
+    """A learner whose exemplars are JPEG files: taught, taught again, made to forget, revived."""
+    _prepare()
+    home = folder / "learner"
+    if (home / "model.json").exists():
+        made = Learner.load(home)
+    else:
+        method = ReplaySettings(base=recipe(), update=recipe())
+        memory = MemorySettings(format="jpeg", size=None, max_mb=0.45, validation=2)
+        made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32), directory=home)
+    for number, classes in enumerate(((0, 1), (1, 2), (), (0, 3)), start=1):
+        if number <= kills.marked(folder):
+            continue
+        if classes:
+            data = labelled(dict.fromkeys(classes, 10), seed=number)
+            pixels = torch.nn.functional.interpolate(data.images.gather(torch.arange(20)), 32)
+            made.update(pixels, class_names(data))
+        elif 0 not in made.forgotten:
+            made.forget("class 0")
+        kills.mark(folder, number)
+    facts = {
+        **_describe_home(home),
+        "files": [name for name in _files(home) if not name.startswith("objects/")],
+        "encoded": [
+            sorted(m.read(r, "it"))
+            for m in [ModelStore.open(home)]
+            for r in m.document(m.numbers()[-1]).exemplars.values()
+        ],
+    }
+    kills.note(folder / "facts.json", timeless(facts))
+
+
 def _first(learner: Learner) -> None:
     data = labelled({0: 10, 1: 10})
     learner.update(data.images, class_names(data))

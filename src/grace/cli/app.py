@@ -70,7 +70,7 @@ VERBS = {
     ),
     "info": Verb(
         "grace.cli.info:info",
-        "Show a learner's classes, method, backbones and size.",
+        "Show a learner's classes, method, backbones and size, or its model card.",
     ),
     "history": Verb(
         "grace.cli.history:history",

@@ -121,6 +121,11 @@ def as_json(
 
     Entries of the kinds ``update`` and ``set``, which are versions, have the columns of the CSV and
     the class names; the others are the changes as they are noted.
+
+    Args:
+        entries: the versions.
+        changes: what changed beside new versions.
+        initial: another threshold to judge by; ``None``: the learner's own.
     """
     rows = iter(_rows(entries, initial))
     return [_event(event, rows) for event in trail(entries, changes)]

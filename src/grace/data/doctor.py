@@ -112,25 +112,21 @@ def examine(
     )
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    looks = _looks(files, rules, channels, fit)
+    looks = _looks(files, rules, channels)
     judged = judge_images(root, files, looks, rules)
+    learnt = [unicodedata.normalize("NFC", name) for name in known_classes or ()]
     expected = Expected(
-        channels=channels,
-        image_size=image_size,
-        class_names=[unicodedata.normalize("NFC", name) for name in known_classes or ()],
-        images=known_images or {},
+        channels=channels, image_size=image_size, class_names=learnt, images=known_images or {}
     )
-    known = None if known_classes is None else expected.class_names
-    classes = _class_counts(sorted({f.name for f in tree.folders}), files, looks, judged, known)
+    known, names = known_classes and learnt, {folder.name for folder in tree.folders}
+    classes = _class_counts(sorted(names), files, looks, judged, known)
     readable = [(f, look) for f, look in zip(files, looks, strict=True) if isinstance(look, Look)]
     train = {name: classes[name].train for name in tree.class_names}
     advice = advise(tree, readable, train, expected)
-    findings = [*judge_layout(tree, rules), *judged.findings, *advice]
-    sizes = sorted({look.size for _, look in readable}, key=lambda s: (s[0] * s[1], s))
-    order = ("error", "warning", "note")
+    sizes = sorted({look.size for _, look in readable}, key=lambda size: (size[0] * size[1], size))
     return Examination(
         classes=classes,
-        findings=sorted(findings, key=lambda finding: order.index(finding.severity)),
+        findings=_worst_first([*judge_layout(tree, rules), *judged.findings, *advice]),
         num_images=len(files),
         smallest=sizes[0] if sizes else None,
         largest=sizes[-1] if sizes else None,
@@ -138,13 +134,18 @@ def examine(
     )
 
 
+def _worst_first(findings: Sequence[Finding]) -> list[Finding]:
+    order = ("error", "warning", "note")
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
 def _looks(
-    files: Sequence[ImageFile], rules: Rules, channels: Literal[1, 3], fit: Fit
+    files: Sequence[ImageFile], rules: Rules, channels: Literal[1, 3]
 ) -> list[Look | GraceError]:
     """Look at each file; its pixels are dropped at once."""
     size = rules.image_size
     read = partial(
-        look_at, channels=channels, image_size=size, max_pixels=rules.max_pixels, fit=fit
+        look_at, channels=channels, image_size=size, max_pixels=rules.max_pixels, fit=rules.fit
     )
     with decoding_threads() as pool:
         outcomes = in_order(pool, read, [file.path for file in files], num_ahead(size))

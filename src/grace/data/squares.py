@@ -65,7 +65,16 @@ def centre_square(image: Image.Image, size: int, shorter: int) -> Image.Image:
 
 
 def resized(width: int, height: int, shorter: int) -> tuple[int, int]:
-    """Return width and height after the shorter side is resized to ``shorter``."""
+    """Return width and height after the shorter side is resized.
+
+    Args:
+        width: before, in pixels.
+        height: before, in pixels.
+        shorter: the shorter side afterwards.
+
+    Raises:
+        GraceError: if the longer side would be too long.
+    """
     if min(width, height) == shorter:
         return width, height
     longer = max(shorter, int(shorter * max(width, height) / min(width, height)))

@@ -85,9 +85,6 @@ def load_update(
     (train, *tests), found = read_parts(root, parts, channels, rules)
     test = tests[0] if tests and tests[0].files else None
     used = [train] if test is None else [train, test]
-    digest = hashlib.sha256(json.dumps([part.class_names for part in used]).encode())
-    for part in used:
-        digest.update(part.images.digest())
     return UpdateFolder(
         images=_in_memory(train),
         labels=train.class_names,
@@ -96,8 +93,15 @@ def load_update(
         test_labels=test.class_names if test is not None else (),
         test_paths=test.paths if test is not None else (),
         notes=[finding.text for finding in (*layout, *found)],
-        digest=digest.hexdigest(),
+        digest=_digest(used),
     )
+
+
+def _digest(parts: Sequence[Part]) -> str:
+    digest = hashlib.sha256(json.dumps([part.class_names for part in parts]).encode())
+    for part in parts:
+        digest.update(part.images.digest())
+    return digest.hexdigest()
 
 
 def _first(files: Iterable[ImageFile], most: int | None) -> list[ImageFile]:

@@ -58,18 +58,21 @@ def _decoded_once(image: Any) -> Image.Image | None:  # noqa: ANN401
     PIL's decoder of animations keeps two images and returns a third.
     """
     import torch
-    from torchvision.io import ImageReadMode, decode_webp
 
     if image.is_animated:
         return None
     encoded = bytearray(image.fp.seek(0, os.SEEK_END))
     image.fp.seek(0)
     image.fp.readinto(encoded)
-    mode = ImageReadMode.RGB_ALPHA if image.mode == "RGBA" else ImageReadMode.RGB
     try:
+        from torchvision.io import ImageReadMode
+
+        mode = ImageReadMode.RGB_ALPHA if image.mode == "RGBA" else ImageReadMode.RGB
+        # The function around it warns that later versions of torchvision may lack it.
+        decode = torch.ops.image.decode_webp
         # (C, H, W), as a view of (H, W, C).
-        levels: Tensor = decode_webp(torch.frombuffer(encoded, dtype=torch.uint8), mode)
-    except RuntimeError:
+        levels: Tensor = decode(torch.frombuffer(encoded, dtype=torch.uint8), mode.value)
+    except (ImportError, AttributeError, RuntimeError):
         # It is damaged or one frame of an animation, or torchvision has no decoder for WebP.
         return None
     return Image.fromarray(levels.permute(1, 2, 0).numpy())

@@ -26,7 +26,13 @@ class SettingChange(BaseModel):
 
     @classmethod
     def of(cls, path: str, before: object, after: object) -> Self:
-        """Describe a change of the setting ``path``."""
+        """Describe a change of a setting.
+
+        Args:
+            path: dotted path of the setting.
+            before: its value before.
+            after: its value after.
+        """
         return cls(path=_line(path), before=_line(shown(before)), after=_line(shown(after)))
 
     def __str__(self) -> str:

@@ -197,10 +197,7 @@ class Learner:
         return learner
 
     def save(self, directory: str | Path) -> int:
-        """Save this learner as the first version of a new home, and put that version in use.
-
-        Returns:
-            The version's number.
+        """Save this learner as version 1 of a new home, put it in use, and return its number.
 
         Raises:
             GraceError: if nothing has been learnt, the directory exists already, or the learner

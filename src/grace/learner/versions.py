@@ -47,7 +47,14 @@ class Versions:
         engine: EngineSettings | None,
         progress: Progress | None,
     ) -> Self:
-        """Load a model from its home; arguments and errors are as in ``Learner.load``."""
+        """Load a model from its home; it raises what ``Learner.load`` raises.
+
+        Args:
+            store: the home.
+            version: number of the version; ``None``: the one in use.
+            engine: settings of this machine; ``None``: the saved ones, as far as it can.
+            progress: receives the events of the work.
+        """
         number = store.current() if version is None else version
         saved = store.creation if number is None else store.document(number)
         settings = saving.carried_out_here(saved.settings, engine)

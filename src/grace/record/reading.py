@@ -146,7 +146,7 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
         data = read_given(path, str(path), MAX_BYTES)
     except FileNotFoundError:
         return (), False
-    if any(data.count(token) > most for token, most in _MOST.items()):
+    if any(len(data) > most and data.count(token) > most for token, most in _MOST.items()):
         raise GraceError(f"{path} is damaged: it has too many values")
     lines = data.split(b"\n")
     ended = lines[-1] == b""

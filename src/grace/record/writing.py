@@ -139,8 +139,7 @@ class RecordWriter:
 
     def fail(self, error: BaseException | str) -> RunRecord:
         """Mark the run as failed, with the error in one line, and return its record."""
-        text = in_one_line(error) if isinstance(error, BaseException) else error
-        return self._end("failed", text)
+        return self._end("failed", in_one_line(error))
 
     def _end(self, status: Literal["finished", "failed"], error: str | None) -> RunRecord:
         ending = {"status": status, "error": error, "finished": _now()}

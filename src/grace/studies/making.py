@@ -10,7 +10,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import dump_settings
 from grace.record import RunRecord, read_record
 from grace.record.reading import num_tasks
-from grace.storage.atomic import write_text
+from grace.storage.atomic import remove_leftovers, write_text
 from grace.storage.inside import inside
 from grace.studies.cells import Cell
 from grace.studies.machine import run_command, run_environment, with_threads
@@ -40,8 +40,10 @@ class Wanted:
 
 def make_folders(directory: Path) -> None:
     """Create the folders of runs in a directory: for settings, records and logs."""
-    for folder in ("cells", "runs", "logs"):
+    for folder in ("runs", "cells", "logs"):  # The first makes a comparison known as one.
         inside(directory, folder).mkdir(exist_ok=True)
+    for place in (directory, directory / "cells"):
+        remove_leftovers(place)
     inside(directory, "first-tasks")  # Its first writer makes it.
 
 

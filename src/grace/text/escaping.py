@@ -38,10 +38,10 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException | str) -> str:
     """Return another library's error with single spaces for its line breaks.
 
-    If the error has no text, return the name of its type.
+    If it has no text, return the name of its type.
     """
     return " ".join(str(error).split()) or type(error).__name__
 
