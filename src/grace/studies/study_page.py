@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grace.studies.figures import Figure
+from grace.studies.figures import Figure, plot_text
 from grace.studies.grid_claims import by_seed
 from grace.studies.pareto import front, mean_points
 from grace.studies.report import chart_card, page, runs_report, write_page
@@ -115,7 +115,7 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         "name": "settings",
         "x": [point.x for point in points],
         "y": [point.y for point in points],
-        "text": [escape(point.labels[0]) for point in points],
+        "text": [plot_text(point.labels[0]) for point in points],
         "customdata": [number(point.labels[0]) for point in points],
         "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
     }
