@@ -83,7 +83,7 @@ def test_every_cell_of_every_study_resolves(name: str) -> None:
 def test_every_metric_that_a_study_may_name_is_known() -> None:
     from typing import get_args
 
-    from grace.configs.study import MetricName
+    from grace.configs.claims import MetricName
 
     assert set(get_args(MetricName)) == set(METRICS)
 
@@ -109,6 +109,13 @@ claims: [{id: B2, left: IFL, right: der, metric: last, slack: 0}]
     assert list(study.rows) == ["der", "IFL", "-FL"]
     assert list(study.claims[0].sides) == [({"IFL": 1.0}, {"der": 1.0})]
     assert len(study_cells(study, Selection())) == 9
+
+
+def test_the_study_in_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    file = tmp_path / "mine.yaml"
+    file.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert len(study_cells(load_study(str(file)), Selection())) == 12
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,25 @@
 """The time of runs to come, from finished runs."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import load_experiment
+from grace.record import RunRecord
 from grace.studies.estimates import bytes_of, seconds_of
 from support.synthetic_records import MakeRecord
+
+
+def pairs(records: Sequence[RunRecord]) -> list[tuple[ExperimentSettings, RunRecord]]:
+    return [(ExperimentSettings.model_validate(r.info.config), r) for r in records]
 
 
 def test_runs_of_the_same_method_tell_the_time(make_record: MakeRecord) -> None:
     records = [make_record("der", 1), make_record("der", 2), make_record("wa")]
     settings = load_experiment("digits", ["method=der", "seed=3"])
     # Five tasks of 1.75 s.
-    assert seconds_of(settings, records) == pytest.approx(8.75)
+    assert seconds_of(settings, pairs(records)) == pytest.approx(8.75)
     assert bytes_of(records) > 1000
 
 
@@ -22,11 +30,11 @@ def test_other_methods_tell_the_time_by_images_and_epochs(make_record: MakeRecor
     first, later = 287.4, 4 * 387.4
     der, grace = 10 * first + 10 * later, 10 * first + 20 * later
     settings = load_experiment("digits", ["method=grace"])
-    assert seconds_of(settings, records) == pytest.approx(8.75 * grace / der)
+    assert seconds_of(settings, pairs(records)) == pytest.approx(8.75 * grace / der)
 
 
 def test_another_stream_tells_nothing(make_record: MakeRecord) -> None:
     records = [make_record("der")]
-    assert seconds_of(load_experiment("digits", ["scenario.increment=5"]), records) is None
-    assert seconds_of(load_experiment("cifar100-b0i10"), records) is None
+    assert seconds_of(load_experiment("digits", ["scenario.increment=5"]), pairs(records)) is None
+    assert seconds_of(load_experiment("cifar100-b0i10"), pairs(records)) is None
     assert bytes_of([]) == 50_000

@@ -7,9 +7,9 @@ import pytest
 from grace.configs.study import load_study
 from grace.record import DatasetRecord, RunRecord
 from grace.record.model import ParameterRecord
+from grace.studies.aligned import aligned_size
 from grace.studies.study_cells import (
     Selection,
-    aligned_size,
     all_runs,
     run_names,
     settings_of,

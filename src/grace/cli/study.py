@@ -2,20 +2,23 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from grace.cli import options
 from grace.cli.compare import ended_like_ctrl_c, numbers
 from grace.cli.comparison_progress import ComparisonProgress
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.study_lines import plan_lines, result_lines
 from grace.configs.study import list_studies, load_study
+from grace.studies.made_study import MadeStudy
 from grace.studies.study import make_study
 from grace.studies.study_cells import Selection
-from grace.studies.study_plan import plan_study
+from grace.studies.study_plan import StudyPlan, plan_study
 from grace.text.refusals import GraceError
 
 REMEDIES = {"methods": "use --rows", "seeds": "use --seeds"}
@@ -28,45 +31,28 @@ _HABITUAL = (Path("comparisons"), Path("runs"))
 def study(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
+        options.argument(
             metavar="NAME|KEY=VALUE",
             help="A packaged study or a YAML file, then settings for every run. Without a name: "
             "list the studies.",
-            show_default=False,
         ),
     ] = None,
     scale: Annotated[
-        str,
-        typer.Option(
-            help="small or published. Default: small if there is one.", show_default=False
-        ),
+        str, options.option(help="small or published. Default: small if the study has it.")
     ] = "",
-    protocols: Annotated[
-        str, typer.Option(help="Protocols, comma-separated. Default: all.", show_default=False)
-    ] = "",
-    rows: Annotated[
-        str, typer.Option(help="Rows, comma-separated. Default: all.", show_default=False)
-    ] = "",
-    seeds: Annotated[
-        str, typer.Option(help="Seeds: 1,2,3 or 1-3. Default: the scale's.", show_default=False)
-    ] = "",
+    protocols: Annotated[str, options.option(help="Comma-separated. Default: all.")] = "",
+    rows: Annotated[str, options.option(help="Comma-separated. Default: all.")] = "",
+    seeds: Annotated[str, options.option(help="1,2,3 or 1-3. Default: the scale's.")] = "",
     jobs: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Runs at a time. Default: as many as cores and memory allow.",
-            show_default=False,
-        ),
+        options.option(min=1, help="Runs at a time. Default: as many as cores and memory allow."),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder of all studies, which share their runs.")
     ] = Path("studies"),
     runs: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A further folder in which to look for finished runs; may be given again.",
-            show_default=False,
-        ),
+        options.option(help="Another folder in which to look for finished runs; repeatable."),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only tell what is done and what is left.")
@@ -81,33 +67,31 @@ def study(
         if not name:
             _list()
             return
-        selection = Selection(
-            scale,
-            _words(protocols),
-            _words(rows),
-            tuple(numbers(seeds)) if seeds else (),
-            overrides,
-        )
-        chosen = load_study(name)
+        chosen_seeds = tuple(numbers(seeds)) if seeds else ()
+        selection = Selection(scale, _words(protocols), _words(rows), chosen_seeds, overrides)
         others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
         with one_line_warnings():
-            planned = plan_study(chosen, selection, out, others)
+            planned = plan_study(load_study(name), selection, out, others)
         if plan:
             say(*plan_lines(planned))
-            return
-        with ComparisonProgress(planned.names) as progress:
-            made = make_study(
-                chosen,
-                selection,
-                out,
-                progress,
-                others=others,
-                at_once=jobs,
-                command=shlex.join(["grace", *sys.argv[1:]]),
-            )
-        say(*result_lines(made))
-        if made.failures:
+        elif _made(planned, out, others, jobs).failures:
             raise typer.Exit(1)
+
+
+def _made(planned: StudyPlan, out: Path, others: Sequence[Path], jobs: int | None) -> MadeStudy:
+    """Make a study while its progress is shown, and print its result."""
+    with ComparisonProgress(planned.names) as progress:
+        made = make_study(
+            planned.study,
+            planned.selection,
+            out,
+            progress,
+            others=others,
+            at_once=jobs,
+            command=shlex.join(["grace", *sys.argv[1:]]),
+        )
+    say(*result_lines(made))
+    return made
 
 
 def _split(arguments: list[str] | tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -4,7 +4,7 @@
 (docs/studies.md). Imports no torch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from grace.configs.claims import ClaimSettings, MetricName, Number, Words
 from grace.configs.packaged import ConfigError, find, packaged, read_mapping
 from grace.configs.setting_problems import booleans_as_numbers, problems_of
 from grace.configs.settings_model import Settings
@@ -25,23 +26,7 @@ _TAKEN = frozenset({"runs", "cells", "logs", "first-tasks", "lock"})
 
 # A name is shown in tables and typed on the command line.
 Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]
-Words = tuple[str, ...]
 Seed = Annotated[int, Field(strict=True, ge=0)]
-MetricName = Literal[
-    "last",
-    "average",
-    "forgetting",
-    "backbones",
-    "parameters",
-    "exemplars",
-    "megabytes",
-    "seconds",
-]
-Number = Annotated[float, Field(ge=-1e9, le=1e9)]
-Terms = dict[str, Number]
-Place = Literal["best", "second"]
-Side = Terms | Place
-_PLACES: Mapping[str, Place] = {"best": "best", "second": "second"}
 
 
 class ProtocolSettings(Settings):
@@ -145,59 +130,6 @@ class RowSettings(Settings):
         if self.grid is not None and (not self.grid or not all(self.grid.values())):
             raise GraceError("a grid needs a setting and its values")
         return self
-
-
-class ClaimSettings(Settings):
-    """A statement that our runs can show: left − right + slack is not negative, seed by seed."""
-
-    id: str = Field(max_length=40)
-    says: str = Field("", max_length=400, description="the statement in words")
-    kind: Literal[
-        "difference",
-        "never-rises",
-        "fewer-points",
-        "on-front",
-        "rises-most",
-        "resets",
-        "agrees-best",
-    ] = "difference"
-    left: str | Terms = Field(
-        "",
-        description="a row, or factors of rows: {grace: 1, der: -0.5}. ROW@PROTOCOL is the "
-        "row's number in that protocol",
-    )
-    right: str | Terms = Field(
-        "",
-        description="likewise; 'best' or 'second': the highest or second highest of the other "
-        "ranked rows, for each seed",
-    )
-    pairs: tuple[tuple[str, str], ...] = Field((), description="several rows left and right")
-    order: Words = Field((), description="rows of which each is at least the one before")
-    metric: MetricName = "last"
-    metrics: dict[MetricName, Number] | None = Field(
-        None, description="several metrics with the slack of each, in place of metric and slack"
-    )
-    slack: Number = Field(0.0, description="added to left − right. Higher: right may be better")
-    setting: str = Field("", description="never-rises: the setting of the grid")
-    over: Literal["every", "some"] = Field(
-        "every", description="some: the claim is about the best of its lines"
-    )
-    protocols: Words | None = None
-    scales: Words | None = None
-
-    @property
-    def slacks(self) -> Mapping[MetricName, float]:
-        """The metrics, each with its slack."""
-        return self.metrics if self.metrics is not None else {self.metric: self.slack}
-
-    @property
-    def sides(self) -> Iterator[tuple[Terms, Side]]:
-        """The pairs of sums that are compared."""
-        if self.left:
-            place = _PLACES.get(self.right) if isinstance(self.right, str) else None
-            yield _terms(self.left), place or _terms(self.right)
-        yield from ((_terms(left), _terms(right)) for left, right in self.pairs)
-        yield from zip(map(_terms, self.order[1:]), map(_terms, self.order[:-1]), strict=True)
 
 
 class StudySettings(Settings):
@@ -305,9 +237,3 @@ def load_study(name_or_path: str) -> StudySettings:
     if problems:
         raise ConfigError([f"{name_or_path}: {line}" for line in problems.values()])
     return study
-
-
-def _terms(side: str | Terms) -> Terms:
-    if isinstance(side, str):
-        return {side: 1.0} if side else {}
-    return side

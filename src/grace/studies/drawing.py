@@ -89,6 +89,8 @@ _DASHES: Mapping[str, Any] = {
     "dashdot": (0, (5, 2, 1, 2)),
     "longdash": (0, (9, 3)),
 }
+_MOST_CHARACTERS = 40
+"""Names of more characters do not fit below a panel side by side."""
 _MARKERS = "os^DvPX*<>"
 _RC: Any = {
     "svg.hashsalt": "figure",
@@ -185,7 +187,12 @@ def _draw(axes: "Axes", panel: Panel, entries: dict[str, Any]) -> None:
     axes.set_xlabel(printable(panel.x_title))
     axes.set_ylabel(printable(panel.y_title))
     if panel.x_names:
-        axes.set_xticks(range(len(panel.x_names)), [printable(name) for name in panel.x_names])
+        names = [printable(name) for name in panel.x_names]
+        is_crowded = sum(map(len, names)) > _MOST_CHARACTERS
+        turned: Any = (
+            {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
+        )
+        axes.set_xticks(range(len(names)), names, **turned)
     elif panel.whole_x:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.y_range is not None:

@@ -6,12 +6,13 @@ from statistics import fmean
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.recipe import Recipe
 from grace.record import RunRecord
-from grace.studies.run_store import settings_in
 
 Stream = tuple[object, ...]
 
 
-def seconds_of(settings: ExperimentSettings, records: Sequence[RunRecord]) -> float | None:
+def seconds_of(
+    settings: ExperimentSettings, runs: Sequence[tuple[ExperimentSettings, RunRecord]]
+) -> float | None:
     """Estimate the seconds of a run.
 
     The mean of runs of the same method on the same stream; else, from all runs on this stream,
@@ -19,13 +20,10 @@ def seconds_of(settings: ExperimentSettings, records: Sequence[RunRecord]) -> fl
 
     Args:
         settings: of the run.
-        records: finished runs.
+        runs: finished runs with their settings.
     """
-    known = [
-        (found, record)
-        for record in records
-        if (found := settings_in(record)) is not None and _stream(found) == _stream(settings)
-    ]
+    stream = _stream(settings)
+    known = [(found, record) for found, record in runs if _stream(found) == stream]
     like = [r.seconds for found, r in known if found.method.name == settings.method.name]
     if like:
         return fmean(like)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from itertools import pairwise
 
-from grace.configs.study import ClaimSettings
+from grace.configs.claims import ClaimSettings
 from grace.record import RunRecord
 from grace.studies.replay import expansions
 from grace.studies.study_results import Results

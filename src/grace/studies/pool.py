@@ -107,6 +107,14 @@ class _Running:
         return ([*lines, *marked] or ["it printed nothing"])[-1]
 
 
+Engine = Callable[[Sequence[Job], int, Watcher], Mapping[str, str]]
+"""Carries out jobs, so many at a time, and returns the reasons of failures by cell.
+
+:func:`carry_out` is the one of this machine. An engine only starts processes: what they did is read
+from their records.
+"""
+
+
 def carry_out(
     jobs: Sequence[Job], at_once: int, watcher: Watcher, seconds_between: float = 0.3
 ) -> dict[str, str]:

@@ -38,6 +38,7 @@ class RunStore:
         """Why runs could not be read."""
         self._others = tuple(others)
         self._records: dict[Path, RunRecord] = {}
+        self._settings: dict[Path, ExperimentSettings | None] = {}
         self._by_settings: dict[str, list[RunRecord]] = {}
         self._by_stream: dict[str, list[RunRecord]] = {}
         self.refresh()
@@ -46,6 +47,12 @@ class RunStore:
     def records(self) -> tuple[RunRecord, ...]:
         """All finished runs."""
         return tuple(self._records.values())
+
+    @property
+    def known(self) -> list[tuple[ExperimentSettings, RunRecord]]:
+        """All finished runs whose settings this version can read, with these."""
+        settings = ((self._settings[place], record) for place, record in self._records.items())
+        return [(found, record) for found, record in settings if found is not None]
 
     def refresh(self) -> None:
         """Read the runs that are new or were not finished."""
@@ -60,14 +67,13 @@ class RunStore:
             self.left_out.pop(place, None)
             if record.complete:
                 self._records[place] = record
+                self._settings[place] = settings_in(record)
         by_settings = defaultdict[str, list[RunRecord]](list)
         by_stream = defaultdict[str, list[RunRecord]](list)
-        for record in self._records.values():
-            settings = settings_in(record)
-            if settings is not None:
-                by_settings[settings_fingerprint(settings)].append(record)
-                if (stream := without_threshold(settings)) is not None:
-                    by_stream[stream].append(record)
+        for settings, record in self.known:
+            by_settings[settings_fingerprint(settings)].append(record)
+            if (stream := without_threshold(settings)) is not None:
+                by_stream[stream].append(record)
         self._by_settings, self._by_stream = dict(by_settings), dict(by_stream)
 
     def candidates(self, settings: ExperimentSettings) -> list[RunRecord]:

@@ -26,7 +26,7 @@ from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.machine import jobs_at_once
 from grace.studies.made_study import MadeStudy
 from grace.studies.making import Wanted, device_of, jobs_of, make_folders
-from grace.studies.pool import Watcher, carry_out
+from grace.studies.pool import Engine, Watcher, carry_out
 from grace.studies.resolving import Found, Resolution, Resolver, same_versions
 from grace.studies.run_store import RunStore, without_threshold
 from grace.studies.study_cells import (
@@ -50,6 +50,7 @@ def make_study(
     others: Sequence[Path] = (),
     at_once: int | None = None,
     command: str = "",
+    engine: Engine | None = None,
 ) -> MadeStudy:
     """Make the runs of a study that are not there; write its tables, claims and figures.
 
@@ -63,6 +64,7 @@ def make_study(
         others: further folders of runs; a run found there is copied, and nothing there is changed.
         at_once: runs at a time; ``None``: as many as cores and memory allow.
         command: command line to name in the summary.
+        engine: carries out the runs; ``None``: processes on this machine.
 
     Returns:
         The study with its records.
@@ -77,7 +79,7 @@ def make_study(
     with exclusive(out / "lock", f"the studies in '{out}'"):
         make_folders(out)
         directory.mkdir(exist_ok=True)
-        making = _Making(cells, RunStore(out / "runs", others), out, watcher, at_once)
+        making = _Making(cells, RunStore(out / "runs", others), out, watcher, at_once, engine)
         try:
             making.carry_out()
         finally:
@@ -106,6 +108,7 @@ class _Making:
     out: Path
     watcher: Watcher
     at_once: int | None
+    engine: Engine | None
     found: dict[RunSpec, Found] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -210,7 +213,8 @@ class _Making:
         assert self.at_once is not None
         jobs = jobs_of(list(wanted.values()), device, self.at_once, self.out / "first-tasks")
         try:
-            self.failures |= carry_out(jobs, self.at_once, _WaveWatcher(self.watcher, num_left))
+            engine = self.engine or carry_out
+            self.failures |= engine(jobs, self.at_once, _WaveWatcher(self.watcher, num_left))
         finally:
             self.store.refresh()
         finished = {record.directory for record in self.store.records}

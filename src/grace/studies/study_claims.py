@@ -1,15 +1,13 @@
 """The claims of a study, judged on its numbers and computed from the paper's."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import pairwise
 from typing import final
 
-from grace.configs.study import ClaimSettings, Place, Side, Terms
+from grace.configs.claims import ClaimSettings, Place, Side, Terms
 from grace.studies.claims import Judgement, judge_claim
+from grace.studies.grid_claims import grid_differences
 from grace.studies.measure_claims import measure_differences
-from grace.studies.pareto import Point, front, mean_points, merged, share_in_front
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_cells import scale_name
 from grace.studies.study_results import Results
@@ -199,18 +197,8 @@ def _words(side: Side) -> str:
 
 def _special(claim: ClaimSettings, protocol: str, results: Results) -> ClaimLine:
     """Judge a claim about a grid or about saturation measures."""
-    if claim.kind == "never-rises":
-        differences = _falls(claim, protocol, results)
-        words = f"least fall of backbones with {claim.setting}"
-    elif claim.kind == "fewer-points":
-        points = [_points(results, protocol, seed) for seed in results.seeds]
-        differences = [len(p) - len(merged(p)) - 1.0 for p in points if p]
-        words = "pairs − distinct points − 1"
-    elif claim.kind == "on-front":
-        differences, share = _on_front(str(claim.left), protocol, results)
-        words = f"{claim.left} on the front of the means; on that of {100 * share:.0f} % of seeds"
-    else:
-        differences, words = measure_differences(claim, protocol, results)
+    compare = grid_differences if claim.kind in _COUNTED else measure_differences
+    differences, words = compare(claim, protocol, results)
     judged = _judged(differences, 0.0, is_counted=claim.kind in _COUNTED)
     return ClaimLine(claim, protocol, words, judged)
 
@@ -229,87 +217,3 @@ def _judged(differences: list[float], slack: float, *, is_counted: bool) -> Judg
     if is_counted and min(differences) + slack >= 0:
         return replace(judged, verdict="holds")
     return judged
-
-
-def _falls(claim: ClaimSettings, protocol: str, results: Results) -> list[float]:
-    """Return for each seed the least fall of backbones between neighbours of a grid's setting."""
-    differences = []
-    for seed in results.seeds:
-        falls = [
-            before - after
-            for line in _grid_lines(claim.setting, protocol, results)
-            for one, other in pairwise(line)
-            if (before := results.value(one, protocol, seed, "backbones")) is not None
-            and (after := results.value(other, protocol, seed, "backbones")) is not None
-        ]
-        if falls:
-            differences.append(min(falls))
-    return differences
-
-
-def _grid_lines(setting: str, protocol: str, results: Results) -> Iterator[list[str]]:
-    """Yield rows of grids that differ in one setting only, by its rising value."""
-    for name, row in results.made.study.rows.items():
-        if row.grid is None or setting not in row.grid:
-            continue
-        place = list(row.grid).index(setting)
-        lines: dict[tuple[str, ...], list[str]] = {}
-        for label in results.made.study.grid_rows(name):
-            parts = label.split("/")
-            if label in results.rows and results.has_cell(label, protocol):
-                lines.setdefault((*parts[:place], *parts[place + 1 :]), []).append(label)
-        for line in lines.values():
-            yield sorted(line, key=partial(_value_at, place))
-
-
-def _value_at(place: int, label: str) -> float:
-    return float(label.split("/")[place])
-
-
-def _points(results: Results, protocol: str, seed: int) -> list[Point]:
-    return [
-        Point(x, y, (row,))
-        for row in grid_rows(results, protocol)
-        if (x := results.value(row, protocol, seed, "backbones")) is not None
-        and (y := results.value(row, protocol, seed, "average")) is not None
-    ]
-
-
-def _on_front(label: str, protocol: str, results: Results) -> tuple[list[float], float]:
-    measured = by_seed(results, protocol, "average")
-    points = mean_points(measured)
-    if label not in measured or not points:
-        return [], 0.0
-    stands = any(label in point.labels for point in front(points))
-    return [0.0 if stands else -1.0], share_in_front(measured)[label]
-
-
-def grid_rows(results: Results, protocol: str) -> list[str]:
-    """Return the rows of grids that stand in a protocol."""
-    return [
-        row
-        for row in results.rows
-        if results.settings(row).grid is not None and results.has_cell(row, protocol)
-    ]
-
-
-def by_seed(
-    results: Results, protocol: str, key: str
-) -> Mapping[str, dict[int, tuple[float, float]]]:
-    """Return (backbones, metric) of the rows of grids by row and seed; for Pareto fronts.
-
-    Args:
-        results: the study's numbers.
-        protocol: name of the protocol.
-        key: key of the metric.
-    """
-    found = {
-        row: {
-            seed: (x, y)
-            for seed in results.seeds
-            if (x := results.value(row, protocol, seed, "backbones")) is not None
-            and (y := results.value(row, protocol, seed, key)) is not None
-        }
-        for row in grid_rows(results, protocol)
-    }
-    return {row: values for row, values in found.items() if values}

@@ -5,11 +5,11 @@ from statistics import fmean, stdev
 
 from grace.record import RunRecord, TaskRecord
 from grace.studies.drawing import Panel, Series
+from grace.studies.grid_claims import by_seed
 from grace.studies.groups import Spread
 from grace.studies.measure_claims import measures_of
-from grace.studies.pareto import Point, front, mean_points, spreads
+from grace.studies.pareto import Point, front, mean_points, merged, spreads
 from grace.studies.replay import expansions
-from grace.studies.study_claims import by_seed
 from grace.studies.study_results import METRICS, Results
 
 Panels = Sequence[Panel]
@@ -134,7 +134,11 @@ def _front(results: Results) -> Panels:
             series = [
                 _cloud(kept, around, label, hollow=hollow)
                 for label, hollow in (("trained", False), ("replayed", True))
-                if (kept := [p for p in points if _is_replayed(results, p, protocol) is hollow])
+                if (
+                    kept := merged(
+                        [p for p in points if _is_replayed(results, p, protocol) is hollow]
+                    )
+                )
             ]
             if points:
                 best = front(points)
@@ -169,11 +173,16 @@ def _cloud(
         y=[point.y for point in points],
         x_error=[deviation(point, 0) for point in points],
         y_error=[deviation(point, 1) for point in points],
-        texts=[point.labels[0] for point in points] if len(points) <= 20 else (),
+        texts=[_named(point) for point in points] if len(points) <= 20 else (),
         label=label,
         kind="points",
         hollow=hollow,
     )
+
+
+def _named(point: Point) -> str:
+    first, *more = point.labels
+    return f"{first} +{len(more)}" if more else first
 
 
 def _is_replayed(results: Results, point: Point, protocol: str) -> bool:

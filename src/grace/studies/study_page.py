@@ -4,11 +4,12 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grace.studies.figures import Figure
+from grace.studies.figures import Figure, plot_text
+from grace.studies.grid_claims import by_seed
 from grace.studies.pareto import front, mean_points
 from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
-from grace.studies.study_claims import JudgedClaim, by_seed, claims_sheet
+from grace.studies.study_claims import JudgedClaim, claims_sheet
 from grace.studies.study_results import METRICS, Results
 from grace.text.html import element, escape, join
 
@@ -58,7 +59,11 @@ def _section(title: str, parts: Sequence[str]) -> str:
 
 
 def _table(sheet: Sheet) -> str:
-    head = element("thead", element("tr", *(element("th", escape(t)) for t in sheet.headings)))
+    titles = [
+        element("th", escape(title), **({"class_": "text"} if place < sheet.num_names else {}))
+        for place, title in enumerate(sheet.headings)
+    ]
+    head = element("thead", element("tr", *titles))
     rows = [
         element("tr", *(_cell(cell, place < sheet.num_names) for place, cell in enumerate(row)))
         for row in sheet.rows
@@ -110,7 +115,7 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         "name": "settings",
         "x": [point.x for point in points],
         "y": [point.y for point in points],
-        "text": [escape(point.labels[0]) for point in points],
+        "text": [plot_text(point.labels[0]) for point in points],
         "customdata": [number(point.labels[0]) for point in points],
         "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
     }

@@ -128,4 +128,4 @@ def _state(run: RunSpec, resolution: Resolution) -> State:
 def _seconds(run: RunSpec, resolver: Resolver, store: RunStore) -> float | None:
     """Estimate a run; one that waits for others like the run that it needs."""
     settings = next(filter(None, map(resolver.known, (run, *run.needs))), None)
-    return None if settings is None else seconds_of(settings, store.records)
+    return None if settings is None else seconds_of(settings, store.known)
