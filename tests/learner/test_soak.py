@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any, final
 
 import pytest
@@ -35,9 +37,9 @@ NUM_IMAGES = 6
 MEMORY_SIZE = 40
 # The slopes that count as flat, per update. A head grows by a row in each of a few copies, and an
 # image is held out, which is about a kilobyte; a leaked exemplar memory weighs 7.7 kB. What the
-# process takes is noisier, 7 kB where this was written; a leaked network weighs 600 kB.
+# process takes is noisier: 5 to 60 kB, and 390 kB once; a leaked network weighs 600 kB.
 FLAT_TENSORS = 4_000
-FLAT_PROCESS = 60_000
+FLAT_PROCESS = 80_000
 
 
 @final
@@ -78,6 +80,12 @@ def slope(values: list[int]) -> float:
     x = torch.arange(len(values), dtype=torch.float64)
     y = torch.tensor(values, dtype=torch.float64)
     return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+
+
+def steady_growth(values: list[int]) -> float:
+    """Mean step, without the largest: a leak is in every step, an allocator's new page in one."""
+    steps = sorted(after - before for before, after in pairwise(values))
+    return fmean(steps[:-1])
 
 
 def num_backbones(parts: Parts) -> int:
@@ -161,13 +169,13 @@ def test_it_grows_until_the_ceiling_and_lives_below_it(soak: Soak) -> None:
 
 def test_memory_is_flat_after_the_first_updates(soak: Soak) -> None:
     assert slope(soak.tensors[8:]) < FLAT_TENSORS
-    assert slope(soak.process[8:]) < FLAT_PROCESS
+    assert steady_growth(soak.process[8:]) < FLAT_PROCESS
 
 
 def test_a_leaked_network_would_be_found(soak: Soak, tmp_path: Path) -> None:
     leaky = carry_out(tmp_path / "home", 7, lambda made: copy_of(made.method.network))
     assert slope(leaky.tensors[3:]) > 2 * FLAT_TENSORS
-    assert slope(leaky.process[3:]) > 2 * FLAT_PROCESS
+    assert steady_growth(leaky.process[3:]) > 2 * FLAT_PROCESS
 
 
 def test_a_leaked_memory_would_be_found(soak: Soak, tmp_path: Path) -> None:
