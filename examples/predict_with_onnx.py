@@ -7,6 +7,7 @@ Pillow and onnxruntime; all it must know about the model stands in the model's o
 import argparse
 import json
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnxruntime
@@ -35,7 +36,7 @@ def letterboxed(image: Image.Image, size: int) -> Image.Image:
     return square
 
 
-def read(path: Path, fit: str, channels: int, height: int, width: int) -> np.ndarray:
+def read(path: Path | BinaryIO, fit: str, channels: int, height: int, width: int) -> np.ndarray:
     """Read a picture upright, on white, as pixels (C, H, W) in [0, 1]."""
     with Image.open(path) as file:
         image: Image.Image = ImageOps.exif_transpose(file)

@@ -30,7 +30,10 @@ def test_a_model_is_exported_beside_itself_and_not_written_over(copied: Path) ->
     assert path.read_bytes() == b"mine"
     result = call("export", copied, "--force")
     assert (result.exit_code, result.stderr) == (0, "")
-    first, second, third = result.stdout.splitlines()
+    first, second, names, third = result.stdout.splitlines()
+    labels = path.with_name("pets.labels.txt")
+    assert names == f"class names: {labels}; outputs: logits, probabilities, familiarity"
+    assert labels.read_text().splitlines() == ["apple", "Käse", "cat", "dog", "fox"]
     assert first == f"{path}: {path.stat().st_size / 1000:.0f} kB, version 5"
     assert re.fullmatch(
         r"checked on 12 held-out images: the same classes, logits within \d(e-\d\d)?", second

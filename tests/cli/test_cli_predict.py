@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -14,7 +15,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from typer.testing import CliRunner
 
+from grace.cli.app import app
 from grace.learner.learner import Learner
 from support.saved_learners import call
 from support.saved_learners import copied as copied
@@ -135,7 +138,8 @@ def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path)
     options = ("--unknown", "--false-alarms", 0.4)
     says = (
         "unknown: at most 40 % of images of learnt classes are marked so, calibrated on 12 "
-        "held-out images\n"
+        "held-out images; how many images of unknown classes are found was not measured (score: "
+        "energy)\n"
     )
     table = call("predict", saved, tmp_path, *options)
     head, *lines, note = table.stdout.splitlines(keepends=True)
@@ -144,11 +148,13 @@ def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path)
     assert [line.split()[2] == "unknown" for line in lines] == expected
     jsonl = call("predict", saved, tmp_path, *options, "--format", "jsonl")
     assert [json.loads(line)["unknown"] for line in jsonl.stdout.splitlines()] == expected
+    shown = [json.loads(line)["familiarity"] for line in jsonl.stdout.splitlines()]
+    assert shown == pytest.approx(learner.recognise(pixels)[1].tolist(), abs=1e-5)
     assert jsonl.stderr == says
     rows = call("predict", saved, tmp_path, *options, "--format", "csv")
     found = [row["unknown"] for row in csv.DictReader(io.StringIO(rows.stdout))]
     assert found == [str(own).lower() for own in expected]
-    assert rows.stdout.startswith("image,class,probability,index,unknown,error\n")
+    assert rows.stdout.startswith("image,class,probability,index,unknown,familiarity,error\n")
     assert rows.stderr == says
 
 
@@ -159,7 +165,6 @@ def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path)
         (["--unknown", "--false-alarms", "1"], "must lie between 0 and 1"),
         (["--top", "0"], "top 0 names no class"),
         (["--version", "9"], "has no version 9 (it has 1, 2, 3, 4, 5)"),
-        (["absent.png"], "there is no image or folder 'absent.png'"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(
@@ -247,3 +252,40 @@ def test_rows_come_batch_by_batch_and_a_closed_pipe_is_silent(saved: Path, folde
     process.stderr.close()
     process.wait()
     assert errors == b""
+
+
+def test_a_missing_path_is_a_row_and_lists_come_from_standard_input(
+    saved: Path, folder: Path
+) -> None:
+    names = f"{folder / 'a.png'}\n\nabsent.png\n".encode()
+    arguments = ["predict", str(saved), "-", "--format", "jsonl"]
+    result = CliRunner().invoke(app, arguments, input=names)
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    assert result.exit_code == 1
+    assert (first["image"], second["image"]) == (str(folder / "a.png"), "absent.png")
+    assert "class" in first
+    assert "no such file" in second["error"]
+    assert "1 of 2 images could not be read" in result.stderr
+
+
+def test_a_folder_is_watched_until_it_is_interrupted(
+    saved: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = iter(range(4))
+
+    def pause(seconds: float) -> None:
+        number = next(pauses)
+        if number == 0:
+            shutil.copy(folder / "a.png", folder / "zoo" / "new.png")
+        if number == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("grace.cli.predict.time.sleep", pause)
+    result = call("predict", saved, folder, "--watch", "--format", "jsonl")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = [Path(json.loads(line)["image"]).name for line in result.stdout.splitlines()]
+    assert len(found) == 5
+    assert found[-1] == "new.png"
+    alone = call("predict", saved, folder / "a.png", "--watch")
+    assert alone.exit_code == 2
+    assert "there is no folder to watch" in alone.stderr

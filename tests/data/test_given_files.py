@@ -30,9 +30,12 @@ def test_what_a_folder_keeps_back_is_noted(place: Path) -> None:
     assert "link' is a link to a folder and was not followed" in note
 
 
-def test_what_is_not_there_is_refused(place: Path) -> None:
-    with pytest.raises(ValueError, match=r"no image or folder '.*absent'"):
-        given_files([place / "folder", place / "absent"])
+def test_what_is_not_there_is_taken_for_a_file(place: Path) -> None:
+    assert given_files([place / "absent"]).paths == [place / "absent"]
+
+
+def test_a_folder_without_images_is_refused(place: Path) -> None:
     (place / "bare").mkdir()
+    assert given_files([place / "bare"], may_be_empty=True).paths == []
     with pytest.raises(ValueError, match="bare' holds no images"):
         given_files([place / "bare"])

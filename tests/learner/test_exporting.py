@@ -22,6 +22,8 @@ from grace.home.predictor import Predictor
 from grace.learner import exporting
 from grace.learner.export import OnnxCheck, load_onnx
 from grace.learner.learner import Learner
+from grace.learner.reduced_precision import Precision
+from grace.learner.unknown import cutoff
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe
 
@@ -48,12 +50,18 @@ def test_the_file_tells_what_the_learner_tells(saved: Path, tmp_path: Path) -> N
     exported = pets.export(tmp_path / "pets.onnx")
     assert (exported.check.num_images, exported.checked_on) == (12, "held-out images")
     assert exported.check.same_argmax == 12
-    assert [path.name for path in tmp_path.iterdir()] == ["pets.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets.labels.txt", "pets.onnx"]
     images = torch.cat([pictures(index, 3, seed=5) for index in range(5)])
     session = onnxruntime.InferenceSession(
         tmp_path / "pets.onnx", providers=["CPUExecutionProvider"]
     )
-    (logits,) = session.run(None, {"images": (images / 255).numpy()})
+    found = session.run(None, {"images": (images / 255).numpy()})
+    assert [own.name for own in session.get_outputs()] == [
+        "logits", "probabilities", "familiarity"
+    ]  # fmt: skip
+    logits, probabilities, familiarity = found
+    np.testing.assert_allclose(probabilities, pets.predict_proba(images).numpy(), atol=1e-5)
+    np.testing.assert_allclose(familiarity, pets.recognise(images)[1].numpy(), atol=1e-4)
     np.testing.assert_allclose(logits, pets.decision_function(images).numpy(), atol=1e-4)
     names = [pets.class_names[index] for index in logits.argmax(axis=1)]
     assert names == pets.predict(images)
@@ -169,3 +177,45 @@ def test_the_chosen_predictor_is_exported_at_its_temperature(tmp_path: Path) -> 
         torch.testing.assert_close(
             load_onnx(path)(images), made.decision_function(images), atol=1e-4, rtol=1e-5
         )
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_lower_precision_says_what_it_costs(
+    saved: Path, tmp_path: Path, precision: Precision
+) -> None:
+    pets = Learner.load(saved)
+    pets.export(tmp_path / "exact.onnx")
+    exported = pets.export(tmp_path / "small.onnx", precision=precision)
+    small, exact = tmp_path / "small.onnx", tmp_path / "exact.onnx"
+    assert small.stat().st_size < exact.stat().st_size
+    held_out = pets.held_out.data()
+    assert held_out is not None
+    pixels = held_out.images.gather(torch.arange(12))
+    session = onnxruntime.InferenceSession(small, providers=["CPUExecutionProvider"])
+    logits, probabilities, familiarity = session.run(None, {"images": (pixels / 255).numpy()})
+    assert logits.dtype == probabilities.dtype == familiarity.dtype == np.float32
+    found, expected = logits.argmax(axis=1).tolist(), pets.decision_function(pixels).argmax(dim=1)
+    assert exported.agreement is not None
+    assert exported.agreement.same_class == np.mean(found == expected.numpy()) > 0.5
+    labels = held_out.labels.numpy()
+    assert exported.agreement.accuracy == (
+        np.mean(expected.numpy() == labels), np.mean(found == labels)
+    )  # fmt: skip
+    about = {own.key: own.value for own in onnx.load(small).metadata_props}
+    assert about["precision"] == precision
+    assert json.loads(about["class_names"]) == pets.class_names
+
+
+def test_the_limit_of_unknown_images_is_in_the_file(tmp_path: Path) -> None:
+    made = learner(
+        FinetuneSettings(base=recipe(), update=recipe()),
+        memory=MemorySettings(size=0, validation=10),
+    )
+    data = labelled({0: 50, 1: 50})
+    made.update(data.images, class_names(data))
+    made.export(tmp_path / "made.onnx")
+    about = {own.key: own.value for own in onnx.load(tmp_path / "made.onnx").metadata_props}
+    assert about["unknown_score"] == "energy"
+    assert json.loads(about["unknown_below"]) == {
+        "0.05": cutoff(made.familiarities, 0.05), "0.1": cutoff(made.familiarities, 0.1)
+    }  # fmt: skip

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FinetuneSettings
+from grace.learner.familiarity import familiarity
 from grace.learner.learner import Learner
-from grace.learner.unknown import cutoff, familiarity
+from grace.learner.unknown import cutoff
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -115,7 +116,6 @@ class TestLearner:
         lowest = float(taught.familiarities.sort().values[1])
         assert taught.unknown(probe, 0.1) == (own < lowest).tolist()
         told = taught.unknown(probe, 0.1)
-        assert told == taught.is_unknown(taught.decision_function(probe), 0.1)
         # Of dark quadrants it knows nothing; of the others a tenth may be taken for unknown.
         assert told[40:] == [True] * 20
         assert sum(told[:40]) <= 8

@@ -180,7 +180,7 @@ def check_answers(learner: Learner) -> None:
         assert own.shape == found.shape, name
         assert bool(own.isfinite().all()), name
     with suppress(ValueError):
-        learner.is_unknown(scores["linear"], 0.4)
+        learner.unknown(PROBE, 0.4)
 
 
 @final

@@ -1,8 +1,12 @@
 """``grace predict``: the classes of images."""
 
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +14,12 @@ from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.cli.prediction_rows import FORMS
-from grace.data.given_files import given_files
+from grace.data.given_files import given_files, names_in
+from grace.data.watching import Watcher
+from grace.text.refusals import GraceError
+
+if TYPE_CHECKING:
+    from grace.learner.prediction import FilePredictor
 
 
 class PredictionForm(StrEnum):
@@ -25,7 +34,10 @@ def predict(
     model: options.Learner,
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE|FOLDER...", help="Image files, or folders of images."),
+        typer.Argument(
+            metavar="IMAGE|FOLDER|-...",
+            help="Image files, or folders of images; -: a list on standard input, one a line.",
+        ),
     ],
     form: Annotated[
         PredictionForm,
@@ -43,13 +55,21 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Go on with images that appear in the folders, until Ctrl-C."),
+    ] = False,
     version: options.Version = None,
 ) -> None:
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
         if false_alarms is not None and not unknown:
             say("warning: --false-alarms has no effect without --unknown", err=True)
-        found = given_files(images)
+        names = [own for name in images for own in _listed(name)]
+        folders = [name for name in names if name.is_dir()]
+        if watch and not folders:
+            raise GraceError("there is no folder to watch", "name a folder of images")
+        found = given_files(names, may_be_empty=watch)
         for note in found.notes:
             say(f"warning: {note}", err=True)
         # torch takes seconds to import: --help and what is refused here do not wait for it.
@@ -60,18 +80,50 @@ def predict(
         rate = (0.05 if false_alarms is None else false_alarms) if unknown else None
         predictor = FilePredictor(learner, top=top, false_alarms=rate)
         rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
-        num_problems = 0
+        num_problems = num_images = 0
         emit(rows.head())
-        for batch in predictor.predict(found.paths):
-            num_problems += sum(prediction.problem is not None for prediction in batch)
-            emit(b"".join(rows.row(prediction) for prediction in batch))
+        with suppress(KeyboardInterrupt) if watch else nullcontext():
+            for paths in _watched(found.paths, folders) if watch else [found.paths]:
+                num_images += len(paths)
+                for batch in predictor.predict(paths):
+                    num_problems += sum(prediction.problem is not None for prediction in batch)
+                    emit(b"".join(rows.row(prediction) for prediction in batch))
         if rate is not None:
             note = (
                 f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
-                f"calibrated on {predictor.num_held_out} held-out images"
+                f"calibrated on {predictor.num_held_out} held-out images; {_found(predictor)}"
             )
             say(note, err=form is not PredictionForm.TABLE)
         if num_problems:
-            text = f"{num_problems} of {len(found.paths)} images could not be read"
+            text = f"{num_problems} of {num_images} images could not be read"
             say(text, err=True)
             raise typer.Exit(1)
+
+
+def _listed(name: Path) -> list[Path]:
+    """Return a name, or the names on standard input that ``-`` stands for."""
+    return names_in(sys.stdin.buffer) if str(name) == "-" else [name]
+
+
+def _watched(
+    paths: Sequence[Path], folders: Sequence[Path], pause: float = 0.5
+) -> Iterator[Sequence[Path]]:
+    """Yield the files that are there, then those that appear, until the process is interrupted."""
+    watcher = Watcher(folders, paths)
+    yield paths
+    while True:
+        time.sleep(pause)
+        fresh = watcher.look()
+        if fresh:
+            yield fresh
+
+
+def _found(predictor: "FilePredictor") -> str:
+    """Say how many images of unknown classes are found, and by which score."""
+    score = predictor.score_name.replace("_", " ")
+    if predictor.detection is None:
+        return f"how many images of unknown classes are found was not measured (score: {score})"
+    share = f"{100 * predictor.detection:.0f} %"
+    # A network that was trained on a class tells its images apart even where the class is left out.
+    fewer = "" if predictor.is_frozen else ", fewer of classes never seen"
+    return f"{share} of images of a class left out are found{fewer} (score: {score})"

@@ -25,7 +25,7 @@ class Rows(ABC):
     Args:
         class_names: all classes that the learner can predict.
         top: number of guesses per image.
-        has_unknown: add a column that marks unknown images.
+        has_unknown: mark unknown images; CSV and JSON also say how familiar each image looks.
     """
 
     def __init__(self, class_names: Sequence[str], top: int, has_unknown: bool) -> None:
@@ -79,7 +79,7 @@ class CsvRows(Rows):
     def head(self) -> bytes:
         names = ["class", "probability", "index"]
         further = [f"{name}_{rank}" for rank in range(2, self.top + 1) for name in names]
-        unknown = ["unknown"] if self.has_unknown else []
+        unknown = ["unknown", "familiarity"] if self.has_unknown else []
         return self._line(["image", *names, *unknown, *further, "error"])
 
     @override
@@ -90,7 +90,8 @@ class CsvRows(Rows):
         ]
         guesses += [["", "", ""]] * (self.top - len(guesses))
         marks = {True: "true", False: "false", None: ""}
-        unknown = [marks[prediction.is_unknown]] if self.has_unknown else []
+        score = "" if prediction.familiarity is None else _digits(prediction.familiarity)
+        unknown = [marks[prediction.is_unknown], score] if self.has_unknown else []
         further = [cell for guess in guesses[1:] for cell in guess]
         error = "" if prediction.problem is None else prediction.problem
         return self._line([str(prediction.path), *guesses[0], *unknown, *further, error])
@@ -126,6 +127,7 @@ class JsonRows(Rows):
             facts |= {**top[0], "top": top}
             if self.has_unknown:
                 facts["unknown"] = prediction.is_unknown
+                facts["familiarity"] = prediction.familiarity
         text = json.dumps(facts, ensure_ascii=False)
         if not text.isprintable():
             text = json.dumps(facts)

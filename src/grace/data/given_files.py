@@ -1,6 +1,7 @@
 """Find the image files that a user names: files, and folders to search. Imports no torch."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -18,26 +19,35 @@ class GivenFiles:
     notes: Sequence[str]
 
 
-def given_files(names: Sequence[Path]) -> GivenFiles:
+def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFiles:
     """Find the image files that are named or lie below a named folder.
 
-    A named file may have any extension; in a folder, images are found by their extension.
+    A named file may have any extension; in a folder, images are found by their extension. A name
+    that does not exist is taken for a file: reading it says what is wrong.
+
+    Args:
+        names: files and folders.
+        may_be_empty: accept folders without images.
 
     Raises:
-        GraceError: if a name is neither a file nor a folder, or a folder holds no images.
+        GraceError: if a folder holds no images.
     """
     paths: list[Path] = []
     notes: list[str] = []
     for name in names:
-        if name.is_file():
+        if not name.is_dir():
             paths.append(name)
             continue
-        if not name.is_dir():
-            raise GraceError(f"there is no image or folder '{name}'")
         found = files_below(name)
         notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
         notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
-        if not found.images:
+        if not found.images and not may_be_empty:
             raise GraceError(f"'{name}' holds no images (jpg, jpeg, png, webp, bmp)")
         paths += found.images
     return GivenFiles(paths, notes)
+
+
+def names_in(lines: Iterable[bytes]) -> list[Path]:
+    """Return the names that a list of files holds, one a line; blank lines are left out."""
+    names = [os.fsdecode(line.rstrip(b"\r\n")) for line in lines]
+    return [Path(name) for name in names if name.strip()]

@@ -34,6 +34,11 @@ Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
 StandardDeviation = Annotated[float, Field(gt=1e-6, le=1e6)]
 """A standard deviation that can be divided by."""
+ScoreName = Literal[
+    "energy", "max_logit", "max_probability", "cosine", "mahalanobis", "discriminant", "nearest",
+    "energy+cosine", "discriminant+cosine", "energy+mahalanobis"
+]  # fmt: skip
+"""Scores of unknown images; see ``grace.learner.familiarity``."""
 
 
 @final
@@ -144,6 +149,8 @@ class Document(Strict):
     """Number of images of each class in ``validation``; likewise."""
     calibration: ObjectRef | None = None
     """Familiarities of held-out images, which set the limit for unknown images."""
+    unknown_score: ScoreName = "energy"
+    """The score that says how familiar an image looks."""
     history: tuple[UpdateRecord, ...]
 
     @model_validator(mode="after")
@@ -212,8 +219,8 @@ class Document(Strict):
     def without(self, name: str) -> "Document":
         """Return this version with one class forgotten: masked, and without its images.
 
-        The familiarities of held-out images change: they are left out here, and computed again
-        when the version is loaded.
+        The familiarities of held-out images and what their score keeps of exemplars are left out
+        here, and computed again when the version is loaded.
         """
         index = self.class_names.index(name)
         groups = (

@@ -43,6 +43,8 @@ class Admission:
         self._ranks = ranks
         self._feature_bytes = feature_bytes
         self.ceiling: Ceiling | None = None
+        self.reserved = 0
+        """Bytes under the ceiling that are kept free for the document."""
         max_mb, method = settings.memory.max_mb, settings.method
         if max_mb is None:
             return
@@ -117,13 +119,13 @@ class Admission:
         assert self.ceiling is not None
         kept = self._settings.memory
         reserved = reserved_bytes(saving.portable(self._settings), state.history, *names)
-        # One number per held-out image, by which unknown images are recognised.
-        reserved += 4 * len(held_out)
+        # Two numbers per held-out image, by which unknown images are recognised.
+        reserved += 8 * len(held_out) + 1000
         reserved += len(strict_json.dump([change.model_dump() for change in state.changed]))
         if self._feature_bytes:
             reserved += RESERVED_FOR_FEATURES * num_classes
         # Processes may differ in settings that change no result, such as their threads.
-        reserved = self._ranks.broadcast_value(reserved)
+        reserved = self.reserved = self._ranks.broadcast_value(reserved)
         held_bytes = held_out.num_bytes + self._feature_bytes * len(held_out)
         wants = self._settings.method.traits.memory != "none"
         keeps_any = wants and (kept.size != 0 or kept.per_class is not None)

@@ -53,7 +53,7 @@ def with_settings(model: Model, settings: ExperimentSettings) -> Model:
     )
     state.class_names, state.history = old.class_names, old.history
     state.forgotten, state.held_out = old.forgotten, old.held_out
-    state.familiarities, state.predictor = old.familiarities, old.predictor
+    state.recogniser, state.predictor = old.recogniser, old.predictor
     state.version = old.version
     state.changed = (*old.changed, *(c for c in changes if not c.path.startswith("engine.")))
     return made
@@ -95,9 +95,9 @@ def fit(model: Model) -> None:
     """
     state, memory = model.state, model.state.method.memory
     wanted = model.settings.memory.validation
-    if any(state.held_out.count(index) > wanted for index in state.held_out.classes):
+    is_stale = any(state.held_out.count(index) > wanted for index in state.held_out.classes)
+    if is_stale:
         state.held_out = state.held_out.first(wanted)
-        model.calibrate()
     num_classes, weights = len(state.class_names), saving.count_part_bytes(model.contents())
     num_remembered = num_classes - len(state.forgotten)
     if model.ceiling is not None:
@@ -107,3 +107,8 @@ def fit(model: Model) -> None:
     if model.settings.method.traits.memory == "exemplars":
         memory.reduce(memory.quota(num_remembered, weights))
         memory.fit(weights)
+    if model.ceiling is not None:
+        used = saving.count_object_bytes(model.contents()) + model.admission.reserved
+        is_stale = is_stale or used > model.ceiling.num_bytes
+    if is_stale:
+        model.calibrate()  # Last, as the score of unknown images takes what room is left.

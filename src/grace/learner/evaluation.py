@@ -11,6 +11,7 @@ from grace.engine.parts import frozen
 from grace.engine.phase import Parts, Sweep
 from grace.engine.reducers import Collect
 from grace.engine.trainer import Trainer
+from grace.learner.unknown import Seen
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
 
@@ -66,6 +67,25 @@ def scores(
                 reducer.update(rows.to(trainer.device.torch_device), data.labels)
         found |= reducer.result()
     return found
+
+
+def see(
+    trainer: Trainer,
+    classifier: Classifier,
+    data: LabelledImages,
+    cache: FeatureCache | None = None,
+) -> Seen:
+    """Compute the features (N, D) and the scores (N, K) of images in one pass.
+
+    Args:
+        trainer: carries out the pass.
+        classifier: the predictor.
+        data: N images.
+        cache: features that are known already; new ones are added.
+    """
+    both = {"features": Classifier(classifier.backbones, lambda found: found), "": classifier}
+    found = scores(trainer, both, data, cache)
+    return Seen(found["features"], found[""], data.labels)
 
 
 def _remembered(

@@ -22,6 +22,8 @@ import grace
 from grace.configs.experiment import Fit
 from grace.data.augmentation import Enlarge
 from grace.data.squares import GREY
+from grace.learner.familiarity import UnknownScore
+from grace.learner.unknown import Recogniser
 from grace.networks.expandable import copy_of
 from grace.networks.folding import folded
 from grace.networks.heads import MASKED
@@ -89,8 +91,10 @@ class _Graph(nn.Module):
         score: Callable[[Tensor], Tensor],
         backbones: Sequence[nn.Module],
         preprocessing: Preprocessing,
+        familiarity: UnknownScore,
     ) -> None:
         super().__init__()
+        self.familiarity = copy_of(familiarity)
         self.backbones = nn.ModuleList(folded(backbone) for backbone in backbones)
         self.score = copy_of(score).requires_grad_(False) if isinstance(score, nn.Module) else score
         self.enlarge = preprocessing.enlarge
@@ -98,13 +102,14 @@ class _Graph(nn.Module):
         self.register_buffer("std", torch.tensor(preprocessing.std).view(-1, 1, 1))
 
     @override
-    def forward(self, images: Tensor) -> Tensor:
-        """Map pixels (N, C, H, W) in [0, 1] to logits (N, K)."""
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map pixels (N, C, H, W) in [0, 1] to logits, probabilities (N, K), familiarity (N,)."""
         normalised = (images - self.mean) / self.std
         if self.enlarge is not None:
             normalised = self.enlarge(normalised)
         features = torch.cat([backbone(normalised) for backbone in self.backbones], dim=1)
-        return self.score(features)
+        logits = self.score(features)
+        return logits, logits.softmax(dim=1), self.familiarity(features, logits)
 
 
 def export_onnx(
@@ -117,14 +122,18 @@ def export_onnx(
     *,
     method: str,
     version: int,
+    unknown: Recogniser | None = None,
 ) -> None:
     """Write a predictor as one ONNX file.
 
-    Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its output
-    ``logits`` float32 (N, K). The metadata holds, as JSON, ``class_names`` by output index,
+    Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its outputs are
+    float32: ``logits`` and ``probabilities`` (N, K), and ``familiarity`` (N,), which is low for
+    images unlike anything learnt. The metadata holds, as JSON, ``class_names`` by output index,
     ``masked_classes`` (output indices that are never predicted), ``input_size`` [C, H, W],
-    ``input_range``, ``mean`` and ``std`` (already applied inside); ``fit`` (``crop`` or
-    ``letterbox``); and, as words, ``resize``, ``grace_version``, ``model_version`` and ``method``.
+    ``input_range``, ``mean`` and ``std`` (already applied inside), ``unknown_below`` (familiarity
+    below which an image is unknown, by the share of false alarms); ``fit`` (``crop`` or
+    ``letterbox``); and, as words, ``resize``, ``grace_version``, ``model_version``, ``method`` and
+    ``unknown_score``.
 
     Args:
         score: maps concatenated features (N, D) to logits (N, K); it masks the masked classes.
@@ -135,6 +144,7 @@ def export_onnx(
         path: file to write; its folder must exist, the file must not.
         method: name of the method.
         version: version of the model.
+        unknown: recognises unknown images; ``None``: by energy, without limits.
 
     Raises:
         GraceError: if a library is missing, the file exists, its folder does not, the weights
@@ -143,10 +153,11 @@ def export_onnx(
     _check_libraries()
     _check_place(path)
     assert all(0 <= index < len(class_names) for index in masked)
-    graph = _Graph(score, backbones, preprocessing).eval()
+    unknown = unknown or Recogniser()
+    graph = _Graph(score, backbones, preprocessing, unknown.score).eval()
     device = next((tensor.device for tensor in graph.backbones.parameters()), torch.device("cpu"))
     proto = _converted(graph.to(device), torch.zeros(2, *preprocessing.shape, device=device))
-    (output,) = proto.graph.output
+    output = proto.graph.output[0]
     num_outputs = output.type.tensor_type.shape.dim[1].dim_value
     assert num_outputs == len(class_names), f"{num_outputs} logits, {len(class_names)} names"
     _remove_traces(proto)
@@ -162,6 +173,8 @@ def export_onnx(
         "grace_version": grace.__version__,
         "model_version": str(version),
         "method": method,
+        "unknown_score": unknown.score.name,
+        "unknown_below": json.dumps(unknown.limits()),
     }
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
@@ -290,7 +303,7 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
                 (example,),
                 dynamo=True,
                 input_names=["images"],
-                output_names=["logits"],
+                output_names=["logits", "probabilities", "familiarity"],
                 # Keyed by the name of forward's argument, not by that of the input.
                 dynamic_shapes={"images": {0: torch.export.Dim("N", min=1)}},
                 external_data=False,

@@ -8,12 +8,17 @@ import torch
 from torch import Tensor
 
 from grace.data.images import LabelledImages, TensorImages
-from grace.engine.trainer import Trainer
 from grace.learner.evaluation import scores
-from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx
+from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx, load_onnx
 from grace.learner.held_out import HeldOut
 from grace.learner.model import Model
-from grace.methods.classifier import Classifier
+from grace.learner.reduced_precision import (
+    Agreement,
+    Precision,
+    agreement,
+    reduce_precision,
+    reduced_logits,
+)
 from grace.methods.method import Method
 from grace.randomness import generator
 from grace.storage import atomic
@@ -26,6 +31,10 @@ class Exported:
 
     check: OnnxCheck
     checked_on: Literal["held-out images", "exemplars", "images of noise"]
+    labels: Path
+    """File of the class names, one a line, in the order of the outputs."""
+    agreement: Agreement | None = None
+    """How a lower precision compares with float32."""
 
 
 def preprocessing_of(model: Model) -> Preprocessing:
@@ -34,68 +43,63 @@ def preprocessing_of(model: Model) -> Preprocessing:
     return Preprocessing(model.shape, model.mean, model.std, model.enlarge, fit)
 
 
-def export_checked(
-    method: Method[Any],
-    classifier: Classifier,
-    trainer: Trainer,
-    held_out: HeldOut,
-    preprocessing: Preprocessing,
-    class_names: list[str],
-    masked: list[int],
-    path: Path,
-    *,
-    version: int,
-) -> Exported:
-    """Write a predictor to a file, which gets its name only after it passed its check.
+def export_checked(model: Model, path: Path, precision: Precision = "float32") -> Exported:
+    """Write the chosen predictor to a file, which gets its name only after it passed its check.
+
+    It is checked on held-out images; if there are none, on exemplars; if none of those, on noise.
 
     Args:
-        method: a method that has learnt something.
-        classifier: the predictor to export.
-        trainer: computes the logits that the file must give, in full float32.
-        held_out: images to check on; if there are none, exemplars; if none of those, noise.
-        preprocessing: input shape and normalisation constants.
-        class_names: names of all classes, by index.
-        masked: indices of classes that were forgotten.
+        model: a model that has learnt something.
         path: file to write; an existing file is replaced.
-        version: number of the learner's version.
+        precision: of the weights. Lower: a smaller file, whose answers may differ; it is checked
+            as float32 before it is reduced, and int8 is calibrated on the same images.
 
     Raises:
-        GraceError: if it cannot be exported, or the file's predictions differ from the learner's.
+        GraceError: if it cannot be exported, or the file's predictions differ from the model's.
     """
-    images, kind = _images(method, held_out, preprocessing.shape)
+    state, classifier = model.state, model.classifier()
+    images, labels, kind = _images(state.method, state.held_out, model.shape)
     data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))
     # By default a GPU's convolutions round to TF32.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        logits = scores(trainer, {"": classifier}, data)[""]
+        logits = scores(model.trainer, {"": classifier}, data)[""]
     beside = atomic.unfinished(path)
     try:
         export_onnx(
             classifier.score,
             classifier.backbones,
-            preprocessing,
-            class_names,
-            masked,
+            preprocessing_of(model),
+            state.class_names,
+            sorted(state.forgotten),
             beside,
-            method=method.settings.name,
-            version=version,
+            method=state.method.settings.name,
+            version=state.version or 0,
+            unknown=state.recogniser,
         )
         check = check_onnx(beside, images, logits)
+        reduced = None
+        if precision != "float32":
+            reduce_precision(beside, precision, images)
+            own = reduced_logits(load_onnx(beside), images)
+            reduced = agreement(logits, own, labels if kind == "held-out images" else None)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    return Exported(check, kind)
+    names = path.with_suffix(".labels.txt")
+    atomic.write_bytes(names, "".join(f"{name}\n" for name in state.class_names).encode())
+    return Exported(check, kind, names, reduced)
 
 
 def _images(
     method: Method[Any], held_out: HeldOut, shape: tuple[int, int, int], most: int = 256
-) -> tuple[Tensor, Literal["held-out images", "exemplars", "images of noise"]]:
-    """Choose at most ``most`` images (N, C, H, W) of a learner, at even distances."""
+) -> tuple[Tensor, Tensor, Literal["held-out images", "exemplars", "images of noise"]]:
+    """Choose at most ``most`` images (N, C, H, W) and labels (N,), at even distances."""
     kind: Literal["held-out images", "exemplars"] = "held-out images"
     data = held_out.data()
     if data is None:
         data, kind = method.memory.data(), "exemplars"
     if len(data.labels) == 0:
         noise = torch.randint(0, 256, (32, *shape), generator=generator(0, "export"))
-        return noise.to(torch.uint8), "images of noise"
+        return noise.to(torch.uint8), torch.zeros(32, dtype=torch.int64), "images of noise"
     places = torch.arange(0, len(data.labels), -(-len(data.labels) // most))
-    return data.images.gather(places).cpu(), kind
+    return data.images.gather(places).cpu(), data.labels[places].cpu(), kind

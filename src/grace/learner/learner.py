@@ -9,7 +9,6 @@ from torch import Tensor
 
 from grace.configs.experiment import EngineSettings, ExperimentSettings
 from grace.configs.load import as_settings
-from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.home import pruning
@@ -21,18 +20,18 @@ from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
-from grace.learner.exporting import Exported, export_checked, preprocessing_of
+from grace.learner.exporting import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
-from grace.learner.machine_speed import with_speed
+from grace.learner.machine_speed import new_model
 from grace.learner.model import Model
 from grace.learner.model_state import Size
-from grace.learner.unknown import cutoff, familiarity
+from grace.learner.reduced_precision import Precision
+from grace.learner.unknown import Recogniser, cutoff
 from grace.learner.update_input import check_input
 from grace.learner.versions import Versions
 from grace.methods.method import Method
-from grace.networks.preprocessing import constants
 from grace.text.refusals import GraceError
 
 
@@ -119,7 +118,12 @@ class Learner:
     @property
     def familiarities(self) -> Tensor:
         """Familiarity of the held-out images (n,), ascending."""
-        return self.model.state.familiarities
+        return self.recogniser.familiarities
+
+    @property
+    def recogniser(self) -> Recogniser:
+        """The score of unknown images, chosen and calibrated on the held-out images."""
+        return self.model.state.recogniser
 
     @property
     def predictor(self) -> Predictor:
@@ -159,11 +163,7 @@ class Learner:
             GraceError: for settings that cannot be used, or a directory that is not empty.
         """
         settings = as_settings(experiment, overrides)
-        channels = 1 if shape[0] == 1 else 3
-        means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
-        means, deviations = tuple(mean or means), tuple(std or deviations)
-        settings = with_speed(settings, shape, means, deviations)
-        learner = cls(Model(settings, shape, means, deviations, progress, chooses=True))
+        learner = cls(new_model(settings, shape, mean, std, progress))
         if directory is not None:
             learner._versions = Versions.create(learner.model, Path(directory))
         return learner
@@ -421,19 +421,26 @@ class Learner:
         return [self.class_names[int(i)] for i in self.predict_proba(images).argmax(dim=1)]
 
     def unknown(self, images: AnyImages, false_alarms: float = 0.05) -> list[bool]:
-        """Return ``True`` for each of N images that is unlike anything learnt; see ``cutoff``."""
-        return self.is_unknown(self.decision_function(images), false_alarms)
+        """Return ``True`` for each of N images that is unlike anything learnt.
 
-    def is_unknown(self, image_scores: Tensor, false_alarms: float = 0.05) -> list[bool]:
-        """Return the same as ``unknown``, from the scores (N, K) of ``decision_function``.
-
-        At most a share ``false_alarms`` of the images of learnt classes is called unknown.
+        At most a share ``false_alarms`` of the images of learnt classes is called unknown;
+        ``recogniser.detection`` estimates how many images of unknown classes are.
 
         Raises:
             GraceError: if too few images are held out to promise that.
         """
         lowest = cutoff(self.familiarities, false_alarms)
-        return [bool(value < lowest) for value in familiarity(image_scores)]
+        return (self.recognise(images)[1] < lowest).tolist()
+
+    def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
+        """Return the scores (N, K) of ``decision_function``, and how familiar images look (N,).
+
+        Raises:
+            GraceError: before the first update.
+        """
+        self._refuse_ignorance()
+        with self._naming_home():
+            return self.model.recognise(images)
 
     def score(self, images: AnyImages, labels: Sequence[str]) -> float:
         """Return the share of images that are predicted as their label, in [0, 1]."""
@@ -441,12 +448,15 @@ class Learner:
         names = as_labels(labels, len(predictions))
         return sum(p == name for p, name in zip(predictions, names, strict=True)) / len(names)
 
-    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
+    def export(
+        self, path: str | Path, *, replace: bool = False, precision: Precision = "float32"
+    ) -> Exported:
         """Write the chosen predictor as an ONNX file, and check it on images that are kept.
 
         Args:
             path: file to write; its folder must exist.
             replace: replace an existing file.
+            precision: lower ones make smaller files, whose answers may differ a little.
 
         Raises:
             GraceError: before the first update, if the file exists, or if it cannot be exported.
@@ -454,17 +464,7 @@ class Learner:
         self._refuse_ignorance()
         if Path(path).exists() and not replace:
             raise GraceError(f"'{path}' exists already", "choose another name or remove it")
-        return export_checked(
-            self.method,
-            self.model.classifier(),
-            self.trainer,
-            self.held_out,
-            preprocessing_of(self.model),
-            self.class_names,
-            sorted(self.forgotten),
-            Path(path),
-            version=self.version or 0,
-        )
+        return export_checked(self.model, Path(path), precision)
 
     def card(self) -> str:
         """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""

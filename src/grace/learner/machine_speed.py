@@ -1,10 +1,28 @@
-"""The speed of this machine in a learner's settings: time budgets are planned with it."""
+"""Make new models; measure this machine's speed, with which time budgets are planned."""
 
 from collections.abc import Sequence
 
 from grace.configs.experiment import ExperimentSettings
+from grace.data.arrays import imagenet_constants
+from grace.engine.progress import Progress
 from grace.learner.budget import is_scalable, measure_speed, rounded_speed
 from grace.learner.model import Model
+from grace.networks.preprocessing import constants
+
+
+def new_model(
+    settings: ExperimentSettings,
+    shape: tuple[int, int, int],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    progress: Progress | None,
+) -> Model:
+    """Make the model of a new learner; arguments and errors are as in ``Learner.create``."""
+    channels = 1 if shape[0] == 1 else 3
+    means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
+    means, deviations = tuple(mean or means), tuple(std or deviations)
+    settings = with_speed(settings, shape, means, deviations)
+    return Model(settings, shape, means, deviations, progress, chooses=True)
 
 
 def with_speed(

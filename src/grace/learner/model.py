@@ -1,5 +1,6 @@
 """The model in memory: score images, learn an update, undo it."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.registry import resolve
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages
+from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.loss_meter import NonFiniteLossError
@@ -29,11 +31,11 @@ from grace.home.journal import Journal
 from grace.learner import choosing, saving
 from grace.learner.admission import Admission
 from grace.learner.budget import coming_update, within_budget
-from grace.learner.evaluation import accuracy, scores
+from grace.learner.evaluation import accuracy, scores, see
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.measuring import compared
 from grace.learner.model_state import ModelState, Size
-from grace.learner.unknown import familiarity
+from grace.learner.unknown import MOST_EXEMPLARS, Recogniser, Seen, recogniser
 from grace.learner.update_input import (
     UpdateInput,
     check_input,
@@ -41,6 +43,7 @@ from grace.learner.update_input import (
     split_validation,
 )
 from grace.methods.classifier import Classifier
+from grace.methods.feature_cache import FeatureCache
 from grace.methods.method import Method, Outcome
 from grace.methods.module_factory import ModuleFactory
 from grace.networks.preprocessing import enlargement
@@ -215,7 +218,7 @@ class Model:
         for index in classes:
             self.state.held_out.forget(index)
         self.mask_forgotten()
-        self.calibrate()
+        self.calibrate(self.state.recogniser.score.name)
 
     def mask_forgotten(self) -> None:
         """Mask exactly the forgotten classes, and drop their exemplars.
@@ -226,12 +229,56 @@ class Model:
             self.state.method.memory.forget(index)
         self.state.method.state.forget(self.state.forgotten)
 
-    def calibrate(self) -> None:
-        """Compute the familiarity of the held-out images again."""
-        data, familiarities = self.state.held_out.data(), torch.empty(0)
-        if data is not None and self.state.method.classifiers():
-            familiarities = familiarity(self._decide_held_out(data)).sort().values
-        self.state.familiarities = familiarities
+    def calibrate(self, chosen: str | None = None) -> None:
+        """Fit the score of unknown images, and compute that of the held-out images again.
+
+        Args:
+            chosen: name of the score; ``None``: the best one is chosen, which takes seconds with
+                many classes.
+        """
+        state, data = self.state, self.state.held_out.data()
+        state.recogniser = Recogniser()
+        if data is None or not state.method.classifiers():
+            return
+        most_bytes = math.inf
+        if self.ceiling is not None:
+            others = saving.count_object_bytes(self.contents())
+            most_bytes = self.ceiling.num_bytes - self.admission.reserved - others
+        exemplars, cache = self.exemplars(), state.method.features
+        seen = None if exemplars is None else self.see(exemplars, cache)
+        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, chosen)
+
+    def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
+        """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""
+        seen = self.see_images(images)
+        return seen.logits, self.state.recogniser.score(seen.features, seen.logits)
+
+    def see_images(self, images: AnyImages) -> Seen:
+        """Compute what the chosen predictor makes of images without labels."""
+        data = as_images(images, self.shape)
+        return self.see(LabelledImages(data, torch.zeros(len(data), dtype=torch.int64)))
+
+    def see(self, data: LabelledImages, cache: FeatureCache | None = None) -> Seen:
+        """Compute what the chosen predictor makes of images; refuse damaged weights.
+
+        Args:
+            data: N images.
+            cache: remembers their features, if the backbones never change.
+        """
+        seen = see(self.trainer, self.classifier(), data, cache)
+        _finite({"features": seen.features, "": seen.logits})
+        return seen
+
+    def exemplars(self) -> LabelledImages | None:
+        """Return the first exemplars of every class, equally many; ``None`` without any."""
+        memory = self.state.method.memory
+        most = max(1, MOST_EXEMPLARS // max(1, len(memory.classes)))
+        parts = []
+        for index in memory.classes:
+            images = memory.of_class(index)
+            images = images.subset(torch.arange(min(most, len(images))))
+            parts.append(LabelledImages(images, torch.full((len(images),), index)))
+        return concatenate(parts) if parts else None
 
     def contents(self) -> saving.Contents:
         """Return the contents of a saved version of this model."""
@@ -246,7 +293,7 @@ class Model:
             history=state.history,
             method=state.method,
             held_out=state.held_out,
-            familiarities=state.familiarities,
+            recogniser=state.recogniser,
             parent=state.version,
             changed=state.changed,
         )
@@ -412,7 +459,7 @@ class Model:
 
 
 def _finite(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return scores (N, K) by predictor; refuse any that are not finite."""
+    """Return features or scores (N, ·) by name; refuse any that are not finite."""
     if not all(bool(values.isfinite().all()) for values in found.values()):
         raise GraceError("the scores are not finite: the weights are damaged")
     return found

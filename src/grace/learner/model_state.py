@@ -4,13 +4,11 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, final
 
-import torch
-from torch import Tensor
-
 from grace.home.document import UpdateRecord
 from grace.home.predictor import Predictor
 from grace.home.setting_changes import SettingChange
 from grace.learner.held_out import HeldOut
+from grace.learner.unknown import Recogniser
 from grace.methods.method import Method
 
 
@@ -42,7 +40,7 @@ class ModelState:
         forgotten: indices of the classes that are hidden.
         history: the record of every update.
         held_out: images that measure updates and are never trained on.
-        familiarities: familiarity of the held-out images (n,), ascending.
+        recogniser: recognises images that are unlike anything learnt.
         predictor: the predictor that the model answers with.
         version: number of the version that is loaded; ``None``: the model is not saved.
         changed: settings that differ from those of that version.
@@ -53,7 +51,7 @@ class ModelState:
     forgotten: set[int] = field(default_factory=set)
     history: list[UpdateRecord] = field(default_factory=list)
     held_out: HeldOut = field(default_factory=HeldOut)
-    familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
+    recogniser: Recogniser = field(default_factory=Recogniser)
     predictor: Predictor = field(default_factory=Predictor)
     version: int | None = None
     changed: tuple[SettingChange, ...] = ()
@@ -69,7 +67,7 @@ class ModelState:
             forgotten=set(self.forgotten),
             history=list(self.history),
             held_out=self.held_out.copy(),
-            familiarities=self.familiarities,
+            recogniser=self.recogniser,
             predictor=self.predictor,
             version=self.version,
             changed=self.changed,

@@ -19,7 +19,7 @@ from grace.configs.experiment import Fit
 from grace.data.decoding import Pixels
 from grace.learner.given_images import read_file
 from grace.learner.learner import Learner
-from grace.learner.unknown import cutoff, familiarity
+from grace.learner.unknown import cutoff
 from grace.text.refusals import GraceError
 
 
@@ -43,6 +43,8 @@ class Prediction:
     """The most probable class first; empty if the file could not be read."""
     is_unknown: bool | None = None
     """``True`` if it is unlike anything learnt; ``None``: not asked for, or not readable."""
+    familiarity: float | None = None
+    """How much it looks like something learnt: higher is more; ``None`` if not readable."""
     problem: str | None = None
     """Why it could not be read."""
 
@@ -84,9 +86,17 @@ class FilePredictor:
         """Number of guesses for each image."""
         self.num_held_out = len(learner.familiarities)
         """Number of held-out images that set the limit below which an image is unknown."""
-        self._cutoff: float | None = None
+        self.score_name = learner.recogniser.score.name
+        """The score by which unknown images are recognised."""
+        self.is_frozen = learner.method.features is not None
+        """The features are those of a network that learns nothing."""
+        self.cutoff: float | None = None
+        """Familiarity below which an image is unknown; ``None``: images are not checked."""
+        self.detection: float | None = None
+        """Estimated share of images of unknown classes that are found, in [0, 1]."""
         if false_alarms is not None:
-            self._cutoff = cutoff(learner.familiarities, false_alarms)
+            self.cutoff = cutoff(learner.familiarities, false_alarms)
+            self.detection = learner.recogniser.detection(false_alarms)
         image_bytes = learner.shape[0] * learner.shape[1] * learner.shape[2]
         # Two batches are in memory: one is read while the other is predicted.
         self._batch_size = max(1, min(batch_size, 2**26 // image_bytes))
@@ -122,22 +132,26 @@ class FilePredictor:
             if isinstance(image, str):
                 predictions.append(Prediction(path=path, problem=image))
             else:
-                guesses, is_unknown = next(answers)
-                predictions.append(Prediction(path=path, guesses=guesses, is_unknown=is_unknown))
+                guesses, familiarity = next(answers)
+                is_unknown = None if self.cutoff is None else familiarity < self.cutoff
+                predictions.append(
+                    Prediction(
+                        path=path, guesses=guesses, is_unknown=is_unknown, familiarity=familiarity
+                    )
+                )
         return predictions
 
-    def _answers(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], bool | None]]:
-        """Yield for each image its guesses, and ``True`` if it is unknown."""
+    def _answers(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], float]]:
+        """Yield for each image its guesses, and how familiar it looks."""
         learner = self._learner
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-        scores = learner.decision_function(pixels)
+        scores, familiarities = learner.recognise(pixels)
         # Of equal probabilities the first index comes first, as with argmax.
         best = scores.softmax(dim=1)[:, self._live].sort(dim=1, descending=True, stable=True)
-        familiar = familiarity(scores).tolist()
-        for probabilities, places, known in zip(
+        for probabilities, places, familiarity in zip(
             best.values[:, : self.top].tolist(),
             best.indices[:, : self.top].tolist(),
-            familiar,
+            familiarities.tolist(),
             strict=True,
         ):
             indices = [self._live[place] for place in places]
@@ -145,7 +159,7 @@ class FilePredictor:
                 Guess(learner.class_names[index], index, probability)
                 for index, probability in zip(indices, probabilities, strict=True)
             ]
-            yield guesses, None if self._cutoff is None else known < self._cutoff
+            yield guesses, familiarity
 
 
 def _read(path: Path, shape: tuple[int, int, int], max_pixels: int, fit: Fit) -> Pixels | str:

@@ -19,6 +19,7 @@ from grace.home.setting_changes import SettingChange
 from grace.home.store import Creation, ModelStore, Put
 from grace.learner.held_out import HeldOut
 from grace.learner.saved_images import MAX_FEATURES, SavedImages, count_images, to_tensors
+from grace.learner.unknown import Recogniser, problem_of, recogniser_of
 from grace.methods.method import Method
 from grace.methods.slots import Parts
 from grace.methods.state import DeclaredState, MethodState
@@ -42,7 +43,7 @@ class Contents:
     history: Sequence[UpdateRecord]
     method: Method[Any]
     held_out: HeldOut
-    familiarities: Tensor
+    recogniser: Recogniser
     parent: int | None
     """Number of the version that its last update started from."""
     changed: Sequence[SettingChange] = ()
@@ -67,12 +68,11 @@ def _objects_of(contents: Contents) -> _Objects:
     if not method.memory.keep_all:
         kept = method.memory
         exemplars = {i: to_tensors(kept.of_class(i), method) for i in kept.classes}
-    familiarities = contents.familiarities
     return _Objects(
         parts=method.state.collect().parts,
         exemplars=exemplars,
         validation={i: to_tensors(held_out.of_class(i), method) for i in held_out.classes},
-        calibration={"familiarities": familiarities} if len(familiarities) else None,
+        calibration=contents.recogniser.tensors or None,
     )
 
 
@@ -117,6 +117,7 @@ def to_document(
         validation={index: put(images) for index, images in objects.validation.items()},
         validation_counts={i: contents.held_out.count(i) for i in objects.validation},
         calibration=put(objects.calibration) if objects.calibration else None,
+        unknown_score=contents.recogniser.score.name,
         history=(*earlier, *contents.history[-1:]),
     )
 
@@ -177,14 +178,23 @@ def refuse_other_features(images: SavedImages, method: Method[Any], home: ModelS
             )
 
 
-def read_familiarities(document: Document, home: ModelStore) -> Tensor:
-    """Read the familiarities of the held-out images, (n,)."""
-    if document.calibration is None:
-        return torch.empty(0)
-    found = home.read(document.calibration, "calibration").get("familiarities")
-    if found is None or found.ndim != 1 or found.dtype != torch.float32 or found.isnan().any():
-        raise DamagedError(f"the calibration of '{home.path}' is damaged: it holds no scores")
-    return found
+def read_recogniser(document: Document, home: ModelStore, width: int) -> Recogniser:
+    """Read how a version recognises unknown images.
+
+    Args:
+        document: of a version that has held-out images.
+        home: its home.
+        width: D, of the network's features.
+
+    Raises:
+        DamagedError: if its tensors are not those of the score that it names.
+    """
+    assert document.calibration is not None
+    tensors = home.read(document.calibration, "calibration")
+    problem = problem_of(document.unknown_score, tensors, width)
+    if problem:
+        raise DamagedError(f"the calibration of '{home.path}' is damaged: {problem}")
+    return recogniser_of(document.unknown_score, tensors)
 
 
 def refuse_too_large(document: Document, home: ModelStore) -> None:

@@ -190,7 +190,6 @@ class Versions:
         saving.refuse_unlike(document, store, model.state.method.state)
         saved = saving.read_state(document, store)
         images = read_images(document, store)
-        familiarities = saving.read_familiarities(document, store)
         before = model.state.copy()
         try:
             state = model.state
@@ -205,11 +204,13 @@ class Versions:
             state.history = list(document.history)
             state.held_out = images.held_out
             state.predictor = document.history[-1].predictor or Predictor()
-            state.familiarities = familiarities
             state.forgotten = set(document.forgotten)
             model.mask_forgotten()
             if document.calibration is None:
-                model.calibrate()
+                model.calibrate(document.unknown_score)
+            else:
+                width = state.method.network.feature_dim
+                state.recogniser = saving.read_recogniser(document, store, width)
         except BaseException:
             model.state = before
             raise

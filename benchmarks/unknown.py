@@ -1,0 +1,163 @@
+"""Measure how many images of classes that were never learnt a learner recognises as unknown.
+
+    OMP_NUM_THREADS=1 python benchmarks/unknown.py IMAGES --out LEARNER
+    OMP_NUM_THREADS=1 python benchmarks/unknown.py IMAGES --weights lite0.safetensors
+
+``IMAGES`` holds ``train/`` and ``test/`` with a folder for each class. Every second class is
+learnt, the others are asked about. A small network is trained from scratch and saved as
+``LEARNER``; one that is there already is used again. With ``--weights`` the frozen features of an
+EfficientNet-Lite0 (``tf_efficientnet_lite0`` of timm) take its place, under logistic regression;
+these weights know ImageNet's classes and flatter them.
+
+For every score: what leave-one-class-out on the held-out images promises, the share of images of
+unknown classes that is found, and the share of test images of learnt classes marked by mistake.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from grace.configs.experiment import ExperimentSettings
+from grace.data.update_folder import UpdateFolder, load_update
+from grace.learner.familiarity import Reference, UnknownScore, refitted_logits
+from grace.learner.learner import Learner
+from grace.learner.unknown import RATE, Seen, cutoff, found_share, left_out_ranks, recogniser
+
+HELD_OUT = 50
+NUM_EXEMPLARS = 50
+
+
+def learnt(folder: UpdateFolder, known: Sequence[str], path: Path, epochs: int) -> Learner:
+    """Return a ResNet-20 that has learnt some classes of a folder, trained if it is not saved."""
+    if (path / "current.json").exists():
+        return Learner.load(path)
+    recipe = {"epochs": epochs, "batch_size": 64, "lr": 0.1, "schedule": "cosine"}
+    settings = ExperimentSettings.model_validate(
+        {
+            "name": "unknown",
+            "data": {"augmentation": "cifar"},
+            "memory": {"per_class": NUM_EXEMPLARS, "size": None, "validation": HELD_OUT},
+            "backbone": {"name": "resnet20"},
+            "method": {"name": "replay", "base": recipe, "update": recipe},
+            "engine": {"device": "cpu", "threads": 1},
+        }
+    )
+    learner = Learner.create(settings, shape=folder.images.shape, directory=path)
+    places = [i for i, name in enumerate(folder.labels) if name in known]
+    learner.update(folder.images.pixels[places], [folder.labels[i] for i in places])
+    return learner
+
+
+def seen_by_learner(
+    learner: Learner, folder: UpdateFolder, known: Sequence[str]
+) -> tuple[Seen, Seen, Seen, Seen]:
+    """Return exemplars, held-out images, and test images of known and of unknown classes."""
+    model = learner.model
+    exemplars, held_out = model.exemplars(), learner.held_out.data()
+    assert exemplars is not None
+    assert held_out is not None
+    assert folder.test_images is not None
+    tested = [name in known for name in folder.test_labels]
+    pixels, is_known = folder.test_images.pixels, torch.tensor(tested)
+    return (
+        model.see(exemplars),
+        model.see(held_out),
+        model.see_images(pixels[is_known]),
+        model.see_images(pixels[~is_known]),
+    )
+
+
+def seen_by_lite0(
+    folder: UpdateFolder, known: Sequence[str], weights: Path, size: int
+) -> tuple[Seen, Seen, Seen, Seen]:
+    """Return the same of frozen features, under logistic regression on what is not held out."""
+    import timm
+
+    model: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    model.load_state_dict(load_file(weights))
+    model.eval()
+
+    @torch.no_grad()
+    def features(pixels: Tensor) -> Tensor:
+        parts = []
+        for batch in pixels.split(32):
+            large = torch.nn.functional.interpolate(batch.float() / 127.5 - 1, size, mode="bicubic")
+            parts.append(model.forward_head(model.forward_features(large), pre_logits=True))
+        return torch.cat(parts)
+
+    draws = torch.Generator().manual_seed(0)
+    labels = torch.tensor([[*known, name].index(name) for name in folder.labels])
+    groups: list[list[Tensor]] = [[], [], []]
+    for index in range(len(known)):
+        places = (labels == index).nonzero().flatten()
+        places = places[torch.randperm(len(places), generator=draws)]
+        groups[0].append(places[HELD_OUT : HELD_OUT + NUM_EXEMPLARS])
+        groups[1].append(places[:HELD_OUT])
+        groups[2].append(places[HELD_OUT:])
+    exemplars, held_out, trained = (torch.cat(places) for places in groups)
+    found = features(folder.images.pixels[trained])
+
+    def seen(rows: Tensor, own: Tensor) -> Seen:
+        return Seen(rows, refitted_logits(found, labels[trained], rows), own)
+
+    assert folder.test_images is not None
+    is_known = torch.tensor([name in known for name in folder.test_labels])
+    tested = features(folder.test_images.pixels)
+    nobody = torch.zeros(len(tested), dtype=torch.int64)
+    return (
+        seen(features(folder.images.pixels[exemplars]), labels[exemplars]),
+        seen(features(folder.images.pixels[held_out]), labels[held_out]),
+        seen(tested[is_known], nobody[is_known]),
+        seen(tested[~is_known], nobody[~is_known]),
+    )
+
+
+def report(exemplars: Seen, held_out: Seen, known: Seen, unknown: Seen) -> None:
+    """Print every score's shares, and which score is chosen."""
+    reference = Reference(exemplars.features, exemplars.labels)
+    print(f"{'score':22} promised  found  false alarms   at a rate of {RATE:g}")
+    for name, left_out in left_out_ranks(exemplars, held_out).items():
+        score = UnknownScore.fitted(name, reference, held_out.features, held_out.logits)
+        lowest = cutoff(score(held_out.features, held_out.logits), RATE)
+        shares = [
+            found_share(left_out, RATE),
+            *(
+                float((score(own.features, own.logits) < lowest).double().mean())
+                for own in (unknown, known)
+            ),
+        ]
+        print(f"{name:22} {shares[0]:8.1%} {shares[1]:6.1%} {shares[2]:13.1%}")
+    print("chosen:", recogniser(exemplars, held_out).score.name)
+
+
+def main() -> None:
+    """Learn or load, measure, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("unknown-learner"))
+    parser.add_argument("--epochs", type=int, default=14)
+    parser.add_argument("--size", type=int, default=32, help="side of the images from scratch")
+    parser.add_argument("--weights", type=Path, help="safetensors file of tf_efficientnet_lite0")
+    parser.add_argument("--input-size", type=int, default=128, help="side of what it is shown")
+    parser.add_argument("--first", type=int, choices=(0, 1), default=0, help="first class learnt")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    most = 200 if options.weights else None
+    folder = load_update(
+        options.images, 3, 64 if options.weights else options.size, max_images_per_class=most
+    )
+    known = sorted(set(folder.labels))[options.first :: 2]
+    if options.weights:
+        report(*seen_by_lite0(folder, known, options.weights, options.input_size))
+    else:
+        learner = learnt(folder, known, options.out, options.epochs)
+        report(*seen_by_learner(learner, folder, known))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Answer over HTTP what pictures show, with an exported model: no torch, no grace.
+
+    python examples/serve_with_onnx.py model.onnx --port 8000
+    curl --data-binary @photo.jpg http://localhost:8000/
+
+It needs numpy, Pillow and onnxruntime. The answer is JSON; ``unknown`` is missing if the learner
+had too few held-out images for the share of false alarms.
+"""
+
+import argparse
+import io
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import onnxruntime
+from PIL.Image import DecompressionBombError
+
+from predict_with_onnx import read
+
+MOST_BYTES = 2**24
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one picture per request."""
+
+    session: onnxruntime.InferenceSession
+    about: dict[str, str]
+    false_alarms: str
+
+    def do_POST(self) -> None:
+        """Read the picture in the body, and answer with its class."""
+        try:
+            length = int(self.headers.get("Content-Length", 0))
+            if not 0 < length <= MOST_BYTES:
+                return self.answer(413, {"error": f"send 1 to {MOST_BYTES} bytes"})
+            size = json.loads(self.about["input_size"])
+            fit = self.about.get("fit", "crop")
+            pixels = read(io.BytesIO(self.rfile.read(length)), fit, *size)
+        except (OSError, ValueError, SyntaxError, SystemExit, DecompressionBombError) as error:
+            return self.answer(400, {"error": f"this is no picture: {error}"})
+        shares, familiarity = self.session.run(
+            ["probabilities", "familiarity"], {"images": pixels[None]}
+        )
+        best, known = int(np.argmax(shares[0])), float(familiarity[0])
+        found = {
+            "class": json.loads(self.about["class_names"])[best],
+            "probability": float(shares[0][best]),
+            "familiarity": known,
+        }
+        limit = json.loads(self.about["unknown_below"]).get(self.false_alarms)
+        return self.answer(200, found if limit is None else {**found, "unknown": known < limit})
+
+    def answer(self, status: int, content: dict[str, object]) -> None:
+        """Send an answer as JSON."""
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main() -> None:
+    """Serve until the process is ended."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--false-alarms", default="0.05", choices=["0.01", "0.02", "0.05", "0.1"])
+    options = parser.parse_args()
+    Handler.session = onnxruntime.InferenceSession(
+        options.model, providers=["CPUExecutionProvider"]
+    )
+    Handler.about = Handler.session.get_modelmeta().custom_metadata_map
+    Handler.false_alarms = options.false_alarms
+    server = ThreadingHTTPServer((options.host, options.port), Handler)
+    print(f"listening on http://{options.host}:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Convert an exported ONNX file to half precision or to 8-bit integers, and see what that costs.
+
+Half precision halves the file. Static quantisation stores the weights of convolutions and their
+inputs as 8-bit integers, whose ranges are measured on images; everything else stays float32. Inputs
+and outputs are float32 in both.
+
+Shapes: N images, C channels, H×W pixels, K classes.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from grace.storage.atomic import write_bytes
+
+Precision = Literal["float32", "fp16", "int8"]
+CALIBRATION_BATCH = 32
+
+
+@final
+@dataclass(frozen=True)
+class Agreement:
+    """How a file of lower precision compares with the float32 one on the same images.
+
+    Args:
+        same_class: share of images that get the same class, in [0, 1].
+        accuracy: shares of right answers of the float32 file and of the other one; ``None``: the
+            images have no labels.
+    """
+
+    same_class: float
+    accuracy: tuple[float, float] | None
+
+
+def agreement(exact: Tensor, reduced: Tensor, labels: Tensor | None) -> Agreement:
+    """Compare logits (N, K) of two files; ``labels`` (N,) may be missing."""
+    found, expected = reduced.argmax(dim=1), exact.argmax(dim=1)
+    accuracy = None
+    if labels is not None:
+        right = [float((own == labels).double().mean()) for own in (expected, found)]
+        accuracy = (right[0], right[1])
+    return Agreement(float((found == expected).double().mean()), accuracy)
+
+
+def reduce_precision(path: Path, precision: Precision, images: Tensor) -> None:
+    """Replace an exported file by one of lower precision; its metadata stay.
+
+    Args:
+        path: a file of ``export_onnx``.
+        precision: "float32" changes nothing.
+        images: (N, C, H, W) uint8, by which "int8" measures ranges; those of training or held-out
+            images are right, others cost accuracy.
+    """
+    if precision == "float32":
+        return
+    import onnx
+
+    model = onnx.load(path)
+    metadata = {own.key: own.value for own in model.metadata_props}
+    changed = _halved(model) if precision == "fp16" else _quantised(path, images)
+    del changed.metadata_props[:]
+    for key, value in {**metadata, "precision": precision}.items():
+        changed.metadata_props.add(key=key, value=value)
+    write_bytes(path, changed.SerializeToString())
+
+
+def _halved(model: Any) -> Any:  # noqa: ANN401 - onnx.ModelProto
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    return convert_float_to_float16(model, keep_io_types=True)
+
+
+def _quantised(path: Path, images: Tensor) -> Any:  # noqa: ANN401 - an onnx.ModelProto
+    import onnx
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    with TemporaryDirectory() as folder, _without_advice():
+        out = Path(folder) / "int8.onnx"
+        quantize_static(
+            path,
+            out,
+            _Reader(images),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["Conv"],
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+        return onnx.load(out)
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Hide warnings of onnxruntime, which advise to optimise what is optimised already."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@final
+class _Reader:
+    """Gives images to the measurement of ranges, as onnxruntime asks for them."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._batches: Iterator[Tensor] = iter(images.split(CALIBRATION_BATCH))
+
+    def get_next(self) -> dict[str, Any] | None:
+        """Return the next batch of inputs; ``None`` at the end."""
+        batch = next(self._batches, None)
+        return None if batch is None else {"images": (batch.float() / 255).numpy()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (batch := self.get_next()) is not None:
+            yield batch
+
+
+def reduced_logits(run: Any, images: Tensor) -> Tensor:  # noqa: ANN401 - of ``load_onnx``
+    """Return the logits (N, K) of images (N, C, H, W) uint8, a few at a time."""
+    return torch.cat([run(batch) for batch in images.split(64)])
