@@ -219,8 +219,8 @@ class Document(Strict):
     def without(self, name: str) -> "Document":
         """Return this version with one class forgotten: masked, and without its images.
 
-        The score of unknown images and the familiarities of held-out images change: they are left
-        out here, and computed again when the version is loaded.
+        The familiarities of held-out images and what their score keeps of exemplars are left out
+        here, and computed again when the version is loaded.
         """
         index = self.class_names.index(name)
         groups = (

@@ -21,6 +21,8 @@ SINGLE_SCORES = (
 )  # fmt: skip
 SCORES = (*SINGLE_SCORES, "energy+cosine", "discriminant+cosine", "energy+mahalanobis")
 """Names of all scores; energy is that of earlier versions."""
+LOGIT_SCORES = {"energy", "max_logit", "max_probability"}
+"""Scores that need no exemplars."""
 SHRINKAGE = 0.7
 """Share of the covariance that is replaced by its mean variance in all directions."""
 NUM_DIRECTIONS = 64

@@ -218,7 +218,7 @@ class Model:
         for index in classes:
             self.state.held_out.forget(index)
         self.mask_forgotten()
-        self.calibrate()
+        self.calibrate(self.state.recogniser.score.name)
 
     def mask_forgotten(self) -> None:
         """Mask exactly the forgotten classes, and drop their exemplars.
@@ -229,8 +229,13 @@ class Model:
             self.state.method.memory.forget(index)
         self.state.method.state.forget(self.state.forgotten)
 
-    def calibrate(self) -> None:
-        """Choose the score of unknown images, and compute that of the held-out images again."""
+    def calibrate(self, chosen: str | None = None) -> None:
+        """Fit the score of unknown images, and compute that of the held-out images again.
+
+        Args:
+            chosen: name of the score; ``None``: the best one is chosen, which takes seconds with
+                many classes.
+        """
         state, data = self.state, self.state.held_out.data()
         state.recogniser = Recogniser()
         if data is None or not state.method.classifiers():
@@ -241,7 +246,7 @@ class Model:
             most_bytes = self.ceiling.num_bytes - self.admission.reserved - others
         exemplars, cache = self.exemplars(), state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
-        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes)
+        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, chosen)
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grace.learner.familiarity import (
+    LOGIT_SCORES,
     SCORES,
     Reference,
     UnknownScore,
@@ -29,6 +30,8 @@ RATE = 0.05
 """Share of false alarms at which scores are compared, and the default of what is asked."""
 MOST_EXEMPLARS = 600
 """Most exemplars that are compared with, an equal number of each class."""
+FEWEST_CLASSES = 3
+"""With fewer classes, images are not compared with exemplars."""
 MOST_LEFT_OUT = 10
 """Most classes that are left out, one after another."""
 
@@ -145,30 +148,39 @@ def ranks(known: Tensor, asked: Tensor) -> Tensor:
     return (1 + below).float() / (len(known) + 1)
 
 
-def recogniser(exemplars: Seen | None, held_out: Seen, most_bytes: float = math.inf) -> Recogniser:
+def recogniser(
+    exemplars: Seen | None,
+    held_out: Seen,
+    most_bytes: float = math.inf,
+    chosen: str | None = None,
+) -> Recogniser:
     """Choose a score by leave-one-class-out, and calibrate it.
 
     Args:
         exemplars: of all classes; ``None``: there are none, and the score is energy.
         held_out: images that were not trained on.
         most_bytes: of the score's tensors. More: scores that keep exemplars can be chosen.
+        chosen: name of the score; ``None``: the best one is chosen, and what it finds is measured.
     """
-    chosen, reference, left_out = "energy", None, torch.empty(0)
-    found = left_out_ranks(exemplars, held_out) if exemplars else {}
-    if exemplars and found:
+    name, reference, left_out = chosen or "energy", None, torch.empty(0)
+    if exemplars is not None and len(exemplars.labels.unique()) >= FEWEST_CLASSES:
         reference = Reference(exemplars.features, exemplars.labels)
-        named = {
-            name: UnknownScore.fitted(name, reference, held_out.features, held_out.logits)
-            for name in found
-        }
+    found: Mapping[str, Tensor] = {}
+    if exemplars is not None and chosen is None:
+        found = left_out_ranks(exemplars, held_out)
+    seen = held_out.features, held_out.logits
+    if found:
+        named = {own: UnknownScore.fitted(own, reference, *seen) for own in found}
         # Scores of logits need no bytes.
-        fitting = [name for name in found if num_bytes(named[name]) <= max(0, most_bytes)]
+        fitting = [own for own in found if num_bytes(named[own]) <= max(0, most_bytes)]
         # The first of equals, so that energy stays where nothing is better.
-        chosen = max(fitting, key=lambda name: found_share(found[name], RATE))
-        left_out = found[chosen].sort().values
-    score = UnknownScore.fitted(chosen, reference, held_out.features, held_out.logits)
-    own = score(held_out.features, held_out.logits).sort().values
-    return Recogniser(score, own, left_out)
+        name = max(fitting, key=lambda own: found_share(found[own], RATE))
+        left_out = found[name].sort().values
+    needs_reference = not set(name.split("+")) <= LOGIT_SCORES
+    score = UnknownScore.fitted(
+        "energy" if needs_reference and reference is None else name, reference, *seen
+    )
+    return Recogniser(score, score(*seen).sort().values, left_out)
 
 
 def left_out_ranks(
@@ -187,7 +199,7 @@ def left_out_ranks(
     """
     classes, counts = held_out.labels.unique(return_counts=True)
     known = set(exemplars.labels.tolist())
-    if len(classes) < 3 or not set(classes.tolist()) <= known:
+    if len(classes) < FEWEST_CLASSES or not set(classes.tolist()) <= known:
         return {}
     if RATE * (len(held_out.labels) - int(counts.max()) + 1) < 1:
         return {}

@@ -207,7 +207,7 @@ class Versions:
             state.forgotten = set(document.forgotten)
             model.mask_forgotten()
             if document.calibration is None:
-                model.calibrate()
+                model.calibrate(document.unknown_score)
             else:
                 width = state.method.network.feature_dim
                 state.recogniser = saving.read_recogniser(document, store, width)
