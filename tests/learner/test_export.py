@@ -178,7 +178,7 @@ def test_the_metadata_tells_all_that_a_program_must_know(
     exported: tuple[Path, LinearHead, CifarResNet],
 ) -> None:
     found = {entry.key: entry.value for entry in onnx.load(exported[0]).metadata_props}
-    worded = ("resize", "grace_version", "model_version", "method", "unknown_score")
+    worded = ("fit", "resize", "grace_version", "model_version", "method", "unknown_score")
     words = {key: found.pop(key) for key in worded}
     assert {key: json.loads(value) for key, value in found.items()} == {
         "class_names": NAMES,
