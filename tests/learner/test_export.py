@@ -190,6 +190,7 @@ def test_the_metadata_tells_all_that_a_program_must_know(
         "unknown_below": {},
     }
     assert words == {
+        "fit": "crop",
         "resize": "shorter side to 16 pixels, bilinear with antialiasing, then centre crop",
         "grace_version": grace.__version__,
         "model_version": "3",
