@@ -169,7 +169,8 @@ def _reasons(
     memory = asked.memory
     kept = "as many images" if memory.size is None else f"up to {memory.size} images"
     fit = " as the ceiling has room for" if memory.size is None else ""
-    yield f"memory    {kept} of old classes{fit}; {memory.validation} of each class held out"
+    held = f"up to {memory.validation} of each class held out"
+    yield f"memory    {kept} of old classes{fit}; {held}"
 
 
 _DECIDING = {"method.threshold", "method.expand_at", "method.relative_threshold"}
