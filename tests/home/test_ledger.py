@@ -8,6 +8,7 @@ import pytest
 from grace.capacity.threshold import Threshold
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import GraceSettings, ReplaySettings
+from grace.engine.work import Seconds, WorkDone
 from grace.home.accuracies import Accuracies
 from grace.home.document import UpdateRecord
 from grace.home.ledger import LedgerEntry, as_row, ledger, other_threshold, what_if
@@ -212,3 +213,15 @@ class TestOtherThreshold:
             made.update(data.images, class_names(data))
         with pytest.raises(ValueError, match="measured a saturation"):
             other_threshold(ModelStore.open(tmp_path / "replay").documents(), 0.5, None)
+
+
+def test_the_seconds_of_interrupted_processes_count() -> None:
+    work = (
+        WorkDone("grow", 2, 10, seconds=Seconds(total=5.0, earlier=5.0)),
+        WorkDone("compress", 2, 10, seconds=Seconds(total=4.0, earlier=1.5)),
+    )
+    update = UpdateRecord(
+        task=1, new_class_names=(), outcome=Outcome(verdict="start"), work=work, seconds=3.0
+    )
+    assert update.all_seconds == 9.5
+    assert update.past.seconds == update.past.past.seconds == update.past.all_seconds == 9.5

@@ -9,6 +9,7 @@ import pytest
 from grace.configs.experiment import BudgetSettings
 from grace.configs.methods import GraceSettings
 from grace.configs.recipe import Recipe
+from grace.engine.progress import Silence
 from grace.home.store import ModelStore
 from grace.learner import machine_speed as making
 from grace.learner.budget import is_scalable, rounded_speed
@@ -54,6 +55,15 @@ def test_epochs_are_as_many_as_the_minutes_allow() -> None:
 )
 def test_epochs_stay_within_bounds(budget: BudgetSettings, expected: int) -> None:
     assert epochs(made(budget))["base"] == expected
+
+
+def test_the_training_time_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Silence, "training_expected", lambda _, seconds: told.append(seconds))
+    epochs(made(BudgetSettings(minutes=1, speed=8)))  # 12 epochs of 40 images
+    assert told == [60.0]
+    epochs(made(BudgetSettings()))
+    assert told == [60.0]
 
 
 def test_a_later_update_is_scaled_by_what_it_costs() -> None:

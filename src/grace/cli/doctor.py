@@ -82,13 +82,13 @@ def _page(images: Path, checked: "Checked") -> list[str]:
     if found.smallest and found.largest:
         sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]
         kinds = ", ".join(f"{count} {mode}" for mode, count in found.modes.items())
-        lines += ["", f"sizes   {' to '.join(dict.fromkeys(sizes))} pixels   kinds   {kinds}"]
+        lines += ["", f"sizes     {' to '.join(dict.fromkeys(sizes))} pixels   kinds   {kinds}"]
     lines += checked.chosen
     if cost is not None:
         lines += [
-            f"time    about {in_seconds(cost.seconds)} on this machine "
+            f"time      about {in_seconds(cost.seconds)} on this machine "
             f"({cost.images_per_second:.0f} images/s in training)",
-            f"memory  about {in_bytes(cost.memory_bytes)}",
+            f"RAM       about {in_bytes(cost.memory_bytes)}",
         ]
     if found.findings:
         lines.append("")

@@ -84,7 +84,7 @@ def as_dict(result: LearnResult) -> dict[str, Any]:
         "gate": gate_facts(update.rulings, document.class_names),
         "predictor": _predictor(update),
         "compression_cost": update.accuracy.compression_cost,
-        "seconds": update.seconds,
+        "seconds": update.all_seconds,
         "removed_versions": list(result.pruned),
         "changed_settings": [change.model_dump() for change in document.changed],
         "chosen": list(result.chosen),
@@ -114,7 +114,7 @@ def _headline(result: LearnResult) -> str:
         what, num_lost = _what(result, update), len(lost_classes(update.accuracy))
         lost = f"; {_counted(num_lost, 'class')} lost accuracy" if num_lost else ""
         return (
-            f"Learnt {what} in {in_seconds(update.seconds)}: {name} is at version "
+            f"Learnt {what} in {in_seconds(update.all_seconds)}: {name} is at version "
             f"{result.in_use}{lost}"
         )
     if result.was_in_use != result.in_use:

@@ -16,7 +16,7 @@ from grace.cli.clock import RunClock, in_clock
 from grace.cli.console import terminal, text_of
 from grace.record import RunRecord, TaskRecord
 from grace.text.escaping import printable
-from grace.text.units import in_percent
+from grace.text.units import in_percent, in_seconds
 
 
 @final
@@ -110,6 +110,12 @@ class RichProgress:
         self._task = f"update {number}"
         self._before_phase = f"{self._task}  "
         self._note(f"{self._task}: {_new_classes(class_names)}")
+
+    def training_expected(self, seconds: float) -> None:
+        """Print how long an update will train."""
+        console = self._console if self._live else self._notes
+        text = f"{self._task}: about {in_seconds(seconds)} of training on this machine"
+        console.print(text_of(text), soft_wrap=True)
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """Start the bar of a phase.

@@ -18,6 +18,10 @@ class Progress(Protocol):
         """Update ``number`` (1-based) of a saved learner begins, with these new classes."""
         return
 
+    def training_expected(self, seconds: float) -> None:
+        """An update is about to train, for this time in all."""
+        return
+
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """Called when a phase begins.
 

@@ -73,7 +73,13 @@ class UpdateRecord(Strict):
     predictor: Predictor | None = None
     """The predictor chosen after it; ``None``: the method's primary one, not calibrated."""
     seconds: float = 0.0
+    """Seconds of the process that finished it; without ``work``, those of all processes."""
     date: Line = ""
+
+    @property
+    def all_seconds(self) -> float:
+        """Seconds that it took in all, those of interrupted processes included."""
+        return self.seconds + sum(work.seconds.earlier for work in self.work)
 
     @property
     def limits(self) -> Limits:
@@ -94,7 +100,8 @@ class UpdateRecord(Strict):
     def past(self) -> "UpdateRecord":
         """The record without what only the last update of a learner keeps."""
         predictor = self.predictor and self.predictor.model_copy(update={"prior": ()})
-        return self.model_copy(update={"work": (), "predictor": predictor})
+        kept = {"work": (), "seconds": self.all_seconds, "predictor": predictor}
+        return self.model_copy(update=kept)
 
 
 @final

@@ -57,6 +57,20 @@ def within_budget(method: Method[Any], budget: BudgetSettings, coming: Coming) -
         method.settings = full
 
 
+def expected_seconds(method: Method[Any], budget: BudgetSettings, coming: Coming) -> float | None:
+    """Estimate the training time of an update; ``None``: the machine's speed was not measured.
+
+    Args:
+        method: the method as it is before the update.
+        budget: minutes and speed.
+        coming: the update.
+    """
+    if budget.speed is None:
+        return None
+    with within_budget(method, budget, coming):
+        return planned_passes(method, coming) / budget.speed
+
+
 def planned_passes(method: Method[Any], coming: Coming) -> float:
     """Return the cost of an update, in training passes of one image through one backbone."""
     return sum(phase.passes for phase in method.plan(coming))

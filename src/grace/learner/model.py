@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, final
@@ -30,7 +30,7 @@ from grace.home.document import UpdateRecord
 from grace.home.journal import Journal
 from grace.learner import choosing, saving
 from grace.learner.admission import Admission
-from grace.learner.budget import coming_update, within_budget
+from grace.learner.budget import coming_update, expected_seconds, within_budget
 from grace.learner.evaluation import accuracy, scores, see
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.measuring import compared
@@ -46,6 +46,7 @@ from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
 from grace.methods.method import Method, Outcome
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.planning import Coming
 from grace.networks.preprocessing import enlargement
 from grace.text.refusals import GraceError
 
@@ -329,8 +330,7 @@ class Model:
         state.class_names = names
         self.mask_forgotten()
         state.method.memory.record_originals(task.data.labels)
-        budget = within_budget(state.method, self.settings.budget, coming)
-        with budget, journal.blamed() if journal else nullcontext():
+        with self._budgeted(coming), journal.blamed() if journal else nullcontext():
             outcome, teacher, counts = self._perform(task, journal)
         self._refuse_diverged(task)
         live = held_out.data(set(range(task.num_classes)) - state.forgotten)
@@ -363,6 +363,14 @@ class Model:
             seconds=time.perf_counter() - started,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _budgeted(self, coming: Coming) -> AbstractContextManager[None]:
+        """Say how long the training will take, and return the context that bounds it."""
+        method, budget = self.state.method, self.settings.budget
+        expected = expected_seconds(method, budget, coming)
+        if expected is not None:
+            self.trainer.progress.training_expected(expected)
+        return within_budget(method, budget, coming)
 
     def _forget_features(self) -> None:
         """Keep the features of stored images only.

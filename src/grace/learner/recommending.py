@@ -167,8 +167,10 @@ def _reasons(
     grows = f"; it grows at {RELATIVE_THRESHOLD:g} times its first saturation" if fills else ""
     yield f"training  {asked.method.name}, {limit} (--minutes){grows}"
     memory = asked.memory
-    kept = "as many as fit" if memory.size is None else f"up to {memory.size}"
-    yield f"memory    {kept} images of old classes; {memory.validation} of each class held out"
+    kept = "as many images" if memory.size is None else f"up to {memory.size} images"
+    fit = " as the ceiling has room for" if memory.size is None else ""
+    held = f"up to {memory.validation} of each class held out"
+    yield f"memory    {kept} of old classes{fit}; {held}"
 
 
 _DECIDING = {"method.threshold", "method.expand_at", "method.relative_threshold"}

@@ -90,8 +90,6 @@ def task_record(
         evaluate_seconds: duration of the test.
     """
     size, memory, outcome = learner.size(), learner.method.memory, update.outcome
-    # The whole cost, including the part that earlier processes spent.
-    learn_seconds = update.seconds + sum(work.seconds.earlier for work in update.work)
     return TaskRecord(
         task=update.task,
         num_new=len(update.new_class_names),
@@ -128,8 +126,8 @@ def task_record(
             for work in update.work
         ),
         seconds=SecondsRecord(
-            learn=learn_seconds,
+            learn=update.all_seconds,
             evaluate=evaluate_seconds,
-            total=learn_seconds + evaluate_seconds,
+            total=update.all_seconds + evaluate_seconds,
         ),
     )

@@ -13,7 +13,7 @@ from grace.studies.aligned import aligned_size
 from grace.studies.cells import loaded, refuse_single
 from grace.studies.replay import expansions
 from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError, Setting
+from grace.text.refusals import GraceError
 
 
 @final
@@ -259,8 +259,7 @@ def _refuse_unknown(
         if name not in known:
             raise GraceError(
                 f"study '{study.name}' has no {kind} '{name}'{did_you_mean(name, list(known))} "
-                f"(known: {', '.join(known)})",
-                setting=Setting(f"{kind}s") if kind != "scale" else None,
+                f"(known: {', '.join(known)})"
             )
 
 
