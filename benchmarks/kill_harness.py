@@ -8,7 +8,8 @@ are there.
     python benchmarks/kill_harness.py --out benchmarks/results
 
 Works are runs, a learner's life, and every verb that changes files: forget, prune, rollback,
-set, discard, export, compare. ``--works`` chooses some, ``--every`` takes one of so many points.
+set, discard, export, compare, study. ``--works`` chooses some, ``--every`` takes one of so many
+points.
 
 Ends with status 1 if anything differs. In the suite, ``tests/test_nothing_lost.py`` does a part.
 """
@@ -47,6 +48,7 @@ WORKS = {
     "discard": "grace learn --discard",
     "export": "grace export",
     "compare": "grace compare",
+    "study": "grace study",
 }
 EVERY = 3
 """One of so many chains with a kill at a point has a second one, while a process recovers."""

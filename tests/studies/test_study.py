@@ -62,6 +62,9 @@ claims:
 """
 
 
+LEFT_BY_KILLED = [f"studies/mine{place}/.grace-unfinished-{'0' * 32}" for place in ("", "/figures")]
+
+
 class Started(Unwatched):
     """The names of the runs that were made."""
 
@@ -93,6 +96,9 @@ def whole(
     tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None
 ) -> tuple[Path, MadeStudy, Started]:
     folder, watcher = tmp_path_factory.mktemp("study"), Started()
+    for name in LEFT_BY_KILLED:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grace.studies.study.carry_out", carry_out_here)
         made = make_study(

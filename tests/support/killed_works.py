@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from grace.cli.forget import forget as _forget_verb
 from grace.cli.prune import prune as _prune_verb
 from grace.cli.rollback import rollback as _rollback_verb
 from grace.cli.set import set_settings as _set_verb
+from grace.cli.study import study as _study_verb
 from grace.configs.experiment import MemorySettings, ScenarioSettings
 from grace.configs.methods import GraceSettings, JointSettings, ReplaySettings
 from grace.engine.checkpoint import Snapshot
@@ -45,7 +46,6 @@ from support import kills, tiny_streams
 from support.tiny_streams import class_names, labelled, recipe, settings
 
 CLOCK = {"seconds", "earlier", "date", "created", "started", "finished"}
-PHASES = ("base", "update")
 
 
 SHORT = recipe(2, batch_size=8)
@@ -231,19 +231,52 @@ def export(folder: Path) -> None:
 
 def compare(folder: Path) -> None:
     """``grace compare`` of two methods that share their first task; its runs are not killed."""
-    _prepare()
-    experiment = ["digits", "data.max_train_per_class=4", "scenario.base=4", "scenario.increment=6"]
-    short = [f"methods.{m}.{phase}.epochs=1" for m in ("replay", "wa") for phase in PHASES]
     given = {"methods": "replay,wa", "seeds": "1", "jobs": 1, "out": folder / "out"}
+    _many_runs(folder, lambda: _compare_verb(["digits", *short_runs("replay", "wa")], **given))
+
+
+STUDY = """
+title: DER, and replay with as many bytes
+reference: der
+scales: {small: {protocols: {tiny: digits}, seeds: [1], images_per_backbone: 2}}
+rows:
+  der: {method: der}
+  replay: {method: replay, memory: aligned}
+figures: [accuracy]
+claims: [{id: A, says: DER is better, left: der, right: replay, metrics: {last: 0}}]
+"""
+
+
+def study(folder: Path) -> None:
+    """``grace study`` with a run that waits for another one; its runs are not killed."""
+    (folder / "mine.yaml").write_text(STUDY)
+    arguments = [str(folder / "mine.yaml"), *short_runs("der", "replay")]
+    _many_runs(folder, lambda: _study_verb(arguments, jobs=1, out=folder / "out"))
+
+
+def short_runs(*methods: str) -> list[str]:
+    """Settings for runs of two tasks on few digits, one epoch for each phase of some methods."""
+    few = ("data.max_train_per_class=4", "scenario.base=4", "scenario.increment=6")
+    phases = {"der": ("base", "grow")}
+    return [
+        *few,
+        *(f"methods.{m}.{p}.epochs=1" for m in methods for p in phases.get(m, ("base", "update"))),
+    ]
+
+
+def _many_runs(folder: Path, verb: Callable[[], object]) -> None:
+    """Carry out a verb whose runs are forks of this process; note their results and its files."""
+    _prepare()
     forking = SimpleNamespace(Popen=_ForkedRun, PIPE=-1, STDOUT=-2)
     with mock.patch("grace.studies.pool.subprocess", forking):
-        _compare_verb([*experiment, *short], **given)
+        verb()
     runs = sorted((folder / "out" / "runs").iterdir())
     facts = {
         "tasks": [[json.loads(line) for line in (run / "tasks.jsonl").open()] for run in runs],
         "files": [name for name in _files(folder / "out") if not name.startswith("first-tasks/")],
     }
-    kills.note(folder / "facts.json", timeless(facts))
+    # Which run trained a first task that several share depends on which was killed.
+    kills.note(folder / "facts.json", without({*CLOCK, "is_shared"}, facts))
 
 
 @final
@@ -376,9 +409,14 @@ def _objects(document: Document) -> Mapping[str, Any]:
 
 def timeless(facts: Any) -> Any:
     """Leave out what the clock says."""
+    return without(CLOCK, facts)
+
+
+def without(keys: Set[str], facts: Any) -> Any:
+    """Leave out some keys, at any depth."""
     if isinstance(facts, Mapping):
-        return {key: timeless(value) for key, value in facts.items() if key not in CLOCK}
-    return [timeless(item) for item in facts] if isinstance(facts, list | tuple) else facts
+        return {key: without(keys, value) for key, value in facts.items() if key not in keys}
+    return [without(keys, item) for item in facts] if isinstance(facts, list | tuple) else facts
 
 
 def _files(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace.configs.study import StudySettings
 from grace.record import RunRecord
-from grace.storage.atomic import write_text
+from grace.storage.atomic import remove_leftovers, write_text
 from grace.storage.inside import inside
 from grace.studies.drawing import write_svg
 from grace.studies.made_study import MadeStudy
@@ -46,9 +46,11 @@ def write_study(made: MadeStudy, command: str = "") -> tuple[Path, ...]:
     if claims:
         texts["claims.md"] = claims_sheet(claims).to_markdown()
         texts["claims.csv"] = _claims_csv(claims)
+    inside(folder, "figures").mkdir(exist_ok=True)
+    for place in (folder, folder / "figures"):
+        remove_leftovers(place)
     for name, text in texts.items():
         write_text(folder / name, text)
-    inside(folder, "figures").mkdir(exist_ok=True)
     drawn = [
         write_svg(inside(folder, "figures", f"{name}.svg"), panels)
         for name, panels in study_figures(results).items()
