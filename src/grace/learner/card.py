@@ -195,12 +195,22 @@ def _digest(document: Document) -> str:
     backbone = document.settings.backbone
     if not backbone.weights.endswith(".safetensors"):
         return ""
-    if not Path(backbone.weights).is_file():
+    if not _is_here(backbone.weights):
         return " (the file is not on this machine)"
     # Imported here because it imports torch.
     from grace.networks.build import digest_of_weights
 
-    return f", SHA-256 of its tensors {digest_of_weights(backbone)}"
+    try:
+        return f", SHA-256 of its tensors {digest_of_weights(backbone)}"
+    except GraceError:  # Another file has this name here; the card can do without.
+        return " (the file of this name on this machine does not fit the backbone)"
+
+
+def _is_here(file: str) -> bool:
+    try:
+        return Path(file).expanduser().is_file()
+    except RuntimeError:  # Nobody of the name after "~" has a home here.
+        return False
 
 
 def _settings(document: Document) -> Iterator[str]:
@@ -216,7 +226,7 @@ def _history(
     versions: Sequence[Document], document: Document, changes: Sequence[Change]
 ) -> Iterator[str]:
     for event in trail(ledger(versions, document.number), changes):
-        date = event.date[:16].replace("T", " ") or "–"
+        date = markdown(event.date[:16].replace("T", " ")) or "–"
         yield f"- {date}: {markdown(event.words)}"
 
 

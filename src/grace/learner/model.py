@@ -48,7 +48,7 @@ from grace.methods.method import Method, Outcome
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming
 from grace.networks.preprocessing import enlargement
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 
 @final
@@ -91,7 +91,7 @@ class Model:
             raise GraceError(
                 f"data.augmentation={settings.data.augmentation} crops squares, but the images "
                 f"are {shape[2]}×{shape[1]} pixels",
-                "set data.image_size",
+                setting=Setting("data.image_size"),
             )
         self.enlarge = enlargement(settings.backbone, shape)
         augmentation = build_augmentation(
