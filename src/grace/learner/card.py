@@ -20,7 +20,7 @@ from grace.home.store import ModelStore
 from grace.home.trail import trail
 from grace.text.markup import markdown
 from grace.text.refusals import GraceError
-from grace.text.units import in_bytes, in_count
+from grace.text.units import in_bytes, in_count, in_interval
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,7 +147,7 @@ def _classes(in_use: InUse) -> Iterator[str]:
                 str(counts.get(entry.index, "–")),
                 *_kept(entry),
                 "–" if own is None else f"{100 * own.after / own.num:.1f} %",
-                "–" if own is None else _interval(own.after, own.num),
+                "–" if own is None else in_interval(own.interval),
             )
         )
     yield from _table(
@@ -277,12 +277,7 @@ def _measured(in_use: InUse) -> list[ClassAccuracy]:
 def _accuracy(right: int, num: int) -> str:
     if not num:
         return "not measured"
-    return f"{100 * right / num:.1f} % of {num} held-out images ({_interval(right, num)})"
-
-
-def _interval(right: int, num: int) -> str:
-    low, high = wilson(right, num)
-    return f"{100 * low:.0f} – {100 * high:.0f} %"
+    return f"{100 * right / num:.1f} % of {num} held-out images ({in_interval(wilson(right, num))})"
 
 
 def _numbers(values: Sequence[float]) -> str:
