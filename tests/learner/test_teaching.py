@@ -79,6 +79,19 @@ def test_settings_change_with_an_update_or_not_at_all(images: Path, tmp_path: Pa
     assert (last.document.changed, last.document.settings.memory.size) == ((), 9)
 
 
+def test_other_settings_are_another_update_after_a_rollback(images: Path, tmp_path: Path) -> None:
+    model, more = tmp_path / "model", folder(tmp_path / "more", "cat")
+    grace.learn(model, images, TINY)
+    grace.learn(model, more)
+    grace.Learner.load(model).rollback(1)
+    with pytest.warns(grace.GraceWarning, match="version 2 has learnt these images already"):
+        later = grace.learn(model, more, RequestedSettings(overrides=["memory.size=9"]))
+    assert (later.is_new, later.in_use, later.document.settings.memory.size) == (True, 3, 9)
+    grace.Learner.load(model).rollback(1)
+    again = grace.learn(model, more, RequestedSettings(overrides=["memory.size=9"]))
+    assert (again.is_new, again.in_use, again.document.settings.memory.size) == (False, 3, 9)
+
+
 def test_the_command_that_changes_a_setting_is_quoted(images: Path, tmp_path: Path) -> None:
     model, tiny = tmp_path / "model", [text for text in TINY.overrides if "update" not in text]
     grace.learn(model, images, RequestedSettings(overrides=["method=grace", *tiny[1:]]))

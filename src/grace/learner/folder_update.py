@@ -130,12 +130,14 @@ class FolderUpdate:
         store = learner.home
         assert store is not None
         before, numbers = store.current(), store.numbers()
-        other = None if self.options.again or store.pending() else self._before(store).elsewhere()
-        if other is not None and other.parent == before:
-            learner.rollback(other.number)
-            return self._result(store, other, before, is_new=False)
-        if other is not None:
-            warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
+        if not self.options.again and not store.pending():
+            changed, others = learner.model.state.changed, self._before(store)
+            other = others.elsewhere(changed)
+            if other is not None and others.continues(other, changed):
+                learner.rollback(other.number)
+                return self._result(store, other, before, is_new=False)
+            if other is not None:
+                warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
         new = sorted(set(self.folder.labels) - set(learner.class_names))
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
