@@ -274,6 +274,17 @@ def test_tags_that_name_one_block_thousands_of_times(tmp_path: Path, kind: str) 
         read_pixels(put(tmp_path / "a.png", data), 3, None)
 
 
+def test_bytes_between_the_segments_of_an_image(tmp_path: Path) -> None:
+    """Decoders skip them one by one: a gigabyte took minutes."""
+    whole = encoded(noise(0), "JPEG")
+    assert whole[2:4] == b"\xff\xe0"
+    first, rest = whole[:20], whole[20:]
+    assert read_pixels(put(tmp_path / "a.jpg", first + bytes(1000) + rest), 3, 8).shape == (8, 8, 3)
+    for filler in (b"\0", b"\xff", b"\xff\0"):
+        with pytest.raises(GraceError, match="no segment"):
+            read_pixels(put(tmp_path / "b.jpg", first + 2**21 * filler + rest), 3, 8)
+
+
 def test_progressive_images_of_thousands_of_scans(tmp_path: Path) -> None:
     """3,000 scans took 20 seconds for one image."""
     whole = encoded(Image.new("L", (1000, 1000), 100), "JPEG", progressive=True)
