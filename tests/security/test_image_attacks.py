@@ -283,6 +283,19 @@ def test_bytes_between_the_segments_of_an_image(tmp_path: Path) -> None:
     for filler in (b"\0", b"\xff", b"\xff\0"):
         with pytest.raises(GraceError, match="no segment"):
             read_pixels(put(tmp_path / "b.jpg", first + 2**21 * filler + rest), 3, 8)
+    with pytest.raises(GraceError, match="metadata is too large"):
+        read_pixels(put(tmp_path / "c.jpg", first + 2**16 * b"\xff\xfe\0\2" + rest), 3, 8)
+
+
+@pytest.mark.parametrize("kind", [b"abCd", b"IDAT"])
+def test_empty_chunks_by_the_million(tmp_path: Path, kind: bytes) -> None:
+    """Ten megabytes of them took seconds for one image, a gigabyte minutes."""
+    chunk, whole = struct.pack(">I", 0) + kind + struct.pack(">I", zlib.crc32(kind)), noise(0)
+    data = encoded(whole, "PNG")
+    few, many = (data[:33] + count * chunk + data[33:] for count in (1000, 2**19))
+    assert read_pixels(put(tmp_path / "a.png", few), 3, 8).shape == (8, 8, 3)
+    with pytest.raises(GraceError, match="more than 524288 parts"):
+        read_pixels(put(tmp_path / "b.png", many), 3, 8)
 
 
 def test_progressive_images_of_thousands_of_scans(tmp_path: Path) -> None:
