@@ -57,6 +57,7 @@ class TestGate:
         result = learn(more, "--model", model, "--max-drop", 0, code=3)
         lines = result.stdout.splitlines()
         assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds this update"
+        assert "points or more: use --max-drop 62.5\n" in result.stderr
         drop = ModelStore.open(model).document(2).history[-1].accuracy.drop
         assert drop is not None
         assert drop > 0
@@ -88,7 +89,8 @@ class TestGate:
         images = folder(tmp_path / "images", "ant", "bee")
         options = [*TINY, "--validation", 0, "--max-drop", 1]
         result = learn(images, "--model", tmp_path / "model", *options)
-        assert "warning: max_drop has no effect" in result.stderr
+        warning = "warning: no images are held out: every update is accepted, whatever it costs: "
+        assert f"{warning}use --validation 50" in result.stderr
         assert "accuracy" not in result.stdout
 
 

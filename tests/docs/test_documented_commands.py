@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 import typer
 
+from grace.cli.app import VERBS as KNOWN
 from grace.cli.app import app
 from grace.cli.arguments import settings_from, split
 from grace.record import read_record
 from grace.studies.cells import cells_of
 
 ROOT = Path(__file__).parents[2]
-VERBS = (
-    "run|compare|study|report|list|show|learn|doctor|predict|info|history|rollback|forget|export"
-)
+VERBS = "|".join(KNOWN)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -33,6 +32,11 @@ def commands() -> list[tuple[str, str]]:
     ]
     assert len(found) > 20
     return list(dict.fromkeys(found))
+
+
+def test_the_home_page_lists_every_command() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert [verb for verb in KNOWN if f"`grace {verb} " not in page] == []
 
 
 @pytest.mark.parametrize(("page", "command"), commands())

@@ -60,6 +60,12 @@ def test_settings_of_another_machine_are_brought_into_reach(
     assert carried_out_here(saved, None).engine.precision == "float16"
 
 
+def test_a_model_of_another_program_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    made = ModelStore.create(tmp_path / "shelf", Creation.of(SETTINGS, **SOUND))
+    assert made.creation.settings == SETTINGS
+
+
 def test_a_learner_inside_another_one_is_refused(tmp_path: Path) -> None:
     outer = tmp_path / "shelf"
     ModelStore.create(outer, Creation.of(SETTINGS, **SOUND))

@@ -7,7 +7,7 @@ import pytest
 
 from grace.home.accuracies import Accuracies, ClassAccuracy
 from grace.home.judging import Limits, judge, lost_classes, too_fine
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 Counts = tuple[int, int, int]
 """Of a class of 50 images: right before, lost, won."""
@@ -63,13 +63,19 @@ class TestLimits:
         assert too_fine(Limits(max_drop=5, max_class_drop=20), [50] * 4) == []
         # 7 of 50 images of one of four classes: 2^-7 = 0.0078 ≤ 0.0125.
         (only,) = too_fine(Limits(max_drop=2.5, max_class_drop=13), [50] * 4)
-        assert only == (
-            "max_class_drop 13 is too fine: 50 held-out images of a class can show a drop of 14.0 "
-            "points or more"
+        assert str(only) == (
+            "13 points are too few to judge by: 50 held-out images of a class can show a drop of "
+            "14.0 points or more: set gate.max_class_drop=14"
         )
+        assert only.worded({"gate.max_class_drop": "use --it {value}"}).endswith(": use --it 14")
         (only,) = too_fine(Limits(max_drop=5), [10] * 4)
-        assert "40 held-out images of the old classes can show a drop of 12.5 points" in only
-        assert "can show no drop" in too_fine(Limits(max_drop=5), [1, 2])[0]
+        assert "40 held-out images of the old classes can show a drop of 12.5 points" in only.what
+        # What is advised is enough: 5 of 35 images are 14.29 %.
+        (only,) = too_fine(Limits(max_drop=5), [35])
+        assert only.setting == Setting("gate.max_drop", "14.3")
+        assert too_fine(Limits(max_drop=14.3), [35]) == []
+        (only,) = too_fine(Limits(max_drop=5), [1, 2])
+        assert str(only).endswith("can show no drop")
         assert too_fine(Limits(max_drop=0), []) == []
 
 

@@ -1,6 +1,7 @@
 """What ``grace info`` says while an update runs."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from grace.home.journal import Journal
 from grace.home.running import running_update
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.storage import tensors
 from grace.storage.lock import holder
 from support.learn_calls import call
 from support.tiny_streams import class_names, labelled, recipe, settings, watch
@@ -54,3 +56,32 @@ def test_an_interrupted_update_does_not_run(tmp_path: Path) -> None:
     assert holder(home / "lock") is None
     assert running_update(home) is None
     assert call("info", home).stdout.splitlines()[1].startswith("An update was interrupted")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "base", "phases": []},
+        {"name": "base", "phases": {}, "snapshot": {"epochs": 1}},
+        {"name": "base", "snapshot": {"epochs": 1e300}, "recipe": {"epochs": {}}},
+        ["base"],
+        3,
+    ],
+)
+def test_a_forged_entry_is_not_described(tmp_path: Path, entry: object) -> None:
+    home = tmp_path / "model"
+    learner = Learner.create(settings(ReplaySettings()), shape=(3, 8, 8), directory=home)
+    assert learner.home is not None
+    with learner.home.changing():
+        learner.home.begin(None, "0" * 64)
+        forged = home / "pending" / "0000.safetensors"
+        forged.write_bytes(tensors.encode({}, {"entry": json.dumps(entry)}))
+        found = running_update(home)
+        assert found is not None
+        assert (found.num_saved, found.work) == (1, "")
+        forged.write_bytes(tensors.encode({}, {"entry": json.dumps({"name": "base" * 10**5})}))
+        os.utime(forged, (1, 10**12))
+        long = running_update(home)
+        assert long is not None
+        assert len(long.work) < 100
+        assert call("info", home).exit_code == 0

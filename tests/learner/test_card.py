@@ -118,6 +118,22 @@ def test_pre_trained_weights_are_named(saved: Path) -> None:
     assert r"/nowhere/w\_1.safetensors (the file is not on this machine)" in text
 
 
+def test_another_file_in_the_place_of_the_weights_is_no_end(saved: Path, tmp_path: Path) -> None:
+    document, other = ModelStore.open(saved).document(5), tmp_path / "w.safetensors"
+    other.write_bytes(b"something else")
+    backbone = BackboneSettings(name="resnet20", weights=str(other))
+    changed = document.settings.model_copy(update={"backbone": backbone})
+    text = card(document.model_copy(update={"settings": changed}), name="x")
+    assert "w.safetensors (the file of this name on this machine does not fit" in text
+
+
+def test_dates_of_a_stranger_are_escaped(saved: Path) -> None:
+    document = ModelStore.open(saved).document(5)
+    forged = document.history[-1].model_copy(update={"date": "<b>2026</b>"})
+    history = (*document.history[:-1], forged)
+    assert "<b>" not in card(document.model_copy(update={"history": history}), name="x")
+
+
 def test_it_is_written_to_a_file(saved: Path, tmp_path: Path) -> None:
     out = tmp_path / "CARD.md"
     assert call("info", saved, "--card", "--out", out).stdout == f"wrote '{out}'\n"

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.home.document import ScoreName
 from grace.learner.familiarity import (
     SCORES,
     SHRINKAGE,
@@ -99,9 +98,6 @@ class TestScores:
         parts = [score.part(name, held_out.features, held_out.logits) for name in score.parts]
         expected = sum((own - own.mean()) / own.std() for own in parts)
         close(score(held_out.features, held_out.logits), expected)
-
-    def test_documents_know_all_names(self) -> None:
-        assert ScoreName.__args__ == SCORES  # type: ignore[attr-defined]
 
 
 def test_refitted_logits_separate_what_can_be_separated() -> None:

@@ -392,7 +392,7 @@ class TestRefusals:
         teach(made, {2: 8})
         for name in ("class 0", "class 1"):
             made.forget(name)
-        with pytest.raises(ValueError, match="'class 2' is the last class left"):
+        with pytest.raises(ValueError, match="'class 2' is the last class of this learner"):
             made.forget("class 2")
         assert set(made.predict(PROBE)) == {"class 2"}
         # The first version has no class left: it cannot come back.

@@ -74,6 +74,8 @@ def test_learning_predicting_and_exporting(tmp_path: Path) -> None:
     images_of = [Image.open(path).convert("RGB") for path in paths]
     for given in (paths, images_of):
         assert torch.allclose(learner.predict_proba(given).max(dim=1).values, likely, atol=1e-5)
+        for one, other in zip(learner.recognise(given), learner.recognise(wanted), strict=True):
+            assert torch.allclose(one, other, atol=1e-4)
     preprocessing = preprocessing_of(learner.model)
     assert preprocessing.fit == "letterbox"
     assert preprocessing.resizing().startswith("letterbox: longer side to 16 pixels")

@@ -63,6 +63,14 @@ def test_numbers_by_hand() -> None:
     assert compared(None, None, torch.empty(0), {0}) == Accuracies()
 
 
+def test_nothing_is_lost_where_nothing_could_predict_before() -> None:
+    # Joint training that waits for the last update: old classes have images, but no predictor.
+    labels, after = torch.tensor([0, 0, 1]), torch.tensor([True, False, True])
+    found = compared(None, after, labels, {0})
+    assert (found.old_before, found.old_after, found.new_after) == (None, 1 / 2, 1)
+    assert (found.drop, [own.before for own in found.classes]) == (None, [None, None])
+
+
 def test_the_digest_of_an_update_without_the_later_limits_is_as_it_was() -> None:
     images = pictures(0, 2)
     given = check_input(images, ["a"] * 2, None, (3, SIZE, SIZE), limits=Limits(5.0))

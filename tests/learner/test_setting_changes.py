@@ -15,6 +15,7 @@ from grace.home.ledger import ledger
 from grace.home.store import ModelStore
 from grace.learner.changing import fit, with_settings
 from grace.learner.learner import Learner
+from grace.text.refusals import BusyError
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import class_names, labelled, recipe, same, settings, state
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -189,6 +190,16 @@ def test_a_refused_change_leaves_the_learner_as_it_was() -> None:
         fit(with_settings(learner.model, other))
     assert same(state(learner.method.network), before)
     assert len(learner.method.memory) == 24
+
+
+def test_a_refused_rollback_leaves_the_settings_as_they_were(tmp_path: Path) -> None:
+    learner = made(tmp_path / "model")
+    learner.change_settings("memory.size=9")
+    with ModelStore.open(tmp_path / "model").changing(), pytest.raises(BusyError):
+        learner.rollback(2)
+    assert (learner.settings.memory.size, learner.version) == (9, 3)
+    assert teach(learner, 3).task == 3
+    assert ModelStore.open(tmp_path / "model").document(4).changed == ()
 
 
 def test_what_another_version_has_learnt_is_recognised(tmp_path: Path) -> None:

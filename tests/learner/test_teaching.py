@@ -36,7 +36,7 @@ def test_the_first_call_makes_a_learner_and_the_same_call_changes_nothing(
     assert (same.is_new, same.in_use, same.was_in_use) == (False, 1, 1)
     assert same.document == made.document
     more = folder(tmp_path / "more", "cat")
-    with pytest.warns(grace.GraceWarning, match="max_drop 0 is too fine: 4 held-out images"):
+    with pytest.warns(grace.GraceWarning, match="^0 points are too few to judge by: 4 held-out"):
         later = grace.learn(tmp_path / "model", more, options=grace.LearnOptions(max_drop=0))
     assert (later.is_new, later.document.number, later.was_in_use) == (True, 2, 1)
     assert later.is_rejected == (later.in_use == 1)
@@ -77,6 +77,27 @@ def test_settings_change_with_an_update_or_not_at_all(images: Path, tmp_path: Pa
     # Whoever asks for what is so already changes nothing.
     last = grace.learn(model, folder(tmp_path / "last", "dog"), other)
     assert (last.document.changed, last.document.settings.memory.size) == ((), 9)
+
+
+def test_other_settings_are_another_update_after_a_rollback(images: Path, tmp_path: Path) -> None:
+    model, more = tmp_path / "model", folder(tmp_path / "more", "cat")
+    grace.learn(model, images, TINY)
+    grace.learn(model, more)
+    grace.Learner.load(model).rollback(1)
+    with pytest.warns(grace.GraceWarning, match="version 2 has learnt these images already"):
+        later = grace.learn(model, more, RequestedSettings(overrides=["memory.size=9"]))
+    assert (later.is_new, later.in_use, later.document.settings.memory.size) == (True, 3, 9)
+    grace.Learner.load(model).rollback(1)
+    again = grace.learn(model, more, RequestedSettings(overrides=["memory.size=9"]))
+    assert (again.is_new, again.in_use, again.document.settings.memory.size) == (False, 3, 9)
+
+
+def test_the_command_that_changes_a_setting_is_quoted(images: Path, tmp_path: Path) -> None:
+    model, tiny = tmp_path / "model", [text for text in TINY.overrides if "update" not in text]
+    grace.learn(model, images, RequestedSettings(overrides=["method=grace", *tiny[1:]]))
+    other = RequestedSettings(overrides=["method.expand_at=[2, 3]"])
+    with pytest.warns(grace.GraceWarning, match=r"/model 'method.expand_at=\[2, 3\]'' changes it"):
+        assert not grace.learn(model, images, other).is_new
 
 
 def test_a_first_update_that_was_interrupted_is_dropped_on_request(

@@ -274,6 +274,30 @@ def test_tags_that_name_one_block_thousands_of_times(tmp_path: Path, kind: str) 
         read_pixels(put(tmp_path / "a.png", data), 3, None)
 
 
+def test_bytes_between_the_segments_of_an_image(tmp_path: Path) -> None:
+    """Decoders skip them one by one: a gigabyte took minutes."""
+    whole = encoded(noise(0), "JPEG")
+    assert whole[2:4] == b"\xff\xe0"
+    first, rest = whole[:20], whole[20:]
+    assert read_pixels(put(tmp_path / "a.jpg", first + bytes(1000) + rest), 3, 8).shape == (8, 8, 3)
+    for filler in (b"\0", b"\xff", b"\xff\0"):
+        with pytest.raises(GraceError, match="no segment"):
+            read_pixels(put(tmp_path / "b.jpg", first + 2**21 * filler + rest), 3, 8)
+    with pytest.raises(GraceError, match="metadata is too large"):
+        read_pixels(put(tmp_path / "c.jpg", first + 2**16 * b"\xff\xfe\0\2" + rest), 3, 8)
+
+
+@pytest.mark.parametrize("kind", [b"abCd", b"IDAT"])
+def test_empty_chunks_by_the_million(tmp_path: Path, kind: bytes) -> None:
+    """Ten megabytes of them took seconds for one image, a gigabyte minutes."""
+    chunk, whole = struct.pack(">I", 0) + kind + struct.pack(">I", zlib.crc32(kind)), noise(0)
+    data = encoded(whole, "PNG")
+    few, many = (data[:33] + count * chunk + data[33:] for count in (1000, 2**19))
+    assert read_pixels(put(tmp_path / "a.png", few), 3, 8).shape == (8, 8, 3)
+    with pytest.raises(GraceError, match="more than 524288 parts"):
+        read_pixels(put(tmp_path / "b.png", many), 3, 8)
+
+
 def test_progressive_images_of_thousands_of_scans(tmp_path: Path) -> None:
     """3,000 scans took 20 seconds for one image."""
     whole = encoded(Image.new("L", (1000, 1000), 100), "JPEG", progressive=True)

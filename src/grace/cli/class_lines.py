@@ -9,6 +9,7 @@ from grace.home.intervals import LEVEL, wilson
 from grace.home.judging import Ruling, can_show, lost_classes
 from grace.home.predictor import Predictor
 from grace.text.escaping import printable
+from grace.text.units import in_interval
 
 TEST = f"paired test at {100 * LEVEL:g} %"
 """Name of the test in messages."""
@@ -68,17 +69,16 @@ def class_table(accuracy: Accuracies, class_names: Sequence[str], most: int = 8)
     rows = [("class", "before", "after", "95 % interval", "")]
     old, new = accuracy.old_classes, accuracy.new_classes
     shown = [*old[: max(most, len(lost))], *new[:most]]
-    for own in shown:
-        low, high = own.interval
-        rows.append(
-            (
-                printable(class_names[own.index]),
-                "–" if own.before is None else f"{100 * own.before / own.num:.1f} %",
-                f"{100 * own.after / own.num:.1f} %",
-                f"{100 * low:.0f} – {100 * high:.0f} %",
-                f"of {own.num}" + (": lost" if own in lost else ""),
-            )
+    rows += [
+        (
+            printable(class_names[own.index]),
+            "–" if own.before is None else f"{100 * own.before / own.num:.1f} %",
+            f"{100 * own.after / own.num:.1f} %",
+            in_interval(own.interval),
+            f"of {own.num}" + (": lost" if own in lost else ""),
         )
+        for own in shown
+    ]
     lines = aligned(rows, right="<>>>")
     more = len(old) + len(new) - len(shown)
     return [*lines, f"and {more} more: grace history MODEL --classes"] if more else lines
@@ -140,8 +140,7 @@ def interval(accuracy: float, num: int) -> str:
         accuracy: a share.
         num: number of images, at least 1.
     """
-    low, high = wilson(min(num, round(accuracy * num)), num)
-    return f"{100 * low:.0f} – {100 * high:.0f} %"
+    return in_interval(wilson(min(num, round(accuracy * num)), num))
 
 
 def _doubt(ruling: Ruling, class_names: Sequence[str]) -> str:

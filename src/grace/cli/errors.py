@@ -79,8 +79,12 @@ def _text(error: Exception, remedies: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def one_line_warnings() -> Iterator[None]:
-    """Print each ``GraceWarning`` as one line on stderr, in the first process only."""
+def one_line_warnings(remedies: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Print each ``GraceWarning`` as one line on stderr, in the first process only.
+
+    Args:
+        remedies: as in ``one_line_errors``.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("always", GraceWarning)
         show_others = warnings.showwarning
@@ -93,10 +97,10 @@ def one_line_warnings() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if not issubclass(category, GraceWarning):
+            if not isinstance(message, GraceWarning):
                 show_others(message, category, filename, lineno, file, line)
             elif _rank() == 0:
-                say(f"warning: {message}", err=True)
+                say(f"warning: {message.worded(remedies or {})}", err=True)
 
         warnings.showwarning = show
         yield

@@ -5,6 +5,7 @@ from typing import Any
 from grace.cli.columns import aligned
 from grace.learner.evaluated import ClassResult, Evaluated
 from grace.text.escaping import printable
+from grace.text.units import in_interval
 
 
 def page(found: Evaluated, min_accuracy: float | None, most: int = 10) -> list[str]:
@@ -86,8 +87,7 @@ def in_words(own: ClassResult) -> str:
 
 def cells(own: ClassResult) -> tuple[str, str, str]:
     """Return the cells of a class: accuracy, interval, number of images."""
-    low, high = own.interval
-    return f"{100 * own.accuracy:.1f} %", f"{100 * low:.0f} – {100 * high:.0f} %", str(own.num)
+    return f"{100 * own.accuracy:.1f} %", in_interval(own.interval), str(own.num)
 
 
 def calibration(found: Evaluated) -> str:

@@ -19,6 +19,9 @@ from grace.text.refusals import GraceError
 _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
     "discard": "add --discard to begin anew",
     "memory.max_mb": "allow more by --max-mb {value}",
+    "memory.validation": "use --validation {value}",
+    "gate.max_drop": "use --max-drop {value}",
+    "gate.max_class_drop": "use --max-class-drop {value}",
 }
 
 
@@ -34,7 +37,7 @@ def learn(
 
     Called again after an interruption, it continues where it stopped.
     """
-    with one_line_errors(_REMEDIES), one_line_warnings():
+    with one_line_errors(_REMEDIES), one_line_warnings(_REMEDIES):
         if images is None:
             _discard(model, wanted=given["discard"])
             return

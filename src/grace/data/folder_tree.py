@@ -11,6 +11,9 @@ from grace.data.class_names import class_name
 from grace.text.escaping import printable
 from grace.text.refusals import GraceError
 
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+"""Extensions of the images of a folder, in upper or lower case."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +213,7 @@ def _listed(folder: Path, closed: list[Path]) -> list[Path]:
 
 def _is_image(path: Path) -> bool:
     """Return True if a file has the extension of an image."""
-    return path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+    return path.suffix.lower() in EXTENSIONS
 
 
 def _is_hidden(name: str) -> bool:

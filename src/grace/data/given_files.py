@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.data.folder_tree import files_below
+from grace.data.folder_tree import EXTENSIONS, files_below
 from grace.text.refusals import GraceError
 
 
@@ -42,7 +42,8 @@ def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFi
         notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
         notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
         if not found.images and not may_be_empty:
-            raise GraceError(f"'{name}' holds no images (jpg, jpeg, png, webp, bmp)")
+            known = ", ".join(extension[1:] for extension in EXTENSIONS)
+            raise GraceError(f"'{name}' holds no images ({known})")
         paths += found.images
     return GivenFiles(paths, notes)
 

@@ -24,6 +24,12 @@ else:
     _FLAGS |= os.O_NONBLOCK | os.O_NOCTTY
 
 _MAX_METADATA = 64 * 2**20
+_MAX_SKIPPED = 2**20
+"""Bytes between the segments of a JPEG file; each takes the decoder a tenth of a microsecond."""
+_MAX_SEGMENTS = 2**16
+"""Segments before the pixels of a JPEG file; 64 MiB of metadata have a thousand."""
+_MAX_CHUNKS = 2**19
+"""Chunks of a PNG file; each takes the decoder some three microseconds."""
 _HARMLESS = 16 * 2**10
 """Files of fewer bytes cannot name themselves so often that they take more than 25 MB."""
 _TAG_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
@@ -69,7 +75,7 @@ def refuse_oversized_parts(file: BinaryIO) -> None:
         _refuse_segments(file)
     elif start[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         refuse_repeated_tags(file, size)
-    elif start[:4] == b"\x89PNG" and size > _MAX_METADATA:
+    elif start[:4] == b"\x89PNG" and size > 12 * _MAX_CHUNKS:  # A chunk has at least 12 bytes.
         _refuse_chunks(file)
     elif start[:4] == b"RIFF" and size > 2**29:
         # This decoder reads the whole file.
@@ -133,13 +139,16 @@ def _tag_values(file: BinaryIO) -> Iterator[tuple[int, int]]:
 def _refuse_segments(file: BinaryIO) -> None:
     """Refuse the segments before the pixels of a JPEG file."""
     file.seek(2)
-    exif, total = b"", 0
+    exif, total, num_skipped, num_segments = b"", 0, 0, 0
     while True:
         mark = file.read(2)
         if len(mark) < 2:
             return
         if mark[0] != 0xFF or mark[1] in (0x00, 0xFF) or 0xD0 <= mark[1] <= 0xD8:
-            file.seek(-1, os.SEEK_CUR)  # Decoders skip what is no segment.
+            file.seek(-1, os.SEEK_CUR)  # Decoders skip what is no segment, byte by byte.
+            num_skipped += 1
+            if num_skipped > _MAX_SKIPPED:
+                raise GraceError("it has too many bytes that are no segment")
             continue
         if mark[1] in (0xDA, 0xD9):
             break
@@ -147,6 +156,7 @@ def _refuse_segments(file: BinaryIO) -> None:
         if length < 0:
             return
         total += length
+        num_segments += 1
         if mark[1] == 0xE1 and length > 6:
             block = file.read(length)
             if block[:6] == b"Exif\0\0":
@@ -155,15 +165,19 @@ def _refuse_segments(file: BinaryIO) -> None:
             refuse_exif(file.read(max(length - 4, 0)))
         else:
             file.seek(length - (4 if mark[1] == 0xE2 else 0), os.SEEK_CUR)
-        if total > _MAX_METADATA:
+        if total > _MAX_METADATA or num_segments > _MAX_SEGMENTS:
             raise GraceError("its metadata is too large")
     refuse_exif(exif)
 
 
 def _refuse_chunks(file: BinaryIO) -> None:
-    """Refuse the chunks beside the pixels of a PNG file."""
+    """Refuse too large chunks beside the pixels of a PNG file, and too many chunks."""
     file.seek(8)
+    num_chunks = 0
     while len(head := file.read(8)) == 8:
+        num_chunks += 1
+        if num_chunks > _MAX_CHUNKS:
+            raise GraceError(f"it has more than {_MAX_CHUNKS} parts")
         length = int.from_bytes(head[:4], "big")
         if head[4:] not in (b"IDAT", b"fdAT") and length > _MAX_METADATA:
             raise GraceError("its metadata is too large")

@@ -29,7 +29,7 @@ class ClassAccuracy(Strict):
     num: Annotated[int, Field(ge=1, le=10_000_000)]
     """Number of held-out images."""
     before: _Number | None = None
-    """Right before the update; ``None``: the class was not known."""
+    """Right before the update; ``None``: nothing could predict the class."""
     after: _Number
     """Right after it."""
     lost: _Number = 0

@@ -82,9 +82,9 @@ class Change(_Strict):
     @model_validator(mode="after")
     def _names_what_it_concerns(self) -> Self:
         if len(self.class_names) != (self.kind == "forget"):
-            raise GraceError("it forgets no class, or several")
+            raise GraceError("forget names one class, other changes name none")
         if self.kind in ("rollback", "set") and len(self.versions) != 1:
-            raise GraceError("it puts no version in use, or several")
+            raise GraceError(f"{self.kind} names no version, or several")
         return self
 
 

@@ -75,7 +75,8 @@ def refuse_taken(path: Path) -> None:
         GraceError: naming what it is.
     """
     for parent in path.resolve().parents:
-        if (parent / "model.json").exists():
+        # Other programs write a file of this name, too.
+        if (parent / "model.json").exists() and (parent / "versions").is_dir():
             raise GraceError(f"'{path}' lies in the learner '{parent}'", "choose a place outside")
     if path.exists() and (
         not path.is_dir()

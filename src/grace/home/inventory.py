@@ -94,7 +94,7 @@ class Inventory:
     running: RunningUpdate | None
     """The update that a process carries out now; it counts as interrupted too."""
     unfinished: Change | None
-    """A forget, prune or rollback that was interrupted."""
+    """A forget, prune, rollback or set that was interrupted."""
     changes: Sequence[Change]
     """The changes other than updates, oldest first."""
     num_bytes: int

@@ -11,6 +11,7 @@ image form a pair. Three limits:
 - ``min_new``: the new classes together. The observed accuracy decides.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
@@ -18,7 +19,7 @@ from typing import Literal, final
 from grace.configs.experiment import GateSettings
 from grace.home.accuracies import Accuracies, ClassAccuracy
 from grace.home.intervals import LEVEL, holm, sign_test, smallest_drop, wilson
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning, Setting
 
 LimitName = Literal["max_drop", "max_class_drop", "min_new"]
 
@@ -110,14 +111,14 @@ def lost_classes(accuracy: Accuracies) -> list[ClassAccuracy]:
     return [own for own, is_shown in zip(old, shown, strict=True) if is_shown]
 
 
-def too_fine(limits: Limits, counts: Sequence[int]) -> list[str]:
-    """Say which limits on drops are below what the held-out images can show.
+def too_fine(limits: Limits, counts: Sequence[int]) -> list[GraceWarning]:
+    """Warn of limits on drops that are below what the held-out images can show.
 
     Args:
         limits: what an update may cost.
         counts: number of held-out images of each old class that has any.
     """
-    found: list[str] = []
+    found: list[GraceWarning] = []
     if not counts:
         return found
     each = {
@@ -127,7 +128,11 @@ def too_fine(limits: Limits, counts: Sequence[int]) -> list[str]:
     for name, (limit, num, num_tests, whose) in each.items():
         smallest = smallest_drop(num, num_tests)
         if limit is not None and (smallest is None or limit < smallest - 1e-9):
-            found.append(f"{name} {limit:g} is too fine: {can_show(num, smallest, whose)}")
+            what = f"{limit:g} points are too few to judge by: {can_show(num, smallest, whose)}"
+            setting = None
+            if smallest is not None:
+                setting = Setting(f"gate.{name}", f"{math.ceil(10 * smallest - 1e-9) / 10:g}")
+            found.append(GraceWarning(what, setting=setting))
     return found
 
 

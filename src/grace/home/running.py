@@ -9,6 +9,7 @@ from typing import Any, final
 from grace.storage import strict_json
 from grace.storage.lock import holder
 from grace.storage.reading import read_start
+from grace.text.escaping import one_line
 from grace.text.refusals import DamagedError
 
 _MAX_HEADER = 1 << 22
@@ -45,8 +46,9 @@ def running_update(home: Path) -> RunningUpdate | None:
     entries = sorted(folder.glob("[0-9]*.safetensors"))
     if not entries:
         return RunningUpdate(process=process)
-    with suppress(DamagedError, OSError, KeyError, TypeError, ValueError):
-        entry, seconds = _entry(entries[-1]), entries[-1].stat().st_mtime
+    # A forged entry may raise any of these.
+    with suppress(AttributeError, LookupError, OSError, OverflowError, TypeError, ValueError):
+        entry, seconds = _entry(entries[-1]), entries[-1].lstat().st_mtime
         phase = entry["phases"][-1] if "phases" in entry else entry
         epochs = None
         if "snapshot" in entry:
@@ -54,7 +56,7 @@ def running_update(home: Path) -> RunningUpdate | None:
         return RunningUpdate(
             process=process,
             num_saved=len(entries),
-            work=str(entry["name"]),
+            work=one_line(str(entry["name"]), 80),
             epochs=epochs,
             saved=datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds"),
         )

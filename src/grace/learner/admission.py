@@ -52,7 +52,7 @@ class Admission:
         if method.traits.memory == "all images":
             raise GraceError(
                 f"{method.name} keeps all images, which no ceiling can bound",
-                "leave memory.max_mb out, or choose another method",
+                "choose another method, or no ceiling",
             )
 
     def admit(self, state: ModelState, given: UpdateInput) -> tuple[Task, HeldOut]:

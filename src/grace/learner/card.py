@@ -20,7 +20,7 @@ from grace.home.store import ModelStore
 from grace.home.trail import trail
 from grace.text.markup import markdown
 from grace.text.refusals import GraceError
-from grace.text.units import in_bytes, in_count
+from grace.text.units import in_bytes, in_count, in_interval
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,7 +147,7 @@ def _classes(in_use: InUse) -> Iterator[str]:
                 str(counts.get(entry.index, "–")),
                 *_kept(entry),
                 "–" if own is None else f"{100 * own.after / own.num:.1f} %",
-                "–" if own is None else _interval(own.after, own.num),
+                "–" if own is None else in_interval(own.interval),
             )
         )
     yield from _table(
@@ -195,12 +195,22 @@ def _digest(document: Document) -> str:
     backbone = document.settings.backbone
     if not backbone.weights.endswith(".safetensors"):
         return ""
-    if not Path(backbone.weights).is_file():
+    if not _is_here(backbone.weights):
         return " (the file is not on this machine)"
     # Imported here because it imports torch.
     from grace.networks.build import digest_of_weights
 
-    return f", SHA-256 of its tensors {digest_of_weights(backbone)}"
+    try:
+        return f", SHA-256 of its tensors {digest_of_weights(backbone)}"
+    except GraceError:  # Another file has this name here; the card can do without.
+        return " (the file of this name on this machine does not fit the backbone)"
+
+
+def _is_here(file: str) -> bool:
+    try:
+        return Path(file).expanduser().is_file()
+    except RuntimeError:  # Nobody of the name after "~" has a home here.
+        return False
 
 
 def _settings(document: Document) -> Iterator[str]:
@@ -216,7 +226,7 @@ def _history(
     versions: Sequence[Document], document: Document, changes: Sequence[Change]
 ) -> Iterator[str]:
     for event in trail(ledger(versions, document.number), changes):
-        date = event.date[:16].replace("T", " ") or "–"
+        date = markdown(event.date[:16].replace("T", " ")) or "–"
         yield f"- {date}: {markdown(event.words)}"
 
 
@@ -267,12 +277,7 @@ def _measured(in_use: InUse) -> list[ClassAccuracy]:
 def _accuracy(right: int, num: int) -> str:
     if not num:
         return "not measured"
-    return f"{100 * right / num:.1f} % of {num} held-out images ({_interval(right, num)})"
-
-
-def _interval(right: int, num: int) -> str:
-    low, high = wilson(right, num)
-    return f"{100 * low:.0f} – {100 * high:.0f} %"
+    return f"{100 * right / num:.1f} % of {num} held-out images ({in_interval(wilson(right, num))})"
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -8,18 +8,16 @@ Shapes: N images, M exemplars, D features, K classes, C of them with exemplars, 
 """
 
 from collections.abc import Callable, Mapping
-from typing import final
+from typing import final, get_args
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.data.memory import class_mean, normalise_features
+from grace.home.document import ScoreName
 
-SINGLE_SCORES = (
-    "energy", "max_logit", "max_probability", "cosine", "mahalanobis", "discriminant", "nearest"
-)  # fmt: skip
-SCORES = (*SINGLE_SCORES, "energy+cosine", "discriminant+cosine", "energy+mahalanobis")
+SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
 """Names of all scores; energy is that of earlier versions."""
 LOGIT_SCORES = {"energy", "max_logit", "max_probability"}
 """Scores that need no exemplars."""

@@ -19,11 +19,11 @@ from grace.learner.changeable import lasting
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
 from grace.learner.learnt_before import LearntBefore, note_on
-from grace.learner.requested import RequestedSettings
+from grace.learner.requested import HELD_OUT, RequestedSettings
 from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
-from grace.text.refusals import GraceError, GraceWarning
+from grace.text.refusals import GraceError, GraceWarning, Setting
 
 
 @final
@@ -83,8 +83,8 @@ class FolderUpdate:
             max_pixels=settings.data.max_pixels,
             fit=settings.data.fit,
         )
-        for note in (*folder.notes, *_unused(folder, settings, options)):
-            warnings.warn(note, GraceWarning, stacklevel=3)
+        for note in (*map(GraceWarning, folder.notes), *_unused(folder, settings, options)):
+            warnings.warn(note, stacklevel=3)
         return cls(model, images, folder, options, progress)
 
     def create(self, settings: ExperimentSettings) -> Learner:
@@ -130,19 +130,21 @@ class FolderUpdate:
         store = learner.home
         assert store is not None
         before, numbers = store.current(), store.numbers()
-        other = None if self.options.again or store.pending() else self._before(store).elsewhere()
-        if other is not None and other.parent == before:
-            learner.rollback(other.number)
-            return self._result(store, other, before, is_new=False)
-        if other is not None:
-            warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
+        if not self.options.again and not store.pending():
+            changed, others = learner.model.state.changed, self._before(store)
+            other = others.elsewhere(changed)
+            if other is not None and others.continues(other, changed):
+                learner.rollback(other.number)
+                return self._result(store, other, before, is_new=False)
+            if other is not None:
+                warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
         new = sorted(set(self.folder.labels) - set(learner.class_names))
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
         options = self.options
         limits = options.limits.over(learner.settings.gate)
         for note in too_fine(limits, [count for count in counts if count]):
-            warnings.warn(note, GraceWarning, stacklevel=3)
+            warnings.warn(note, stacklevel=3)
         self.progress.update_started(len(learner.history) + 1, new)
         with cleaned_after_failure(store):
             learner.update(
@@ -241,14 +243,18 @@ def _refuse_inside(model: Path, images: Path) -> None:
 
 def _unused(
     folder: UpdateFolder, settings: ExperimentSettings, options: LearnOptions
-) -> Iterator[str]:
-    """Yield a note about each thing that was given but has no effect."""
+) -> Iterator[GraceWarning]:
+    """Yield a warning of each thing that was given but has no effect."""
     wanted = settings.memory.validation
     most = max(Counter(folder.test_labels).values(), default=0)
     if most > wanted:
-        yield (
-            f"of the test images only {wanted} of each class are used, as memory.validation says; "
-            f"'{folder.test_labels[0]}' and others have up to {most}"
+        yield GraceWarning(
+            f"of the test images only {wanted} of each class are used; '{folder.test_labels[0]}' "
+            f"and others have up to {most}",
+            setting=Setting("memory.validation", str(most)),
         )
-    for name in options.limits.over(settings.gate).given if not wanted else ():
-        yield f"{name} has no effect: memory.validation is 0, so that no images are held out"
+    if options.limits.over(settings.gate).given and not wanted:
+        yield GraceWarning(
+            "no images are held out: every update is accepted, whatever it costs",
+            setting=Setting("memory.validation", str(HELD_OUT)),
+        )

@@ -54,4 +54,4 @@ def refuse_unknown(store: ModelStore | None, live: Sequence[str], name: str) -> 
     if name not in {*live, *elsewhere}:
         raise GraceError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
     if live == [name]:
-        raise GraceError(f"'{name}' is the last class left: a learner without classes is none")
+        raise GraceError(f"'{name}' is the last class of this learner", "teach it another first")

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.configs.experiment import Fit
-from grace.data.decoding import MAX_PIXELS, Pixels, pixels_of, read_pixels
+from grace.configs.experiment import DataSettings
+from grace.data.decoding import Pixels, pixels_of, read_pixels
 from grace.data.images import Images, TensorImages
 from grace.text.refusals import GraceError
 
@@ -26,7 +26,9 @@ AnyImages = Images | AnyImage | Sequence[AnyImage]
 """One image or many."""
 
 
-def as_images(images: AnyImages, shape: tuple[int, int, int], fit: Fit = "crop") -> Images:
+def as_images(
+    images: AnyImages, shape: tuple[int, int, int], settings: DataSettings | None = None
+) -> Images:
     """Return images of any form as ``Images`` (N, C, H, W).
 
     Files and PIL images are converted as ``grace learn`` does: upright, in the learner's colours,
@@ -36,18 +38,20 @@ def as_images(images: AnyImages, shape: tuple[int, int, int], fit: Fit = "crop")
     Args:
         images: one image or many; a path is a text or a ``Path``.
         shape: the shape (C, H, W) that they must have.
-        fit: how files and PIL images become squares.
+        settings: how files and PIL images become squares, and how large a file's image may be;
+            ``None``: the defaults.
 
     Raises:
         TypeError: for objects that are no images, with advice.
         GraceError: if there are no images, they have another shape, or a file cannot be read.
     """
+    settings = settings or DataSettings()
     if isinstance(images, Images):
         data = images
     elif isinstance(images, Tensor | np.ndarray) and not _holds_objects(images):
         data = TensorImages(_batch(images, shape))
     else:
-        given = [_one(image, shape, fit) for image in _each(images)]
+        given = [_one(image, shape, settings) for image in _each(images)]
         data = TensorImages(torch.stack(given) if given else torch.empty(0, *shape).byte())
     if len(data) == 0:
         raise GraceError("no images were given")
@@ -82,27 +86,24 @@ def as_labels(labels: Iterable[Any], num_images: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def read_file(
-    path: Path, shape: tuple[int, int, int], max_pixels: int = MAX_PIXELS, fit: Fit = "crop"
-) -> Pixels:
+def read_file(path: Path, shape: tuple[int, int, int], settings: DataSettings) -> Pixels:
     """Read an image file in a learner's shape, as pixels (H, W, C).
 
     Args:
         path: the file.
         shape: the learner's (C, H, W).
-        max_pixels: an image with more pixels is refused.
-        fit: how it becomes a square.
+        settings: how it becomes a square, and how many pixels it may have.
 
     Raises:
         GraceError: if it cannot be read, or has another size and the learner's images are no
             squares.
     """
     channels, side = _channels_and_side(shape)
-    pixels = read_pixels(path, channels, side, max_pixels=max_pixels, fit=fit)
+    pixels = read_pixels(path, channels, side, max_pixels=settings.max_pixels, fit=settings.fit)
     return _of_size(pixels, shape, f"image '{path}'")
 
 
-def _one(image: object, shape: tuple[int, int, int], fit: Fit) -> Tensor:
+def _one(image: object, shape: tuple[int, int, int], settings: DataSettings) -> Tensor:
     """Return one image of any form as uint8 (C, H, W)."""
     if isinstance(image, Tensor | np.ndarray):
         batch = _batch(image, shape)
@@ -110,10 +111,10 @@ def _one(image: object, shape: tuple[int, int, int], fit: Fit) -> Tensor:
             raise _other_shape(image.shape, shape)
         return batch[0].cpu()
     if isinstance(image, str | os.PathLike):
-        pixels = read_file(Path(image), shape, fit=fit)
+        pixels = read_file(Path(image), shape, settings)
     elif isinstance(image, Image.Image):
         channels, side = _channels_and_side(shape)
-        pixels = _of_size(pixels_of(image, channels, side, fit), shape, "an image")
+        pixels = _of_size(pixels_of(image, channels, side, settings.fit), shape, "an image")
     else:
         raise TypeError(f"an image must be a path, a PIL image or uint8 pixels, not {_kind(image)}")
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

@@ -271,8 +271,13 @@ class Learner:
         settings = store.document(version).settings.model_copy(
             update={"engine": self.settings.engine}
         )
+        before = self.model
         self.adopt(settings)
-        self._at_home().rollback(version)
+        try:
+            self._at_home().rollback(version)
+        except BaseException:
+            self._take(before)
+            raise
 
     def change_settings(self, *overrides: str) -> Sequence[SettingChange]:
         """Change settings of this learner, such as its ceiling; with a home, save a new version.
@@ -361,7 +366,7 @@ class Learner:
             limits=Limits(max_drop, max_class_drop, min_new).over(self.settings.gate),
             is_last=is_last,
             identity=identity,
-            fit=self.settings.data.fit,
+            settings=self.settings.data,
         )
         if self._versions is None:
             return self.model.learn(given)

@@ -1,11 +1,12 @@
 """Find the versions that have learnt the same images before. Torch-free."""
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 from grace.home.document import Document
 from grace.home.judging import Limits
+from grace.home.setting_changes import SettingChange
 from grace.home.store import ModelStore
 from grace.text.refusals import DamagedError
 
@@ -50,19 +51,29 @@ class LearntBefore:
             number = document.parent
         return None
 
-    def elsewhere(self) -> Document | None:
+    def elsewhere(self, changed: Sequence[SettingChange]) -> Document | None:
         """Return an accepted version that learnt them and was rolled back from.
 
-        The first choice is one that continues the version in use: learning the images again would
-        give the same.
+        The first choice is one that ``continues`` the version in use.
+
+        Args:
+            changed: settings that would differ from those of the version in use.
         """
-        current = self._store.current()
         found = [
             made
             for made in self._store.documents()
             if made.status == "accepted" and self._is_of(made) and self._knows_all(made)
         ]
-        return max(found, key=lambda made: (made.parent == current, made.number), default=None)
+        return max(found, key=lambda m: (self.continues(m, changed), m.number), default=None)
+
+    def continues(self, document: Document, changed: Sequence[SettingChange]) -> bool:
+        """Return ``True`` if to learn the images again would give the same version.
+
+        Args:
+            document: a version that learnt them.
+            changed: settings that would differ from those of the version in use.
+        """
+        return document.parent == self._store.current() and document.changed == tuple(changed)
 
     def _knows_all(self, document: Document) -> bool:
         return self._labels <= set(document.live_class_names)

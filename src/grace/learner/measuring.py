@@ -24,7 +24,7 @@ def compared(
 
     Args:
         before: (M,) ``True`` for each image of an old class that was right, in the order of
-            ``labels``; ``None``: there are no such images.
+            ``labels``; ``None``: there are no such images, or nothing could predict them.
         after: (N,) ``True`` for each image that is right; ``None``: there are no images.
         labels: class indices (N,), ascending.
         old: classes known before the update.
@@ -34,13 +34,13 @@ def compared(
     if after is None:
         return Accuracies(teacher=teacher, student=student)
     is_old = torch.isin(labels, torch.tensor(sorted(old), dtype=torch.int64))
-    earlier = torch.zeros_like(after)
+    earlier, is_measured = torch.zeros_like(after), before is not None
     if before is not None:
         earlier[is_old] = before
     classes = []
     for index in labels.unique().tolist():
         own = labels == index
-        was_known = index in old
+        was_known = is_measured and index in old
         classes.append(
             ClassAccuracy(
                 index=index,
@@ -51,7 +51,7 @@ def compared(
             )
         )
     return Accuracies(
-        old_before=_share(earlier[is_old]),
+        old_before=_share(earlier[is_old]) if is_measured else None,
         old_after=_share(after[is_old]),
         new_after=_share(after[~is_old]),
         num_old=int(is_old.sum()),

@@ -48,7 +48,7 @@ from grace.methods.method import Method, Outcome
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.planning import Coming
 from grace.networks.preprocessing import enlargement
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 
 @final
@@ -91,7 +91,7 @@ class Model:
             raise GraceError(
                 f"data.augmentation={settings.data.augmentation} crops squares, but the images "
                 f"are {shape[2]}×{shape[1]} pixels",
-                "set data.image_size",
+                setting=Setting("data.image_size"),
             )
         self.enlarge = enlargement(settings.backbone, shape)
         augmentation = build_augmentation(
@@ -134,9 +134,8 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        data = as_images(images, self.shape, self.settings.data.fit)
-        unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
-        return _finite(scores(self.trainer, dict(self.state.method.classifiers()), unlabelled))
+        classifiers = dict(self.state.method.classifiers())
+        return _finite(scores(self.trainer, classifiers, self._unlabelled(images)))
 
     def decide(self, images: AnyImages) -> Tensor:
         """Score images with the predictor that was chosen, calibrated: (N, K).
@@ -144,9 +143,7 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        data = as_images(images, self.shape, self.settings.data.fit)
-        unlabelled = LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
-        return _finite(scores(self.trainer, {"": self.classifier()}, unlabelled))[""]
+        return _finite(scores(self.trainer, {"": self.classifier()}, self._unlabelled(images)))[""]
 
     def classifier(self) -> Classifier:
         """Return the predictor that was chosen, calibrated."""
@@ -204,7 +201,7 @@ class Model:
         Held-out images and images of forgotten classes are left out.
         """
         state, memory = self.state, self.state.method.memory
-        given = check_input(images, labels, None, self.shape, fit=self.settings.data.fit)
+        given = check_input(images, labels, None, self.shape, settings=self.settings.data)
         index = class_indices(state.class_names, given.labels)
         assert len(index) == len(state.class_names), "these classes were never learnt"
         data, _ = split_validation(given, index, state.held_out, memory, 0, 0, 0)
@@ -256,8 +253,7 @@ class Model:
 
     def see_images(self, images: AnyImages) -> Seen:
         """Compute what the chosen predictor makes of images without labels."""
-        data = as_images(images, self.shape)
-        return self.see(LabelledImages(data, torch.zeros(len(data), dtype=torch.int64)))
+        return self.see(self._unlabelled(images))
 
     def see(self, data: LabelledImages, cache: FeatureCache | None = None) -> Seen:
         """Compute what the chosen predictor makes of images; refuse damaged weights.
@@ -298,6 +294,11 @@ class Model:
             parent=state.version,
             changed=state.changed,
         )
+
+    def _unlabelled(self, images: AnyImages) -> LabelledImages:
+        """Return images of any form, (N, C, H, W), with labels that mean nothing."""
+        data = as_images(images, self.shape, self.settings.data)
+        return LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
 
     def _as_in_first_process(self, update: UpdateRecord) -> UpdateRecord:
         """Return the first process's record of an update in all processes."""

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 import torch
 
-from grace.configs.experiment import Fit
+from grace.configs.experiment import DataSettings
 from grace.data.decoding import Pixels
 from grace.learner.given_images import read_file
 from grace.learner.learner import Learner
@@ -108,9 +108,8 @@ class FilePredictor:
             paths[start : start + self._batch_size]
             for start in range(0, len(paths), self._batch_size)
         ]
-        max_pixels = self._learner.settings.data.max_pixels
-        fit = self._learner.settings.data.fit
-        read = partial(_read, shape=self._learner.shape, max_pixels=max_pixels, fit=fit)
+        learner = self._learner
+        read = partial(_read, shape=learner.shape, settings=learner.settings.data)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
@@ -162,10 +161,10 @@ class FilePredictor:
             yield guesses, familiarity
 
 
-def _read(path: Path, shape: tuple[int, int, int], max_pixels: int, fit: Fit) -> Pixels | str:
+def _read(path: Path, shape: tuple[int, int, int], settings: DataSettings) -> Pixels | str:
     """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
     try:
-        return read_file(path, shape, max_pixels, fit)
+        return read_file(path, shape, settings)
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})

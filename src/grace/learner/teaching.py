@@ -63,7 +63,7 @@ def learn(
     changes = differences(store.settings(), call.wanted, leave_out=("engine",))
     idle = [c for c in changes if not is_pace(c.path) and not is_limit(c.path)]
     if idle:
-        texts = " ".join(f"{change.path}={change.after}" for change in idle)
+        texts = shlex.join(f"{change.path}={change.after}" for change in idle)
         warnings.warn(
             f"these images were learnt already, so that no setting changes: 'grace set "
             f"{shlex.quote(str(model))} {texts}' changes it",

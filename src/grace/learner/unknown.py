@@ -70,7 +70,7 @@ class Recogniser:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors, as they are saved; none before there are held-out images."""
+        """Its tensors, as they are saved; empty before there are held-out images."""
         if not len(self.familiarities):
             return {}
         own = {f"score.{name}": tensor for name, tensor in self.score.tensors.items()}

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import torch
 
-from grace.configs.experiment import Fit
+from grace.configs.experiment import DataSettings
 from grace.data.class_names import class_name, spelling
 from grace.data.images import Images, LabelledImages
 from grace.data.memory import ExemplarMemory
@@ -62,7 +62,7 @@ def check_input(
     limits: Limits | None = None,
     is_last: bool = False,
     identity: str | None = None,
-    fit: Fit = "crop",
+    settings: DataSettings | None = None,
 ) -> UpdateInput:
     """Check the input of an update.
 
@@ -74,15 +74,15 @@ def check_input(
         limits: what the update may cost; ``None``: anything.
         is_last: the stream ends with this update.
         identity: a name for the update, used instead of hashing its images.
-        fit: how files and PIL images become squares.
+        settings: how files and PIL images are read; ``None``: the defaults.
 
     Raises:
         GraceError: for images of another shape, labels that do not match, or unfit class names.
     """
-    data, names = _labelled(images, labels, shape, fit)
+    data, names = _labelled(images, labels, shape, settings)
     held = None
     if validation is not None and len(validation[1]):
-        held = _labelled(*validation, shape, fit)
+        held = _labelled(*validation, shape, settings)
         unknown = sorted(set(held[1]) - set(names))
         if unknown:
             raise GraceError(f"class '{unknown[0]}' has held-out images but none to learn from")
@@ -200,7 +200,10 @@ def _unseen(
 
 
 def _labelled(
-    images: AnyImages, labels: Iterable[Any], shape: tuple[int, int, int], fit: Fit
+    images: AnyImages,
+    labels: Iterable[Any],
+    shape: tuple[int, int, int],
+    settings: DataSettings | None,
 ) -> tuple[Images, list[str]]:
-    data = as_images(images, shape, fit)
+    data = as_images(images, shape, settings)
     return data, [class_name(name) for name in as_labels(labels, len(data))]

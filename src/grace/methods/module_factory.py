@@ -22,7 +22,7 @@ from grace.networks.preprocessing import input_shape
 from grace.randomness import generator
 from grace.storage.memory import refuse_too_large
 from grace.text.escaping import first_line
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 HeadT = TypeVar("HeadT", bound=Head)
 MakeHead = Callable[[int, int, torch.Generator | None], Head]
@@ -186,7 +186,8 @@ class ModuleFactory:
             raise GraceError(
                 f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
                 f"({first_line(error)})",
-                "set data.image_size or choose another backbone.name",
+                "choose another backbone",
+                setting=Setting("data.image_size"),
             ) from error
 
     def head(self, in_features: int, num_classes: int, *purpose: str | int) -> Head:

@@ -23,6 +23,11 @@ class Setting:
         """Return the words for the user of a configuration file."""
         return f"set {self.path}={self.value}" if self.value else f"set {self.path}"
 
+    def worded(self, settings: Mapping[str, str]) -> str:
+        """Return the words for the user of a shell; ``settings`` as in ``GraceError.worded``."""
+        words = settings.get(self.path)
+        return str(self) if words is None else words.replace("{value}", self.value)
+
 
 class GraceError(ValueError):
     """The user's input cannot be used. Any other ``ValueError`` is an error of the program.
@@ -68,14 +73,31 @@ class GraceError(ValueError):
 
     def advice(self, settings: Mapping[str, str]) -> str:
         """Return the remedy and the setting in words; ``settings`` as in ``worded``."""
-        setting = str(self.setting or "")
-        if self.setting is not None and self.setting.path in settings:
-            setting = settings[self.setting.path].replace("{value}", self.setting.value)
+        setting = self.setting.worded(settings) if self.setting is not None else ""
         return ", or ".join(part for part in (self.remedy, setting) if part)
 
 
 class GraceWarning(UserWarning):
-    """A warning for the user; the work goes on."""
+    """A warning for the user; the work goes on. Its text is ``what: setting``.
+
+    Args:
+        what: what is doubtful or has no effect.
+        setting: a setting that would help; see ``GraceError``.
+    """
+
+    def __init__(self, what: str, *, setting: Setting | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.setting = setting
+
+    @override
+    def __str__(self) -> str:
+        return self.worded({})
+
+    def worded(self, settings: Mapping[str, str]) -> str:
+        """Return the warning's text; ``settings`` as in ``GraceError.worded``."""
+        advice = self.setting.worded(settings) if self.setting is not None else ""
+        return ": ".join(part for part in (self.what, advice) if part)
 
 
 @final

@@ -6,6 +6,12 @@ def in_percent(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def in_interval(ends: tuple[float, float]) -> str:
+    """Return an interval of shares in whole percent: "68 – 91 %"."""
+    low, high = ends
+    return f"{100 * low:.0f} – {100 * high:.0f} %"
+
+
 def in_bytes(value: float) -> str:
     """Return bytes in the decimal unit that leaves one to three digits: "6.4 kB"."""
     if value < 1000:
