@@ -14,11 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import onnxruntime
+from PIL import Image
 from PIL.Image import DecompressionBombError
 
 from predict_with_onnx import read
 
 MOST_BYTES = 2**24
+Image.MAX_IMAGE_PIXELS = 2**23
+"""PIL refuses pictures of more than twice as many pixels, before it decodes them."""
 
 
 class Handler(BaseHTTPRequestHandler):

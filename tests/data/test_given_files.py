@@ -10,7 +10,7 @@ from grace.data.given_files import given_files
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "folder" / "b").mkdir(parents=True)
-    for name in ("folder/z.png", "folder/a.jpg", "folder/b/c.webp", "folder/notes.txt", "own.tif"):
+    for name in ("folder/z.png", "folder/a.jpg", "folder/b/c.TIFF", "folder/notes.txt", "own.tif"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -18,7 +18,7 @@ def place(tmp_path: Path) -> Path:
 def test_order_is_that_of_the_names_and_of_each_folder(place: Path) -> None:
     found = given_files([place / "own.tif", place / "folder"])
     names = [path.relative_to(place).as_posix() for path in found.paths]
-    assert names == ["own.tif", "folder/a.jpg", "folder/z.png", "folder/b/c.webp"]
+    assert names == ["own.tif", "folder/a.jpg", "folder/z.png", "folder/b/c.TIFF"]
     assert found.notes == []
     again = given_files([place / "folder" / "z.png", place / "own.tif", place / "own.tif"])
     assert [path.name for path in again.paths] == ["z.png", "own.tif", "own.tif"]

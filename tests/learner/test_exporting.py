@@ -127,8 +127,13 @@ def test_a_file_that_is_there_is_replaced_only_on_request(
     with pytest.raises(ValueError, match="exists already"):
         pets.export(path)
     assert path.read_text() == "old"
+    path.rename(labels := tmp_path / "pets.labels.txt")
+    with pytest.raises(ValueError, match=r"pets\.labels\.txt' exists already"):
+        pets.export(path)
+    assert labels.read_text() == "old"
     pets.export(path, replace=True)
     assert path.read_text() == "new"
+    assert labels.read_text() == "".join(f"{name}\n" for name in pets.class_names)
 
 
 def test_what_fails_its_check_is_removed_and_the_old_file_stays(

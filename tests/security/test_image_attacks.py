@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +115,20 @@ def test_a_large_webp_is_bit_identical_and_upright(
         assert np.array_equal(read_pixels(path, 3, None), pixels)
     cut = put(tmp_path / "d.webp", paths[1].read_bytes()[:-300])
     assert outcome(cut) == "refused"
+
+
+@pytest.mark.parametrize("how", [{"quality": 80}, {"lossless": True}, {"icc_profile": bytes(99)}])
+def test_a_webp_file_of_little_else_than_its_image_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    """A file of 200 MB with an image of 64×64 pixels took 400 MB, in every thread."""
+    monkeypatch.setattr("grace.data.image_file._MAX_METADATA", 20_000)
+    whole = encoded(noise(1, (64, 50)), "WEBP", **how)
+    long = whole[:4] + struct.pack("<L", 40_000 - 8) + whole[8:] + b"JUNK" + struct.pack("<L", 9)
+    path = put(tmp_path / "a.webp", long.ljust(40_000, b"\0"))
+    with pytest.raises(GraceError, match=r"a\.webp': .* bytes, too many for .* of 3200 pixels"):
+        read_pixels(path, 3, 8)
+    assert outcome(put(tmp_path / "b.webp", whole)) == "read"
 
 
 def test_an_animation_of_many_pixels_is_refused(

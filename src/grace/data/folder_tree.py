@@ -11,7 +11,7 @@ from grace.data.class_names import class_name
 from grace.text.escaping import printable
 from grace.text.refusals import GraceError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""
 
 

@@ -77,10 +77,26 @@ def refuse_oversized_parts(file: BinaryIO) -> None:
         refuse_repeated_tags(file, size)
     elif start[:4] == b"\x89PNG" and size > 12 * _MAX_CHUNKS:  # A chunk has at least 12 bytes.
         _refuse_chunks(file)
-    elif start[:4] == b"RIFF" and size > 2**29:
-        # This decoder reads the whole file.
-        raise GraceError(f"the file has {size} bytes, too many for a WebP image")
+    elif start[:4] == b"RIFF" and size > _MAX_METADATA:
+        # This decoder holds the whole file, which may be little else than frames or metadata.
+        num_pixels = min(_webp_pixels(file), 2**27)
+        if size > _MAX_METADATA + 4 * num_pixels:
+            raise GraceError(
+                f"the file has {size} bytes, too many for a WebP image of {num_pixels} pixels"
+            )
     file.seek(0)
+
+
+def _webp_pixels(file: BinaryIO) -> int:
+    """Return the pixels that a WebP file's first chunk promises; 0: it promises none."""
+    file.seek(12)
+    kind, bits = file.read(8)[:4], int.from_bytes(file.read(10), "little")
+    if kind == b"VP8X":  # Flags and three bytes for later, then two sides less one.
+        return ((bits >> 32) % 2**24 + 1) * ((bits >> 56) % 2**24 + 1)
+    if kind == b"VP8L":  # A signature of one byte, then two sides less one.
+        return ((bits >> 8) % 2**14 + 1) * ((bits >> 22) % 2**14 + 1)
+    # Lossy: a tag of three bytes and a start code of three, then two sides of 14 bits.
+    return (bits >> 48) % 2**14 * ((bits >> 64) % 2**14) if kind == b"VP8 " else 0
 
 
 def refuse_repeated_tags(file: BinaryIO, size: int) -> None:

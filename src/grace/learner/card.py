@@ -201,7 +201,8 @@ def _digest(document: Document) -> str:
     from grace.networks.build import digest_of_weights
 
     try:
-        return f", SHA-256 of its tensors {digest_of_weights(backbone)}"
+        found = digest_of_weights(backbone)
+        return f" (the file of this name on this machine: SHA-256 of its tensors {found})"
     except GraceError:  # Another file has this name here; the card can do without.
         return " (the file of this name on this machine does not fit the backbone)"
 

@@ -37,6 +37,11 @@ class Exported:
     """How a lower precision compares with float32."""
 
 
+def labels_of(path: Path) -> Path:
+    """Return the file of class names beside an exported file."""
+    return path.with_suffix(".labels.txt")
+
+
 def preprocessing_of(model: Model) -> Preprocessing:
     """Return how pictures become the input of a model."""
     fit = model.settings.data.fit
@@ -85,7 +90,7 @@ def export_checked(model: Model, path: Path, precision: Precision = "float32") -
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    names = path.with_suffix(".labels.txt")
+    names = labels_of(path)
     atomic.write_bytes(names, "".join(f"{name}\n" for name in state.class_names).encode())
     return Exported(check, kind, names, reduced)
 

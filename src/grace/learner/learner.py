@@ -20,7 +20,7 @@ from grace.home.store import ModelStore
 from grace.learner import saving
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
-from grace.learner.exporting import Exported, export_checked
+from grace.learner.exporting import Exported, export_checked, labels_of
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -459,16 +459,18 @@ class Learner:
         """Write the chosen predictor as an ONNX file, and check it on images that are kept.
 
         Args:
-            path: file to write; its folder must exist.
-            replace: replace an existing file.
+            path: file to write; its folder must exist. The names of the classes are written beside
+                it, to ``<stem>.labels.txt``.
+            replace: replace existing files.
             precision: lower ones make smaller files, whose answers may differ a little.
 
         Raises:
             GraceError: before the first update, if the file exists, or if it cannot be exported.
         """
         self._refuse_ignorance()
-        if Path(path).exists() and not replace:
-            raise GraceError(f"'{path}' exists already", "choose another name or remove it")
+        for own in (Path(path), labels_of(Path(path))):
+            if own.exists() and not replace:
+                raise GraceError(f"'{own}' exists already", "choose another name or remove it")
         return export_checked(self.model, Path(path), precision)
 
     def card(self) -> str:
