@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from grace.cli.export import ExportForm, _beside
-from support.saved_learners import call
+from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import tiny_backbones as tiny_backbones

@@ -63,8 +63,7 @@ def predict(
 ) -> None:
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
-        if false_alarms is not None and not unknown:
-            say("warning: --false-alarms has no effect without --unknown", err=True)
+        rate = _rate(unknown, false_alarms)
         names = [own for name in images for own in _listed(name)]
         folders = [name for name in names if name.is_dir()]
         if watch and not folders:
@@ -77,7 +76,6 @@ def predict(
         from grace.learner.prediction import FilePredictor
 
         learner = Learner.load(model, version)
-        rate = (0.05 if false_alarms is None else false_alarms) if unknown else None
         predictor = FilePredictor(learner, top=top, false_alarms=rate)
         rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
         num_problems = num_images = 0
@@ -89,15 +87,19 @@ def predict(
                     num_problems += sum(prediction.problem is not None for prediction in batch)
                     emit(b"".join(rows.row(prediction) for prediction in batch))
         if rate is not None:
-            note = (
-                f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
-                f"calibrated on {predictor.num_held_out} held-out images; {_found(predictor)}"
-            )
-            say(note, err=form is not PredictionForm.TABLE)
+            say(_about_unknown(predictor, rate), err=form is not PredictionForm.TABLE)
         if num_problems:
-            text = f"{num_problems} of {num_images} images could not be read"
-            say(text, err=True)
+            say(f"{num_problems} of {num_images} images could not be read", err=True)
             raise typer.Exit(1)
+
+
+def _rate(unknown: bool, false_alarms: float | None) -> float | None:
+    """Return the share of false alarms; ``None``: unknown images are not marked."""
+    if not unknown:
+        if false_alarms is not None:
+            say("warning: --false-alarms has no effect without --unknown", err=True)
+        return None
+    return 0.05 if false_alarms is None else false_alarms
 
 
 def _listed(name: Path) -> list[Path]:
@@ -116,6 +118,14 @@ def _watched(
         fresh = watcher.look()
         if fresh:
             yield fresh
+
+
+def _about_unknown(predictor: "FilePredictor", rate: float) -> str:
+    """Say how many images are marked as unknown by mistake, and how many of those that are."""
+    return (
+        f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
+        f"calibrated on {predictor.num_held_out} held-out images; {_found(predictor)}"
+    )
 
 
 def _found(predictor: "FilePredictor") -> str:

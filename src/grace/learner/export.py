@@ -54,6 +54,17 @@ class Preprocessing:
     def __post_init__(self) -> None:
         assert len(self.mean) == len(self.std) == self.shape[0]
 
+    def metadata(self) -> dict[str, str]:
+        """Return what an exported file says of its input, by the keys of its metadata."""
+        return {
+            "input_size": json.dumps(self.shape),
+            "input_range": json.dumps([0, 1]),
+            "mean": json.dumps(self.mean),
+            "std": json.dumps(self.std),
+            "resize": self.resizing(),
+            "fit": self.fit,
+        }
+
     def resizing(self) -> str:
         """Describe in words how a picture is resized to H×W (``squared``)."""
         _, height, width = self.shape
@@ -164,17 +175,12 @@ def export_onnx(
     metadata = {
         "class_names": json.dumps(list(class_names)),
         "masked_classes": json.dumps(sorted(masked)),
-        "input_size": json.dumps(preprocessing.shape),
-        "input_range": json.dumps([0, 1]),
-        "mean": json.dumps(preprocessing.mean),
-        "std": json.dumps(preprocessing.std),
-        "resize": preprocessing.resizing(),
-        "fit": preprocessing.fit,
-        "grace_version": grace.__version__,
         "model_version": str(version),
         "method": method,
+        "grace_version": grace.__version__,
         "unknown_score": unknown.score.name,
         "unknown_below": json.dumps(unknown.limits()),
+        **preprocessing.metadata(),
     }
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
