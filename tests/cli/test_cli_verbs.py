@@ -221,8 +221,8 @@ def test_our_own_mistakes_keep_their_traceback(
         raise AssertionError("ours")
 
     fake_experiment(fail)
-    result = call("run")
-    assert isinstance(result.exception, AssertionError)
+    with pytest.raises(AssertionError, match="ours"):
+        call("run")
 
 
 def test_report_and_tables(
