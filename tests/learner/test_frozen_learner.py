@@ -15,6 +15,7 @@ from grace.learner.examining import examine_call
 from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
+from grace.learner.resolved_call import resolved
 from grace.networks.build import build_backbone
 from grace.networks.preprocessing import pretraining
 from grace.storage.tensors import encode
@@ -148,7 +149,7 @@ def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
             "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
         ],
     )  # fmt: skip
-    call = teaching.resolved(home, images, requested, LearnOptions(), dry_run=True)
+    call = resolved(home, images, requested, LearnOptions(), dry_run=True)
     checked = examine_call(call)
     assert checked.estimate is not None
     assert checked.found.classes.keys() == {"cat", "dog"}

@@ -64,13 +64,7 @@ def predict(
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
         rate = _rate(unknown, false_alarms)
-        names = [own for name in images for own in _listed(name)]
-        folders = [name for name in names if name.is_dir()]
-        if watch and not folders:
-            raise GraceError("there is no folder to watch", "name a folder of images")
-        found = given_files(names, may_be_empty=watch)
-        for note in found.notes:
-            say(f"warning: {note}", err=True)
+        files, folders = _found_files(images, watch=watch)
         # torch takes seconds to import: --help and what is refused here do not wait for it.
         from grace.learner.learner import Learner
         from grace.learner.prediction import FilePredictor
@@ -78,10 +72,10 @@ def predict(
         learner = Learner.load(model, version)
         predictor = FilePredictor(learner, top=top, false_alarms=rate)
         rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
-        num_problems = num_images = 0
         emit(rows.head())
+        num_problems = num_images = 0
         with suppress(KeyboardInterrupt) if watch else nullcontext():
-            for paths in _watched(found.paths, folders) if watch else [found.paths]:
+            for paths in _watched(files, folders) if watch else [files]:
                 num_images += len(paths)
                 for batch in predictor.predict(paths):
                     num_problems += sum(prediction.problem is not None for prediction in batch)
@@ -100,6 +94,18 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
             say("warning: --false-alarms has no effect without --unknown", err=True)
         return None
     return 0.05 if false_alarms is None else false_alarms
+
+
+def _found_files(images: Sequence[Path], *, watch: bool) -> tuple[Sequence[Path], list[Path]]:
+    """Return the image files that are named or lie in named folders, and these folders."""
+    names = [own for name in images for own in _listed(name)]
+    folders = [name for name in names if name.is_dir()]
+    if watch and not folders:
+        raise GraceError("there is no folder to watch", "name a folder of images")
+    found = given_files(names, may_be_empty=watch)
+    for note in found.notes:
+        say(f"warning: {note}", err=True)
+    return found.paths, folders
 
 
 def _listed(name: Path) -> list[Path]:

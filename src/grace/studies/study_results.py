@@ -77,7 +77,7 @@ class Results:
         return tuple(dict.fromkeys(cell.seed for cell in self.made.cells))
 
     def settings(self, row: str) -> RowSettings:
-        """Return the row of the file that a row comes from."""
+        """Return the settings of a row, as the study's file has them."""
         return self.made.study.rows[parent_of(self.made.study, row)]
 
     def label(self, row: str) -> str:
