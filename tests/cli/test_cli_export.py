@@ -8,6 +8,7 @@ import pytest
 
 from grace.cli.export import ExportForm, _beside
 from support.commands import call
+from support.quick_exports import operators_once as operators_once
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import tiny_backbones as tiny_backbones
