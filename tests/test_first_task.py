@@ -259,25 +259,30 @@ def test_other_instructions_do_not_share_it(
 
 
 def test_a_process_with_other_instructions_has_another_probe() -> None:
-    """A process of its own, limited to older instructions: its bits differ, and so does this."""
+    """A process of its own, limited to older instructions: its bits differ, and so does this.
+
+    That equal processes share a first task is shown by tests/studies/test_comparison.py.
+    """
     code = (
         "import torch; torch.set_num_threads(1); from grace.engine.rounding import Rounding; "
         "from grace.engine.device import Device; from grace.configs.experiment import "
         "EngineSettings; print(Rounding.of(Device.from_settings(EngineSettings(device='cpu'))))"
     )
-    limits = [{}, {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}]
-    like_this, limited = (
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **limit},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for limit in limits
+    limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **limits},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     device = Device.from_settings(EngineSettings(device="cpu"))
-    assert like_this == str(rounding.Rounding.of(device)) != limited
+    probes = [
+        text.strip().partition("; probe: ")[2]
+        for text in (done.stdout, str(rounding.Rounding.of(device)))
+    ]
+    assert [len(probe) for probe in probes] == [16, 16]
+    assert probes[0] != probes[1]
 
 
 def test_a_network_that_no_run_trained_is_told_of(

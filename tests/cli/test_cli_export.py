@@ -46,6 +46,14 @@ def test_a_model_is_exported_beside_itself_and_not_written_over(copied: Path) ->
     assert version_of(path) == "5"
 
 
+def test_an_earlier_version_is_exported(copied: Path, tmp_path: Path) -> None:
+    path = tmp_path / "first.onnx"
+    result = call("export", copied, "--version", "1", "--out", path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert version_of(path) == "1"
+    assert path.with_name("first.labels.txt").read_text().splitlines() == ["apple", "Käse"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -14,6 +14,7 @@ from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FinetuneSettings, ReplaySettings
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from support import one_process
 from support.commands import ran
 from support.learn_calls import files
 from support.tiny_streams import pictures, recipe, settings
@@ -198,12 +199,7 @@ class TestForget:
         ran("forget", model, "ant", "--yes")
 
 
-@pytest.mark.parametrize("verb", ["learn", "rollback", "forget"])
-def test_help_needs_no_torch(verb: str) -> None:
-    script = (
-        f"import sys\nsys.argv = ['grace', {verb!r}, '--help']\n"
-        "from grace.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+def test_help_needs_no_torch() -> None:
+    calls = [(verb, "--help") for verb in ("learn", "rollback", "forget")]
+    ends = one_process.calls(*calls, without=["torch", "numpy", "PIL"])
+    assert [end.exit_code for end in ends] == [0, 0, 0]

@@ -22,6 +22,7 @@ from grace.storage.tensors import encode
 from grace.text.refusals import DamagedError, GraceError
 from support import tiny_streams
 from support.picture_folders import folder
+from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import class_names, labelled
 
 pytest.importorskip("timm", reason="the timm extra is not installed")
