@@ -122,7 +122,7 @@ def accuracy(
 
 
 def finite(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return features or scores (N, ·) by name; refuse any that are not finite."""
+    """Return features (N, D) or scores (N, K) by name; refuse any that are not finite."""
     if not all(bool(values.isfinite().all()) for values in found.values()):
         raise GraceError("the scores are not finite: the weights are damaged")
     return found
