@@ -11,6 +11,7 @@ from grace.configs import yaml_text
 from grace.configs.study import StudySettings, load_study
 from grace.experiment import run_experiment
 from grace.record import RunRecord, read_record
+from grace.studies import study
 from grace.studies.cells import Cell
 from grace.studies.made_study import MadeStudy
 from grace.studies.pool import Job, Unwatched, Watcher
@@ -20,6 +21,7 @@ from grace.studies.study import make_study
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
 from grace.text.refusals import GraceError
+from support.interruptions import interrupted
 from support.runs_here import carry_out_here
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -115,6 +117,14 @@ def of(made: MadeStudy, row: str) -> Found:
 
 def record_of(made: MadeStudy, row: str) -> RunRecord:
     return of(made, row).record
+
+
+def copy_without(whole: Whole, place: Path, *rows: str) -> Path:
+    """Copy the study without the runs of some rows."""
+    out = Path(shutil.copytree(whole[0], place / "studies"))
+    for row in rows:
+        shutil.rmtree(out / "runs" / record_of(whole[1], row).directory.name)
+    return out
 
 
 def test_runs_come_in_waves_and_equal_decisions_are_made_once(whole: Whole) -> None:
@@ -233,12 +243,7 @@ def test_without_the_images_runs_are_found_by_their_settings(
 def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "studies"
-    shutil.copytree(whole[0], out)
-    der = record_of(whole[1], "der").info.fingerprints["run"]
-    aligned = record_of(whole[1], "replay").info.fingerprints["run"]
-    shutil.rmtree(out / "runs" / der)
-    shutil.rmtree(out / "runs" / aligned)
+    out = copy_without(whole, tmp_path, "der", "replay")
 
     def fail(jobs: Sequence[Job], at_once: int, watcher: Watcher) -> dict[str, str]:
         return {job.cell.name: "no room" for job in jobs}
@@ -254,23 +259,16 @@ def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
 def test_an_interrupted_study_writes_what_it_has_and_goes_on(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "studies"
-    shutil.copytree(whole[0], out)
-    held = record_of(whole[1], "-FL").info.fingerprints["run"]
-    shutil.rmtree(out / "runs" / held)
+    out = copy_without(whole, tmp_path, "-FL")
     (out / "mine" / "table.md").unlink()
-
-    def interrupt(*_: object) -> dict[str, str]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("grace.studies.study.carry_out", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(study, "carry_out"):
         make_study(study_of(tmp_path), Selection(), out, Unwatched())
     assert (out / "mine" / "table.md").is_file()
     monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
     watcher = Started()
     assert make_study(study_of(tmp_path), Selection(), out, watcher).failures == {}
     assert watcher.names == ["-FL tiny s1"]
+    held = record_of(whole[1], "-FL").directory.name
     assert read_record(out / "runs" / held).complete
 
 
