@@ -22,7 +22,8 @@ from grace.data.images import Dataset
 from grace.engine.trainer import NonFiniteLossError
 from grace.experiment import identify, run_experiment
 from grace.learner.learner import Learner
-from grace.record import RunRecord, TaskRecord, read_record
+from grace.record import RecordWriter, RunRecord, TaskRecord, read_record
+from support.interruptions import interrupted
 from support.tiny_streams import dataset, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -277,14 +278,8 @@ class TestFailures:
         assert record.tasks[0].accuracy is not None
         assert not record.torn
 
-    def test_an_interruption_is_a_failure_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupted(*_: Any, **__: Any) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("grace.learner.learner.Learner.scores", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+    def test_an_interruption_is_a_failure_too(self, tmp_path: Path) -> None:
+        with interrupted(Learner, "scores"):
             run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
         info = read_record(tmp_path / "run").info
         assert (info.status, info.error) == ("failed", "KeyboardInterrupt")
@@ -330,19 +325,11 @@ class TestResumingWithoutItsCheckpoint:
             assert (record.info.status, len(record.tasks)) == ("failed", 1)
 
     @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/model.json"])
-    def test_a_run_begins_anew(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-    ) -> None:
+    def test_a_run_begins_anew(self, tmp_path: Path, missing: str) -> None:
         method = ReplaySettings(base=recipe(2), update=recipe(2))
         straight = run(method, tmp_path / "straight")
-
-        def interrupted(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr("grace.record.RecordWriter.finish", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                run(method, tmp_path / "run")
+        with interrupted(RecordWriter, "finish"):
+            run(method, tmp_path / "run")
         lost = tmp_path / "run" / missing
         shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
         chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))

@@ -44,6 +44,7 @@ from grace.storage import atomic, tensors
 from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.summary import shared_seconds
 from support.contract import VARIANTS
+from support.interruptions import interrupted
 from support.tiny_streams import SIZE, dataset, recipe, settings, task
 from support.tiny_streams import tiny_backbones as tiny_backbones
 from support.typed import typed
@@ -258,25 +259,30 @@ def test_other_instructions_do_not_share_it(
 
 
 def test_a_process_with_other_instructions_has_another_probe() -> None:
-    """A process of its own, limited to older instructions: its bits differ, and so does this."""
+    """A process of its own, limited to older instructions: its bits differ, and so does this.
+
+    That equal processes share a first task is shown by tests/studies/test_comparison.py.
+    """
     code = (
         "import torch; torch.set_num_threads(1); from grace.engine.rounding import Rounding; "
         "from grace.engine.device import Device; from grace.configs.experiment import "
         "EngineSettings; print(Rounding.of(Device.from_settings(EngineSettings(device='cpu'))))"
     )
-    limits = [{}, {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}]
-    like_this, limited = (
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **limit},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for limit in limits
+    limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **limits},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     device = Device.from_settings(EngineSettings(device="cpu"))
-    assert like_this == str(rounding.Rounding.of(device)) != limited
+    probes = [
+        text.strip().partition("; probe: ")[2]
+        for text in (done.stdout, str(rounding.Rounding.of(device)))
+    ]
+    assert [len(probe) for probe in probes] == [16, 16]
+    assert probes[0] != probes[1]
 
 
 def test_a_network_that_no_run_trained_is_told_of(
@@ -337,44 +343,23 @@ def test_a_folder_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
     assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
 
 
-def test_a_run_killed_behind_a_shared_first_task_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_behind_a_shared_first_task_goes_on(tmp_path: Path) -> None:
     shared = tmp_path / "first-tasks"
     run(ALIKE["replay"], tmp_path / "one", shared, IMAGES)
     alone = run(ALIKE["der"], tmp_path / "alone", None, IMAGES)
-    optimise = Trainer.optimise
-
-    def killed(trainer: Trainer, phase: Phase, *rest: Any) -> Any:
-        if phase.name == "grow":
-            raise KeyboardInterrupt
-        return optimise(trainer, phase, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "optimise", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(ALIKE["der"], tmp_path / "two", shared, IMAGES)
+    with interrupted(Trainer, "optimise", lambda _, phase, *__: phase.name == "grow"):
+        run(ALIKE["der"], tmp_path / "two", shared, IMAGES)
     record = run_experiment(
         settings(ALIKE["der"]), tmp_path / "two", dataset=IMAGES, resume=True, first_tasks=shared
     )
     assert results(record) == results(alone)
 
 
-def test_what_an_interrupted_run_had_done_itself_was_not_shared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_interrupted_run_had_done_itself_was_not_shared(tmp_path: Path) -> None:
     """It leaves the network, is killed, goes on, and finds its own; then another one takes it."""
     shared, method = tmp_path / "first-tasks", ALIKE["replay"]
-    sweep = Trainer.sweep
-
-    def killed(trainer: Trainer, item: Any, *rest: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "sweep", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(method, tmp_path / "one", shared)
-    assert Trainer.sweep is sweep
+    with interrupted(Trainer, "sweep"):
+        run(method, tmp_path / "one", shared)
     one = run_experiment(
         settings(method), tmp_path / "one", dataset=PAIR, resume=True, first_tasks=shared
     )

@@ -1,9 +1,8 @@
 """Runs that measure saturation: the numbers are right, and nothing else changes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,15 +11,16 @@ from torch import Tensor
 
 from grace.configs.effects import settings_without_effect
 from grace.configs.experiment import ScenarioSettings
-from grace.configs.measures import MeasureSettings
+from grace.configs.measures import MeasureName, MeasureSettings
 from grace.configs.methods import GraceSettings, JointSettings, MemoSettings
 from grace.data.images import LabelledImages
-from grace.engine.phase import LossProbe, Sweep, Work
+from grace.engine.phase import LossProbe, Work
 from grace.engine.trainer import Trainer
 from grace.experiment import run_experiment
 from grace.learner.learner import Learner
 from grace.networks.expandable import ExpandableNetwork
 from grace.record import RecordWriter, RunRecord, TaskRecord, fingerprints
+from support.interruptions import call_number, interrupted
 from support.recorded_streams import kept_parts, pixels, same_parts, teach
 from support.tiny_streams import dataset, labelled, learner, recipe, settings, state, watch
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -29,14 +29,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 GRACE = GraceSettings(base=recipe(2), grow=recipe(2), compress=recipe(2), expand_at=(3,))
 ALL = MeasureSettings(
-    measures=(
-        "effective_rank",
-        "fisher",
-        "adversarial_sharpness",
-        "expected_sharpness",
-        "hessian_radius",
-        "weight_norm",
-    ),
+    measures=get_args(MeasureName),
     images=12,
     adversarial_steps=3,
     expected_pairs=3,
@@ -181,51 +174,31 @@ def _looked_at(made: Learner) -> tuple[ExpandableNetwork, Tensor, Tensor]:
 
 class TestInterruptions:
     def test_after_a_task_was_saved_and_before_its_line(
-        self, straight: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, straight: RunRecord, tmp_path: Path
     ) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(RecordWriter, "append_task", _failing(iter([False, True])))
-            with pytest.raises(KeyboardInterrupt):
-                run(tmp_path / "run", ALL)
+        with interrupted(RecordWriter, "append_task", call_number(2)):
+            run(tmp_path / "run", ALL)
         record = run(tmp_path / "run", ALL, resume=True)
         assert [task.measures for task in record.tasks] == [t.measures for t in straight.tasks]
 
     def test_between_the_probe_and_the_exemplars(
         self, straight: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        swept, probed = Trainer.sweep, Trainer._probe
-        count = {"herd": 0, "probe": 0}
+        probed, second = Trainer._probe, call_number(2)
+        probes: list[str] = []
 
-        def dying(self: Trainer, item: Sweep, culprit: str = "") -> Any:
-            count["herd"] += item.name == "herd"
-            if item.name == "herd" and count["herd"] == 2:
-                raise KeyboardInterrupt
-            return swept(self, item, culprit)
-
-        def counted(self: Trainer, item: LossProbe, culprit: str) -> Any:
-            count["probe"] += 1
+        def noted(self: Trainer, item: LossProbe, culprit: str) -> Any:
+            probes.append(item.name)
             return probed(self, item, culprit)
 
-        monkeypatch.setattr(Trainer, "sweep", dying)
-        monkeypatch.setattr(Trainer, "_probe", counted)
-        with pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(Trainer, "_probe", noted)
+        with interrupted(Trainer, "sweep", lambda _, item, *__: item.name == "herd" and second()):
             run(tmp_path / "run", ALL)
         record = run(tmp_path / "run", ALL, resume=True)
         assert [task.measures for task in record.tasks] == [t.measures for t in straight.tasks]
         assert [plain(task) for task in record.tasks] == [plain(task) for task in straight.tasks]
         # The second task's probe was read from the journal.
-        assert count["probe"] == 3
-
-
-def _failing(calls: Iterator[bool]) -> Any:
-    original = RecordWriter.append_task
-
-    def append(self: RecordWriter, task: TaskRecord) -> None:
-        if next(calls, False):
-            raise KeyboardInterrupt
-        original(self, task)
-
-    return append
+        assert len(probes) == 3
 
 
 def test_measures_belong_to_the_run_and_to_no_other_fingerprint() -> None:

@@ -228,7 +228,7 @@ def identify(
 
 
 def _here(settings: ExperimentSettings) -> ExperimentSettings:
-    """Return the settings with what ``auto`` means on this machine, as it decides the results.
+    """Replace the precision ``auto`` by what it means on this machine: it decides the results.
 
     So the record and its fingerprint say in which number format a run was computed.
     """
@@ -239,7 +239,7 @@ def _here(settings: ExperimentSettings) -> ExperimentSettings:
 
 
 def _constants(settings: ExperimentSettings, dataset: "Dataset") -> "Constants":
-    """Return the constants that the images are normalised by: the backbone's own or theirs."""
+    """Return the normalisation constants: those of a pretrained backbone, else of the images."""
     from grace.networks.preprocessing import constants
 
     channels = dataset.train.images.shape[0]

@@ -6,26 +6,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from grace.cli.app import app
 from grace.cli.comparison_progress import ComparisonProgress, print_comparison
 from grace.configs.registry import METHODS
 from grace.studies import comparison
 from grace.studies.cells import Cell, cells_of
 from grace.studies.comparison import Comparison
+from support import commands
 from support.synthetic_records import MakeRecord
 
 Calls = list[dict[str, Any]]
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["compare", *arguments])
+call = partial(commands.call, "compare")
 
 
 @pytest.fixture

@@ -1,17 +1,16 @@
 """``grace doctor`` on folders of pictures."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from grace.cli.app import app
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
 from grace.data.update_folder import load_update
 from grace.learner.learner import Learner
+from support import commands
 from support import tiny_streams as ts
 from support.picture_folders import folder
 
@@ -20,8 +19,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 QUICK = ("data.image_size=16", "backbone.name=resnet20", "engine.threads=1")
 
 
-def call(*words: object) -> Result:
-    return CliRunner().invoke(app, ["doctor", *map(str, words)])
+call = partial(commands.call, "doctor")
 
 
 def test_good_images_are_ready(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import grace
 from grace.cli.evaluation_html import write_page
 from grace.learner.evaluated import Evaluated, ImageResult
 from grace.learner.learner import Learner
-from support.learn_calls import call
+from support.commands import call
 from support.learn_calls import made as made
 from support.picture_folders import folder, picture
 

@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from grace.cli.export import ExportForm, _beside
-from support.saved_learners import call
+from support.commands import call
+from support.quick_exports import operators_once as operators_once
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -43,6 +44,14 @@ def test_a_model_is_exported_beside_itself_and_not_written_over(copied: Path) ->
         third,
     )
     assert version_of(path) == "5"
+
+
+def test_an_earlier_version_is_exported(copied: Path, tmp_path: Path) -> None:
+    path = tmp_path / "first.onnx"
+    result = call("export", copied, "--version", "1", "--out", path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert version_of(path) == "1"
+    assert path.with_name("first.labels.txt").read_text().splitlines() == ["apple", "Käse"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from grace.configs.methods import ReplaySettings
 from grace.home.document import Document
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
-from support.saved_learners import call, teach
+from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
+from support.saved_learners import teach
 from support.tiny_streams import SIZE, pictures, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 

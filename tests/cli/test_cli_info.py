@@ -10,7 +10,7 @@ from grace.cli.columns import aligned
 from grace.configs.methods import MemoSettings, ReplaySettings
 from grace.learner.learner import Learner
 from support import one_process
-from support.saved_learners import call
+from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings

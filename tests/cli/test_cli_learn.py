@@ -12,7 +12,8 @@ import torch
 from grace.configs.methods import GraceSettings
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
-from support.learn_calls import FINETUNE, GRACE, TINY, call, files, learn, refused
+from support.commands import call
+from support.learn_calls import FINETUNE, GRACE, TINY, files, learn, refused
 from support.learn_calls import first as first
 from support.learn_calls import made as made
 from support.picture_folders import folder, picture

@@ -15,11 +15,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from typer.testing import CliRunner
 
-from grace.cli.app import app
 from grace.learner.learner import Learner
-from support.saved_learners import call
+from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import pictures
@@ -258,8 +256,7 @@ def test_a_missing_path_is_a_row_and_lists_come_from_standard_input(
     saved: Path, folder: Path
 ) -> None:
     names = f"{folder / 'a.png'}\n\nabsent.png\n".encode()
-    arguments = ["predict", str(saved), "-", "--format", "jsonl"]
-    result = CliRunner().invoke(app, arguments, input=names)
+    result = call("predict", saved, "-", "--format", "jsonl", input=names)
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert result.exit_code == 1
     assert (first["image"], second["image"]) == (str(folder / "a.png"), "absent.png")

@@ -3,25 +3,20 @@
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grace.home.store import ModelStore
-from support.learn_calls import call, files, learn, refused
+from support.commands import call, ran
+from support.learn_calls import files, learn, refused
 from support.learn_calls import first as first
 from support.learn_calls import made as made
 from support.picture_folders import folder
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
-
-def changed(*arguments: Any, code: int = 0) -> Any:
-    result = call("set", *arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.stderr
-    return result
+changed = partial(ran, "set")
 
 
 def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:

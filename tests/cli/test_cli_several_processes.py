@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import grace
-from grace.cli.app import app
+from support.commands import call
 
 
 @pytest.fixture(params=[0, 1])
@@ -21,7 +20,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.mark.parametrize("words", [["learn", "--model", "pets", "images"], ["predict", "pets"]])
 def test_other_verbs_refuse_in_one_line(place: str, words: list[str]) -> None:
-    result = CliRunner().invoke(app, words)
+    result = call(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
         f"error{place}: grace {words[0]} works in one process: start it without torchrun, which is "
@@ -30,7 +29,7 @@ def test_other_verbs_refuse_in_one_line(place: str, words: list[str]) -> None:
 
 
 def test_an_error_says_whose_it_is(place: str) -> None:
-    result = CliRunner().invoke(app, ["run", "digits", "seed=one"])
+    result = call("run", "digits", "seed=one")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error{place}: ")
     assert result.stderr.count("\n") == 1
@@ -44,7 +43,7 @@ def test_an_existing_directory_is_the_first_ones_to_refuse(
     monkeypatch.setattr(
         "grace.cli.run.run_experiment", lambda *given, resume: called.append((given, resume))
     )
-    result = CliRunner().invoke(app, ["run", "digits", "--out", str(tmp_path)])
+    result = call("run", "digits", "--out", tmp_path)
     if place:
         ((settings, directory, progress), resume), *_ = called
         assert (settings.name, directory, progress, resume) == ("digits", tmp_path, None, False)

@@ -1,24 +1,20 @@
 """``grace study``: the list, the plan without torch, and what it prints."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from grace.cli.app import app
 from grace.cli.study_lines import plan_lines, result_lines
 from grace.configs.study import StudySettings, load_study
 from grace.studies.made_study import MadeStudy
 from grace.studies.resolving import Found
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
-from support import one_process
+from support import commands, one_process
 from support.synthetic_records import MakeRecord
 
-
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["study", *arguments])
+call = partial(commands.call, "study")
 
 
 def test_the_list_names_every_study() -> None:

@@ -8,21 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import grace
-from grace.cli.app import VERBS, app
+from grace.cli.app import VERBS
 from grace.cli.errors import one_line_warnings
 from grace.configs.load import ConfigWarning, load_experiment
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
 from grace.text.refusals import GraceError
 from support import one_process
+from support.commands import call
 from support.synthetic_records import MakeRecord
-
-
-def call(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -225,8 +221,8 @@ def test_our_own_mistakes_keep_their_traceback(
         raise AssertionError("ours")
 
     fake_experiment(fail)
-    result = call("run")
-    assert isinstance(result.exception, AssertionError)
+    with pytest.raises(AssertionError, match="ours"):
+        call("run")
 
 
 def test_report_and_tables(

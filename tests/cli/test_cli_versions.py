@@ -6,17 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from grace.cli.app import app
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import FinetuneSettings, ReplaySettings
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from support import one_process
+from support.commands import ran
 from support.learn_calls import files
 from support.tiny_streams import pictures, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -24,14 +23,6 @@ from support.tiny_streams import tiny_backbones as tiny_backbones
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 NAMES = ("ant", "bee", "cat", "dog")
-
-
-def call(*arguments: str | Path | int, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.stderr
-    return result
 
 
 def images_of(*names: str, seed: int = 0) -> tuple[torch.Tensor, list[str]]:
@@ -61,18 +52,18 @@ def model(stream: Path, tmp_path: Path) -> Path:
 
 class TestRollback:
     def test_back_and_forth(self, model: Path) -> None:
-        back = call("rollback", model, 1)
+        back = ran("rollback", model, 1)
         assert back.stdout.splitlines() == [
             f"'{model}' is at version 1 now, it was at 3",
             "classes gone  cat, dog",
             f"undo  grace rollback {model} 3",
         ]
         assert Learner.load(model).class_names == ["ant", "bee"]
-        forth = call("rollback", model, 2)
+        forth = ran("rollback", model, 2)
         assert "classes back  cat" in forth.stdout.splitlines()
         assert Learner.load(model).class_names == ["ant", "bee", "cat"]
         before = files(model)
-        assert call("rollback", model, 2).stdout == (
+        assert ran("rollback", model, 2).stdout == (
             f"'{model}' is at version 2 already: nothing to do\n"
         )
         assert files(model) == before
@@ -86,7 +77,7 @@ class TestRollback:
         made.update(*images_of("ant", "bee"))
         update = made.update(*images_of("cat", "dog"), max_drop=0)
         assert not update.accepted
-        result = call("rollback", model, 2)
+        result = ran("rollback", model, 2)
         assert (
             f"it was rejected: the old classes lost {update.accuracy.drop:.1f} points, 0 allowed "
             "(--max-drop)"
@@ -97,7 +88,7 @@ class TestRollback:
         for ref in ModelStore.open(model).document(1).objects.values():
             if ref not in ModelStore.open(model).document(3).objects.values():
                 (model / "objects" / f"{ref.sha256}.safetensors").write_bytes(b"damaged")
-        result = call("rollback", model, 1, code=2)
+        result = ran("rollback", model, 1, code=2)
         assert result.stderr.startswith("error: ")
         assert "damaged" in result.stderr
         assert ModelStore.open(model).current() == 3
@@ -105,21 +96,21 @@ class TestRollback:
     @pytest.mark.parametrize("name", ["current.json", "versions/0003.json"])
     def test_a_damaged_version_in_use_can_be_left(self, model: Path, name: str) -> None:
         (model / name).write_text("{")
-        result = call("rollback", model, 2)
+        result = ran("rollback", model, 2)
         assert "is damaged" in result.stderr
         assert f"'{model}' is at version 2 now" in result.stdout
         assert ModelStore.open(model).current() == 2
 
     def test_wrong_input(self, model: Path, tmp_path: Path) -> None:
-        assert "has no version 7 (it has 1, 2, 3)" in call("rollback", model, 7, code=2).stderr
-        assert "is no learner" in call("rollback", tmp_path, 1, code=2).stderr
+        assert "has no version 7 (it has 1, 2, 3)" in ran("rollback", model, 7, code=2).stderr
+        assert "is no learner" in ran("rollback", tmp_path, 1, code=2).stderr
         with ModelStore.open(model).changing():
-            assert "another process" in call("rollback", model, 1, code=2).stderr
+            assert "another process" in ran("rollback", model, 1, code=2).stderr
         assert ModelStore.open(model).current() == 3
 
     def test_an_interrupted_update_is_told_of(self, model: Path) -> None:
         ModelStore.open(model).begin(3, "0" * 64)
-        assert "an interrupted update only goes on from" in call("rollback", model, 1).stderr
+        assert "an interrupted update only goes on from" in ran("rollback", model, 1).stderr
 
 
 class TestForget:
@@ -127,7 +118,7 @@ class TestForget:
         gone = {document.exemplars[0].sha256 for document in ModelStore.open(model).documents()} | {
             document.validation[0].sha256 for document in ModelStore.open(model).documents()
         }
-        result = call("forget", model, "ant", "--yes")
+        result = ran("forget", model, "ant", "--yes")
         assert result.stdout.splitlines() == [
             f"forgot 'ant': removed its images from versions 1, 2, 3 of '{model}'",
             "the weights are not unlearnt: what they know of it is hidden, not gone",
@@ -138,19 +129,19 @@ class TestForget:
             assert learner.class_names.index("ant") == 0
             assert "ant" not in learner.predict(images_of("ant", seed=3)[0])
         before = files(model)
-        again = call("forget", model, "ant", "--yes")
+        again = ran("forget", model, "ant", "--yes")
         assert again.stdout == f"'{model}' has forgotten 'ant' already: nothing to do\n"
         assert files(model) == before
 
     def test_a_class_of_another_version_alone(self, model: Path) -> None:
-        call("rollback", model, 1)
-        result = call("forget", model, "dog", "--yes")
+        ran("rollback", model, 1)
+        result = ran("forget", model, "dog", "--yes")
         assert f"removed its images from version 3 of '{model}'" in result.stdout
         assert ModelStore.open(model).document(3).forgotten == (3,)
 
     def test_without_a_terminal_it_wants_to_be_sure(self, model: Path) -> None:
         before = files(model)
-        result = call("forget", model, "ant", code=2)
+        result = ran("forget", model, "ant", code=2)
         assert result.stderr == (
             "error: 'ant' would be gone for good: add --yes to forget it without asking\n"
         )
@@ -188,32 +179,27 @@ class TestForget:
 
     def test_wrong_input(self, model: Path, tmp_path: Path) -> None:
         before = files(model)
-        error = call("forget", model, "catt", "--yes", code=2).stderr
+        error = ran("forget", model, "catt", "--yes", code=2).stderr
         assert error == f"error: '{model}' has no class 'catt'; did you mean 'cat'?\n"
-        assert "is no learner" in call("forget", tmp_path, "ant", code=2).stderr
+        assert "is no learner" in ran("forget", tmp_path, "ant", code=2).stderr
         with ModelStore.open(model).changing():
-            assert "another process" in call("forget", model, "ant", "--yes", code=2).stderr
+            assert "another process" in ran("forget", model, "ant", "--yes", code=2).stderr
         assert {**files(model), "lock": b""} == {**before, "lock": b""}
 
     def test_the_last_class_stays(self, model: Path) -> None:
-        call("rollback", model, 1)
-        call("forget", model, "ant", "--yes")
-        assert "'bee' is the last class" in call("forget", model, "bee", "--yes", code=2).stderr
+        ran("rollback", model, 1)
+        ran("forget", model, "ant", "--yes")
+        assert "'bee' is the last class" in ran("forget", model, "bee", "--yes", code=2).stderr
 
     def test_an_interrupted_update_comes_first(self, model: Path) -> None:
         ModelStore.open(model).begin(3, "0" * 64)
-        error = call("forget", model, "ant", "--yes", code=2).stderr
+        error = ran("forget", model, "ant", "--yes", code=2).stderr
         assert "was interrupted and may still use the images" in error
-        call("learn", "--model", model, "--discard")
-        call("forget", model, "ant", "--yes")
+        ran("learn", "--model", model, "--discard")
+        ran("forget", model, "ant", "--yes")
 
 
-@pytest.mark.parametrize("verb", ["learn", "rollback", "forget"])
-def test_help_needs_no_torch(verb: str) -> None:
-    script = (
-        f"import sys\nsys.argv = ['grace', {verb!r}, '--help']\n"
-        "from grace.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+def test_help_needs_no_torch() -> None:
+    calls = [(verb, "--help") for verb in ("learn", "rollback", "forget")]
+    ends = one_process.calls(*calls, without=["torch", "numpy", "PIL"])
+    assert [end.exit_code for end in ends] == [0, 0, 0]

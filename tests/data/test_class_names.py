@@ -2,7 +2,7 @@
 
 import pytest
 
-from grace.data.class_names import class_name, similar_names, spelling
+from grace.data.class_names import class_name, similar_names, spelling, twins
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,13 @@ def test_names() -> None:
 
 
 @pytest.mark.timeout(10)
+@pytest.mark.parametrize("names", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("ß", "SS")])
+def test_two_spellings_of_one_name_are_twins(names: tuple[str, str]) -> None:
+    """Where folders of both names can stand side by side, they are refused."""
+    assert twins([names[0], "dog", names[1]]) == [names]
+    assert twins([names[0], "dog"]) == []
+
+
 def test_a_name_of_megabytes_is_refused_before_it_is_composed() -> None:
     # Composing marks takes time that grows with the square of their number: hours for this name.
     with pytest.raises(ValueError, match="2000000 bytes, more than 255") as caught:

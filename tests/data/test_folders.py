@@ -139,7 +139,7 @@ def test_two_spellings_of_one_class_are_refused(tmp_path: Path, names: tuple[str
     for number, name in enumerate([*names, "dog"]):
         fill(tmp_path / name, 3, seed=number)
     if len(list(tmp_path.iterdir())) < 3:
-        pytest.skip("this file system keeps both names in one folder")
+        pytest.skip("one folder here has both names; test_class_names.py has the rule itself")
     message = refused("two folders for one class", lambda: load(tmp_path))
     assert all(name in message for name in names)
 

@@ -10,7 +10,8 @@ import typer
 
 from grace.cli.app import VERBS as KNOWN
 from grace.cli.app import app
-from grace.cli.arguments import settings_from, split
+from grace.cli.arguments import split
+from grace.configs.load import load_experiment
 from grace.record import read_record
 from grace.studies.cells import cells_of
 
@@ -58,7 +59,7 @@ def test_every_command_is_understood(page: str, command: str, tmp_path: Path) ->
         arguments = [str(own), *arguments[1:]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        settings_from(arguments)
+        load_experiment(*split(arguments))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=str)
@@ -90,7 +91,7 @@ def test_the_yaml_of_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None
     (block,) = blocks(ROOT / "docs" / "settings.md", "yaml")
     own = tmp_path / "small.yaml"
     own.write_text(block)
-    settings = settings_from([str(own)])
+    settings = load_experiment(str(own))
     assert (settings.memory.size, settings.method.name) == (50, "grace")
     assert settings.method.threshold == 0.3
 
@@ -98,5 +99,5 @@ def test_the_yaml_of_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None
 def test_the_refusal_shown_is_the_refusal_given() -> None:
     shown = (ROOT / "docs" / "settings.md").read_text()
     with pytest.raises(ValueError, match="treshold") as refused:
-        settings_from(["digits", "method.treshold=0.5"])
+        load_experiment("digits", ["method.treshold=0.5"])
     assert f"error: {refused.value}\n" in shown

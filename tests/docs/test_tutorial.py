@@ -10,9 +10,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from grace.cli.app import app
+from support.commands import ran
 from support.picture_folders import picture
 
 ROOT = Path(__file__).parents[2]
@@ -66,9 +65,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for command in lines:
         words = shlex.split(smaller(command))
         if words[0] == "grace":
-            result = CliRunner().invoke(app, words[1:])
-            assert result.exit_code == 0, (command, result.output, result.exception)
-            assert result.output.strip(), command
+            assert ran(*words[1:]).output.strip(), command
         else:
             assert words[0] == "python", command
             found = {word: sorted(map(str, Path().glob(word))) for word in words}

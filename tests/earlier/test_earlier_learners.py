@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from earlier_files import (
     NAMES,
@@ -24,8 +23,8 @@ from earlier_files import (
     taught,
     told,
 )
-from grace.cli.app import app
 from grace.learner.learner import Learner
+from support.commands import ran
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 pytestmark = pytest.mark.usefixtures("tiny_network")
@@ -122,10 +121,8 @@ def test_the_cutoff_of_what_is_unknown_is_kept(written: Path) -> None:
 def test_the_commands_know_it(written: Path, tmp_path: Path) -> None:
     home, images = copied(written / "learners" / "grace-grown", tmp_path), written / "images"
 
-    def call(*arguments: Any) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == 0, result.output
-        return result.stdout
+    def call(*arguments: object) -> str:
+        return str(ran(*arguments).stdout)
 
     rows = json.loads(call("history", home, "--json"))
     assert "elk" not in json.dumps(rows)

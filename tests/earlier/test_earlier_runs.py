@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from earlier_files import facts, refuse_unlike, renamed
-from grace.cli.app import app
 from grace.configs.experiment import ExperimentSettings
 from grace.experiment import run_experiment
 from grace.record import read_record
 from grace.studies.tables import comparison_table, to_markdown
 from grace.text.refusals import GraceWarning
+from support.commands import ran
 
 
 def pretend_versions(patch: pytest.MonkeyPatch, versions: Any) -> None:
@@ -114,8 +113,7 @@ class TestRecord:
         assert cells["backbones"].mean == 1
         assert f"{record.average:.2f}" in to_markdown(table)
         page = tmp_path / "page.html"
-        done = CliRunner().invoke(app, ["report", str(written / "run-straight"), "-o", str(page)])
-        assert done.exit_code == 0, done.output
+        ran("report", written / "run-straight", "-o", page)
         assert f"{record.average:.2f}" in page.read_text(encoding="utf-8")
 
     def test_one_that_is_not_finished_is_left_out(self, written: Path) -> None:

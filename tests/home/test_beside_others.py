@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grace.configs.experiment import ExperimentSettings, MemorySettings
+from grace.configs.experiment import ExperimentSettings
 from grace.configs.methods import ReplaySettings
 from grace.home.creation import Creation
 from grace.home.inventory import take_inventory
@@ -21,6 +21,7 @@ from grace.storage import lock
 from grace.storage.lock import exclusive
 from grace.storage.objects import ObjectStore
 from grace.text.refusals import BusyError, GraceError
+from support.saved_learners import three_versions
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -116,14 +117,7 @@ def test_a_lock_that_its_holder_deleted_locks_nothing(
 @pytest.fixture(scope="module")
 def original(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions of two, three and four classes."""
-    home = tmp_path_factory.mktemp("readers") / "model"
-    method = ReplaySettings(base=recipe(), update=recipe())
-    chosen = settings(method, memory=MemorySettings(size=20, validation=2))
-    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
-    for counts in ({0: 8, 1: 8}, {2: 8}, {3: 8}):
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
-    return home
+    return three_versions(tmp_path_factory.mktemp("readers") / "model")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from grace.learner.learner import Learner
 from grace.storage import reading
 from grace.text.refusals import DamagedError
 from support.hostile_model import PROBE, Model
+from support.interruptions import interrupted
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 HOLES = 2 << 30
@@ -101,16 +102,8 @@ def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.Monk
     method = ReplaySettings(base=recipe(2), update=recipe())
     made = Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=tmp_path / "model")
     data, images = labelled({0: 8, 1: 8}), PROBE
-    offer = Journal.offer_phase
-
-    def killed(journal: Journal, *arguments: Any, **named: Any) -> None:
-        offer(journal, *arguments, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "offer_phase", killed)
-        with pytest.raises(KeyboardInterrupt):
-            made.update(data.images, class_names(data))
+    with interrupted(Journal, "offer_phase", after=True):
+        made.update(data.images, class_names(data))
     (entry,) = (tmp_path / "model" / "pending").glob("*.safetensors")
     start = entry.read_bytes()
     header = json.loads(start[8 : 8 + int.from_bytes(start[:8], "little")])

@@ -4,13 +4,11 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from grace.configs.experiment import ExperimentSettings, MemorySettings, ScenarioSettings
+from grace.configs.experiment import ExperimentSettings, ScenarioSettings
 from grace.configs.methods import ReplaySettings
-from grace.engine.phase import Phase
 from grace.engine.trainer import Trainer
 from grace.experiment import run_experiment
 from grace.home.creation import Creation
@@ -21,22 +19,14 @@ from grace.studies.cells import cells_of
 from grace.studies.comparison import compare, default_directory
 from grace.studies.pool import Unwatched
 from grace.text.refusals import DamagedError, GraceError
+from support.interruptions import interrupted
 from support.learn_calls import files
-from support.tiny_streams import SIZE, class_names, dataset, labelled, recipe, settings
+from support.saved_learners import three_versions
+from support.tiny_streams import class_names, dataset, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 REPLAY = ReplaySettings(base=recipe(), update=recipe())
-
-
-def learner_of(home: Path) -> Path:
-    """Three versions."""
-    chosen = settings(REPLAY, memory=MemorySettings(size=20, validation=2))
-    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
-    for counts in ({0: 8, 1: 8}, {2: 8}, {3: 8}):
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
-    return home
 
 
 def test_a_linked_folder_of_versions_is_no_place_for_a_new_learner(tmp_path: Path) -> None:
@@ -51,7 +41,7 @@ def test_a_linked_folder_of_versions_is_no_place_for_a_new_learner(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["versions", "pending"])
 def test_a_folder_that_becomes_a_link_is_not_written_through(name: str, tmp_path: Path) -> None:
-    home, other = learner_of(tmp_path / "mine"), learner_of(tmp_path / "others")
+    home, other = three_versions(tmp_path / "mine"), three_versions(tmp_path / "others")
     made = Learner.load(home)
     (other / "pending").mkdir()
     shutil.rmtree(home / name, ignore_errors=True)
@@ -68,23 +58,13 @@ def test_a_folder_that_becomes_a_link_is_not_written_through(name: str, tmp_path
     assert files(other) == before
 
 
-def test_a_linked_checkpoint_of_a_run_is_not_another_learner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_linked_checkpoint_of_a_run_is_not_another_learner(tmp_path: Path) -> None:
     """Its versions were pruned, and it was removed in the end."""
-    other, run = learner_of(tmp_path / "others"), tmp_path / "run"
+    other, run = three_versions(tmp_path / "others"), tmp_path / "run"
     chosen = settings(REPLAY, scenario=ScenarioSettings(base=2, increment=1))
-    images, optimise = dataset(3, train=6, test=4), Trainer.optimise
-
-    def killed(trainer: Trainer, phase: Phase, *rest: Any) -> Any:
-        if phase.name == "update":
-            raise KeyboardInterrupt
-        return optimise(trainer, phase, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "optimise", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(chosen, run, dataset=images)
+    images = dataset(3, train=6, test=4)
+    with interrupted(Trainer, "optimise", lambda _, phase, *__: phase.name == "update"):
+        run_experiment(chosen, run, dataset=images)
     shutil.rmtree(run / "checkpoint")
     (run / "checkpoint").symlink_to(other)
     before = files(other)

@@ -15,8 +15,8 @@ from grace.home.pruning import bytes_of, keep_within
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.text.refusals import DamagedError
+from support.commands import call
 from support.learn_calls import files
-from support.saved_learners import call
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -15,7 +15,7 @@ from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.storage import tensors
 from grace.storage.lock import holder
-from support.learn_calls import call
+from support.commands import call
 from support.tiny_streams import class_names, labelled, recipe, settings, watch
 from support.tiny_streams import tiny_backbones as tiny_backbones
 

@@ -12,9 +12,10 @@ from grace.home.store import ModelStore
 from grace.learner.card import card, card_of
 from grace.learner.learner import Learner
 from grace.text.refusals import GraceError
-from support.saved_learners import call, teach
+from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
+from support.saved_learners import teach
 from support.tiny_streams import labelled, learner, pictures, recipe
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -16,6 +16,7 @@ from grace.learner.examining import examine_call
 from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
+from grace.learner.resolved_call import resolved
 from grace.text.refusals import GraceError
 from support import tiny_streams as ts
 from support.picture_folders import PLACES, folder, picture
@@ -71,7 +72,7 @@ def learns(
 def is_ready(model: Path, images: Path, wishes: Sequence[str], options: LearnOptions) -> bool:
     requested = RequestedSettings(overrides=[*BASE, *wishes])
     try:
-        call = teaching.resolved(model, images, requested, options, dry_run=True)
+        call = resolved(model, images, requested, options, dry_run=True)
         return examine_call(call).found.is_ready
     except GraceError:
         return False
@@ -143,9 +144,9 @@ def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
 def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
     images = folder(tmp_path / "images", "ant")
     requested = RequestedSettings(overrides=BASE)
-    found = examine_call(teaching.resolved(None, images, requested, dry_run=True)).found
+    found = examine_call(resolved(None, images, requested, dry_run=True)).found
     assert "the first update of a learner needs at least two" in found.verdict
     two = folder(tmp_path / "two", "ant", "bee")
     tight = RequestedSettings(overrides=[*BASE, "memory.max_mb=0.05"])
-    verdict = examine_call(teaching.resolved(None, two, tight, dry_run=True)).found.verdict
+    verdict = examine_call(resolved(None, two, tight, dry_run=True)).found.verdict
     assert "the ceiling is 0.050 MB" in verdict

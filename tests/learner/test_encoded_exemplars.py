@@ -22,6 +22,7 @@ from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.storage.tensors import decode, encode
 from grace.text.refusals import DamagedError
+from support.interruptions import interrupted
 from support.tiny_streams import pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -121,24 +122,13 @@ def test_what_was_learnt_is_not_held_out_later() -> None:
     assert made.held_out.keys() == held
 
 
-def test_an_interrupted_update_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_update_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     straight = create(tmp_path / "straight")
     straight.update(*stream(0, 1))
     broken = create(tmp_path / "broken")
-    perform = Journal.perform
     for number in (1, 2):  # After the phase; after the sweep of herding.
-
-        def killed(self: Journal, own: int, *others: Any, number: int = number) -> Any:
-            if own == number:
-                raise KeyboardInterrupt
-            return perform(self, own, *others)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "perform", killed)
-            with pytest.raises(KeyboardInterrupt):
-                broken.update(*stream(0, 1))
+        with interrupted(Journal, "perform", lambda _, own, *__, at=number: own == at):
+            broken.update(*stream(0, 1))
         broken = Learner.load(tmp_path / "broken")
     broken.update(*stream(0, 1))
     assert kept(broken) == kept(straight)

@@ -22,6 +22,7 @@ from grace.networks.heads import LinearHead
 from grace.networks.timm_backbone import TimmBackbone
 from grace.networks.torchvision_resnet import TorchvisionResNet
 from grace.randomness import generator
+from support.quick_exports import operators_once as operators_once
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["cat", "dog", "Käse", "1", ""]

@@ -21,9 +21,11 @@ from grace.configs.methods import (
 from grace.home.predictor import Predictor
 from grace.learner import exporting
 from grace.learner.export import OnnxCheck, load_onnx
+from grace.learner.exporting import Exported
 from grace.learner.learner import Learner
 from grace.learner.reduced_precision import Precision
 from grace.learner.unknown import cutoff
+from support.quick_exports import operators_once as operators_once
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe
 
@@ -45,16 +47,21 @@ def no_export(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
     return checked
 
 
-def test_the_file_tells_what_the_learner_tells(saved: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def exact(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Exported, Path]:
+    """The saved learner as a file of full precision."""
+    path = tmp_path_factory.mktemp("exact") / "pets.onnx"
+    return Learner.load(saved).export(path), path
+
+
+def test_the_file_tells_what_the_learner_tells(saved: Path, exact: tuple[Exported, Path]) -> None:
     pets = Learner.load(saved)
-    exported = pets.export(tmp_path / "pets.onnx")
+    exported, path = exact
     assert (exported.check.num_images, exported.checked_on) == (12, "held-out images")
     assert exported.check.same_argmax == 12
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets.labels.txt", "pets.onnx"]
+    assert sorted(own.name for own in path.parent.iterdir()) == ["pets.labels.txt", "pets.onnx"]
     images = torch.cat([pictures(index, 3, seed=5) for index in range(5)])
-    session = onnxruntime.InferenceSession(
-        tmp_path / "pets.onnx", providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = session.run(None, {"images": (images / 255).numpy()})
     assert [own.name for own in session.get_outputs()] == [
         "logits", "probabilities", "familiarity"
@@ -65,7 +72,7 @@ def test_the_file_tells_what_the_learner_tells(saved: Path, tmp_path: Path) -> N
     np.testing.assert_allclose(logits, pets.decision_function(images).numpy(), atol=1e-4)
     names = [pets.class_names[index] for index in logits.argmax(axis=1)]
     assert names == pets.predict(images)
-    about = {own.key: own.value for own in onnx.load(tmp_path / "pets.onnx").metadata_props}
+    about = {own.key: own.value for own in onnx.load(path).metadata_props}
     assert json.loads(about["class_names"]) == ["apple", "Käse", "cat", "dog", "fox"]
     assert json.loads(about["masked_classes"]) == [2]
     assert (about["model_version"], about["method"]) == ("5", "grace")
@@ -186,13 +193,12 @@ def test_the_chosen_predictor_is_exported_at_its_temperature(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_lower_precision_says_what_it_costs(
-    saved: Path, tmp_path: Path, precision: Precision
+    saved: Path, exact: tuple[Exported, Path], tmp_path: Path, precision: Precision
 ) -> None:
     pets = Learner.load(saved)
-    pets.export(tmp_path / "exact.onnx")
-    exported = pets.export(tmp_path / "small.onnx", precision=precision)
-    small, exact = tmp_path / "small.onnx", tmp_path / "exact.onnx"
-    assert small.stat().st_size < exact.stat().st_size
+    small = tmp_path / "small.onnx"
+    exported = pets.export(small, precision=precision)
+    assert small.stat().st_size < exact[1].stat().st_size
     held_out = pets.held_out.data()
     assert held_out is not None
     pixels = held_out.images.gather(torch.arange(12))

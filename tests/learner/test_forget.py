@@ -26,7 +26,7 @@ from grace.configs.methods import (
 )
 from grace.configs.recipe import Recipe
 from grace.engine.phase import Phase, Work
-from grace.home.document import Document, UpdateRecord
+from grace.home.document import UpdateRecord
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.networks.heads import LinearHead, align_weights
@@ -34,6 +34,7 @@ from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import logit_distillation
 from grace.text.refusals import GraceError
 from support.driven import batch
+from support.interruptions import call_number, interrupted
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -312,23 +313,11 @@ class TestRevival:
 
 class TestInterruptions:
     @pytest.mark.parametrize("way", ["rollback", "forget", "update", "purge alone"])
-    def test_a_purge_is_finished_by_the_next_change(
-        self, way: str, home: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_purge_is_finished_by_the_next_change(self, way: str, home: Path) -> None:
         pixels = torch.cat([pictures(1, 10), pictures(1, 5, seed=1)])
-        learner, write = Learner.load(home), ModelStore.write
-        written: list[int] = []
-
-        def killed(self: ModelStore, document: Document) -> None:
-            if written:
-                raise KeyboardInterrupt
-            written.append(document.number)
-            write(self, document)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ModelStore, "write", killed)
-            with pytest.raises(KeyboardInterrupt):
-                learner.forget("class 1")
+        learner = Learner.load(home)
+        with interrupted(ModelStore, "write", call_number(2)):
+            learner.forget("class 1")
         begun = json.loads((home / "change.json").read_text())
         assert (begun["kind"], begun["class_names"]) == ("forget", ["class 1"])
         assert [d.forgotten for d in ModelStore.open(home).documents()] == [(1,), (), (), ()]

@@ -15,12 +15,14 @@ from grace.learner.examining import examine_call
 from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
+from grace.learner.resolved_call import resolved
 from grace.networks.build import build_backbone
 from grace.networks.preprocessing import pretraining
 from grace.storage.tensors import encode
 from grace.text.refusals import DamagedError, GraceError
 from support import tiny_streams
 from support.picture_folders import folder
+from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import class_names, labelled
 
 pytest.importorskip("timm", reason="the timm extra is not installed")
@@ -148,7 +150,7 @@ def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
             "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
         ],
     )  # fmt: skip
-    call = teaching.resolved(home, images, requested, LearnOptions(), dry_run=True)
+    call = resolved(home, images, requested, LearnOptions(), dry_run=True)
     checked = examine_call(call)
     assert checked.estimate is not None
     assert checked.found.classes.keys() == {"cat", "dog"}

@@ -22,6 +22,7 @@ from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import MASKED, LinearHead
 from grace.text.refusals import DamagedError
 from support.driven import backbones_of, batch, drive, forget, head_of, module_of
+from support.interruptions import interrupted
 from support.tiny_streams import (
     SIZE,
     class_names,
@@ -329,24 +330,13 @@ class TestTeacher:
         assert accuracy.student is not None
 
 
-def test_a_run_killed_before_its_test_reports_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_before_its_test_reports_the_same(tmp_path: Path) -> None:
     data = dataset(4)
     chosen = settings(foster())
     straight = run_experiment(chosen, tmp_path / "straight", dataset=data)
     assert list(straight.tasks[1].classifiers) == ["linear", "nearest_mean", "teacher"]
-    scores = Learner.scores
-
-    def killed(self: Learner, images: Any) -> Any:
-        if len(self.history) == 2:
-            raise KeyboardInterrupt
-        return scores(self, images)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Learner, "scores", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(chosen, tmp_path / "run", dataset=data)
+    with interrupted(Learner, "scores", lambda made, _: len(made.history) == 2):
+        run_experiment(chosen, tmp_path / "run", dataset=data)
     resumed = run_experiment(chosen, tmp_path / "run", dataset=data, resume=True)
     assert resumed.tasks[1].classifiers == straight.tasks[1].classifiers
     assert resumed.tasks[1].confusion == straight.tasks[1].confusion

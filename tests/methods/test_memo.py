@@ -18,6 +18,7 @@ from grace.networks.heads import LinearHead
 from grace.storage.tensors import encoded_size
 from grace.text.refusals import DamagedError
 from support.driven import backbones_of, batch, drive, head_of
+from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import (
     SIZE,
     class_names,

@@ -9,7 +9,8 @@ import pytest
 
 from grace.data.doctor import examine
 from grace.data.folder_tree import scan
-from support.learn_calls import FINETUNE, call, learn, refused
+from support.commands import call
+from support.learn_calls import FINETUNE, learn, refused
 from support.picture_folders import folder, picture
 from support.tiny_streams import tiny_backbones as tiny_backbones
 

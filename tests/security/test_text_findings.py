@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import grace.cli
 from grace.cli import console
-from grace.cli.app import app
 from grace.configs.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.configs.load import load_experiment
 from grace.configs.methods import FinetuneSettings, GraceSettings
@@ -31,6 +29,7 @@ from grace.studies.tables import comparison_table, to_csv, to_latex
 from grace.text.escaping import printable
 from grace.text.markup import code_block, latex, markdown, spreadsheet
 from grace.text.refusals import GraceError, GraceWarning
+from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -67,7 +66,7 @@ class TestTerminal:
         odd = bad.with_name("\x1b[2J\u202ebad\n")
         bad.rename(odd)
         (odd / "run.json").write_text("{")
-        result = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--table", "csv"])
+        result = call("report", tmp_path / "runs", "--table", "csv")
         assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
         assert result.stderr.rstrip("\n").isprintable()
 
@@ -89,7 +88,7 @@ class TestTerminal:
     )
     def test_errors_of_usage_quote_no_escapes(self, arguments: list[str]) -> None:
         """They were printed as they were."""
-        result = CliRunner().invoke(app, arguments)
+        result = call(*arguments)
         assert result.exit_code == 2
         shown = result.output
         assert not any(mark in shown for mark in ("\x1b[31m", "\u202e", "\udcff"))

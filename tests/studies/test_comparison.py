@@ -21,6 +21,7 @@ from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.comparison import Comparison, compare
 from grace.studies.summary import shared_seconds, summarise
 from grace.text.refusals import BusyError, GraceError
+from support.interruptions import call_number, interrupted
 from support.runs_here import carry_out_here
 from support.synthetic_records import MakeRecord
 
@@ -366,21 +367,9 @@ def test_a_comparison_that_was_killed_as_it_began_goes_on(
 ) -> None:
     """Killed between its folders it was refused as another's; a file beside its cells stayed."""
     monkeypatch.setattr("grace.studies.comparison.carry_out", lambda *_: {})
-    make, made = Path.mkdir, set[str]()
-
-    def killed(path: Path, **how: Any) -> None:
-        if path.parent.name == "there" and made:
-            raise KeyboardInterrupt
-        if path.parent.name == "there":
-            made.add(path.name)
-        make(path, **how)
-
-    place, watcher = tmp_path / "there", Notes()
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "mkdir", killed)
-        with pytest.raises(KeyboardInterrupt):
-            compare(cells("wa"), place, watcher)
-    assert made
+    place, watcher, second = tmp_path / "there", Notes(), call_number(2)
+    with interrupted(Path, "mkdir", lambda path, **_: path.parent == place and second()):
+        compare(cells("wa"), place, watcher)
     left = place / f".grace-unfinished-{'0' * 32}"
     (place / "cells").mkdir()
     for path in (left, place / "cells" / left.name):

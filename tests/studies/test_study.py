@@ -11,6 +11,7 @@ from grace.configs import yaml_text
 from grace.configs.study import StudySettings, load_study
 from grace.experiment import run_experiment
 from grace.record import RunRecord, read_record
+from grace.studies import study
 from grace.studies.cells import Cell
 from grace.studies.made_study import MadeStudy
 from grace.studies.pool import Job, Unwatched, Watcher
@@ -20,6 +21,7 @@ from grace.studies.study import make_study
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
 from grace.text.refusals import GraceError
+from support.interruptions import interrupted
 from support.runs_here import carry_out_here
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -79,6 +81,9 @@ class Started(Unwatched):
         self.names.append(cell.name)
 
 
+Whole = tuple[Path, MadeStudy, Started]
+
+
 def study_of(folder: Path, text: str = STUDY) -> StudySettings:
     file = folder / "mine.yaml"
     file.write_text(text)
@@ -92,9 +97,7 @@ def unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None
-) -> tuple[Path, MadeStudy, Started]:
+def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Whole:
     folder, watcher = tmp_path_factory.mktemp("study"), Started()
     for name in LEFT_BY_KILLED:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,9 +119,15 @@ def record_of(made: MadeStudy, row: str) -> RunRecord:
     return of(made, row).record
 
 
-def test_runs_come_in_waves_and_equal_decisions_are_made_once(
-    whole: tuple[Path, MadeStudy, Started],
-) -> None:
+def copy_without(whole: Whole, place: Path, *rows: str) -> Path:
+    """Copy the study without the runs of some rows."""
+    out = Path(shutil.copytree(whole[0], place / "studies"))
+    for row in rows:
+        shutil.rmtree(out / "runs" / record_of(whole[1], row).directory.name)
+    return out
+
+
+def test_runs_come_in_waves_and_equal_decisions_are_made_once(whole: Whole) -> None:
     _, made, watcher = whole
     assert made.failures == {}
     # Thresholds 0 and 0.01 expand at every task, as IFL does: two pairs of the grid are its run.
@@ -130,9 +139,7 @@ def test_runs_come_in_waves_and_equal_decisions_are_made_once(
         assert record_of(made, row).directory == record_of(made, "IFL").directory
 
 
-def test_what_waits_takes_its_settings_from_records(
-    whole: tuple[Path, MadeStudy, Started],
-) -> None:
+def test_what_waits_takes_its_settings_from_records(whole: Whole) -> None:
     _, made, _ = whole
     assert expansions(record_of(made, "IFL")) == [2, 3]
     assert expansions(record_of(made, "-FL")) == [2, 3]
@@ -143,9 +150,7 @@ def test_what_waits_takes_its_settings_from_records(
     assert record_of(made, "replay").info.config["memory"]["size"] == 40
 
 
-def test_runs_lie_under_their_fingerprints_for_all_studies(
-    whole: tuple[Path, MadeStudy, Started],
-) -> None:
+def test_runs_lie_under_their_fingerprints_for_all_studies(whole: Whole) -> None:
     out, made, _ = whole
     for record in made.records:
         assert record.directory == out / "runs" / record.info.fingerprints["run"]
@@ -153,7 +158,7 @@ def test_runs_lie_under_their_fingerprints_for_all_studies(
     assert len(list((out / "first-tasks").iterdir())) == 1  # All of them begin alike.
 
 
-def test_the_files_of_a_study(whole: tuple[Path, MadeStudy, Started]) -> None:
+def test_the_files_of_a_study(whole: Whole) -> None:
     folder = whole[0] / "mine"
     names = {path.name for path in folder.iterdir()}
     assert names == {
@@ -176,10 +181,7 @@ def test_the_files_of_a_study(whole: tuple[Path, MadeStudy, Started]) -> None:
 
 
 def test_the_same_call_makes_nothing_again(
-    whole: tuple[Path, MadeStudy, Started],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unwritten: None,
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: None
 ) -> None:
     out, made, _ = whole
     planned = plan_study(study_of(tmp_path), Selection(), out)
@@ -197,10 +199,7 @@ def test_the_same_call_makes_nothing_again(
 
 
 def test_runs_made_elsewhere_are_found_and_copied(
-    whole: tuple[Path, MadeStudy, Started],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unwritten: None,
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: None
 ) -> None:
     out, _, _ = whole
     elsewhere = tmp_path / "deep" / "runs"
@@ -218,7 +217,7 @@ def test_runs_made_elsewhere_are_found_and_copied(
 
 
 def test_a_run_with_other_versions_is_made_again(
-    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {"grace": "0.0.1"}
     monkeypatch.setattr("grace.studies.resolving.collect_versions", lambda: other)
@@ -228,10 +227,7 @@ def test_a_run_with_other_versions_is_made_again(
 
 
 def test_without_the_images_runs_are_found_by_their_settings(
-    whole: tuple[Path, MadeStudy, Started],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unwritten: None,
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: None
 ) -> None:
     def gone(*_: object, **__: object) -> None:
         raise GraceError("the images are gone")
@@ -245,14 +241,9 @@ def test_without_the_images_runs_are_found_by_their_settings(
 
 
 def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
-    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "studies"
-    shutil.copytree(whole[0], out)
-    der = record_of(whole[1], "der").info.fingerprints["run"]
-    aligned = record_of(whole[1], "replay").info.fingerprints["run"]
-    shutil.rmtree(out / "runs" / der)
-    shutil.rmtree(out / "runs" / aligned)
+    out = copy_without(whole, tmp_path, "der", "replay")
 
     def fail(jobs: Sequence[Job], at_once: int, watcher: Watcher) -> dict[str, str]:
         return {job.cell.name: "no room" for job in jobs}
@@ -266,31 +257,22 @@ def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
 
 
 def test_an_interrupted_study_writes_what_it_has_and_goes_on(
-    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "studies"
-    shutil.copytree(whole[0], out)
-    held = record_of(whole[1], "-FL").info.fingerprints["run"]
-    shutil.rmtree(out / "runs" / held)
+    out = copy_without(whole, tmp_path, "-FL")
     (out / "mine" / "table.md").unlink()
-
-    def interrupt(*_: object) -> dict[str, str]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("grace.studies.study.carry_out", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(study, "carry_out"):
         make_study(study_of(tmp_path), Selection(), out, Unwatched())
     assert (out / "mine" / "table.md").is_file()
     monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
     watcher = Started()
     assert make_study(study_of(tmp_path), Selection(), out, watcher).failures == {}
     assert watcher.names == ["-FL tiny s1"]
+    held = record_of(whole[1], "-FL").directory.name
     assert read_record(out / "runs" / held).complete
 
 
-def test_a_run_of_grace_run_is_a_cell(
-    whole: tuple[Path, MadeStudy, Started], tmp_path: Path, tiny_backbones: None
-) -> None:
+def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbones: None) -> None:
     text = yaml_text.parse(STUDY, "study")
     text["rows"] = {"mine": {"method": "replay"}}
     text |= {"claims": [], "reference": ""}

@@ -22,6 +22,7 @@ import torch._dynamo  # so that it is there before the first fork
 
 import grace.experiment
 import grace.methods.module_factory
+import grace.networks.folding
 import grace.record.writing
 from grace.cli.app import app
 from grace.cli.compare import compare as _compare_verb
@@ -382,6 +383,7 @@ def _prepare() -> None:
     """Make work quick and moments dense: a small network, a snapshot after every epoch."""
     torch.set_num_threads(1)
     grace.methods.module_factory.build_backbone = tiny_streams._resnet8
+    grace.networks.folding._conv_norm_pairs = tiny_streams.pairs_to_fold
     Journal.__init__.__defaults__ = (0.0, 0.0)
     grace.record.writing.commit = lambda: None  # no processes of git's
 

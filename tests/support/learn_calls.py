@@ -1,13 +1,13 @@
 """``grace learn`` called in this process, as people call it, on tiny images."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from grace.cli.app import app
+from support.commands import ran
 from support.picture_folders import folder
 
 TINY = (
@@ -26,16 +26,7 @@ GRACE = (*TINY, "method.grow.epochs=1", "method.compress.epochs=1", "method.comp
 FINETUNE = (*TINY, "--method", "finetune", "method.update.epochs=2", "method.update.batch_size=8")
 
 
-def call(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def learn(*arguments: Any, code: int = 0) -> Any:
-    result = call("learn", *arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.stderr
-    return result
+learn = partial(ran, "learn")
 
 
 def refused(*arguments: Any) -> str:

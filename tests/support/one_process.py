@@ -17,6 +17,7 @@ from grace.cli import main
 
 heavy = set(json.loads(sys.argv[1]))
 calls = json.loads(sys.argv[2])
+exec(sys.argv[3])
 for arguments in calls:
     outputs = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
     sys.argv = ["grace", *arguments]
@@ -44,7 +45,10 @@ class Ended:
 
 
 def calls(
-    *calls: Sequence[str | Path], paths: Sequence[Path] = (), without: Sequence[str] = ()
+    *calls: Sequence[str | Path],
+    paths: Sequence[Path] = (),
+    without: Sequence[str] = (),
+    before: str = "",
 ) -> list[Ended]:
     """Call ``grace`` several times in one new process, warnings being errors.
 
@@ -52,10 +56,12 @@ def calls(
         calls: the arguments of each call.
         paths: folders in which Python also looks for packages.
         without: modules that none of the calls may import.
+        before: Python to execute before the first call.
     """
     words = [[str(word) for word in call] for call in calls]
+    given = [json.dumps([*without]), json.dumps(words), before]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _SCRIPT, json.dumps([*without]), json.dumps(words)],
+        [sys.executable, "-W", "error", "-c", _SCRIPT, *given],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*paths, SOURCE)))},

@@ -6,28 +6,29 @@ from typing import Any
 
 import pytest
 from torch import Tensor
-from typer.testing import CliRunner
 
-from grace.cli.app import app
 from grace.configs.experiment import MemorySettings
-from grace.configs.methods import GraceSettings
+from grace.configs.methods import GraceSettings, ReplaySettings
 from grace.learner.learner import Learner
-from support.tiny_streams import SIZE, labelled, pictures, recipe, settings
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 NAMES = ("apple", "Käse", "cat", "dog", "fox")
-
-
-def call(*arguments: str | Path | float) -> Any:
-    """Call ``grace``; what is no plain ending is raised."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def teach(learner: Learner, images: Tensor, name: str, **options: Any) -> bool:
     """Teach one class; tell whether that was accepted."""
     return learner.update(images, [name] * len(images), **options).accepted
+
+
+def three_versions(home: Path) -> Path:
+    """A learner of two, three and four classes."""
+    method = ReplaySettings(base=recipe(), update=recipe())
+    chosen = settings(method, memory=MemorySettings(size=20, validation=2))
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
+    for counts in ({0: 8, 1: 8}, {2: 8}, {3: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    return home
 
 
 def make(home: Path) -> Learner:

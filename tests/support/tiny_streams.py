@@ -24,10 +24,12 @@ from grace.engine.phase import Work
 from grace.engine.progress import Observer
 from grace.learner.learner import Learner
 from grace.learner.model import Model
+from grace.networks import folding
 from grace.networks.cifar_resnet import CifarResNet
 from grace.randomness import generator
 
 SIZE = 8
+_traced_pairs = folding._conv_norm_pairs
 
 
 def pictures(index: int, count: int, channels: int = 3, seed: int = 0) -> Tensor:
@@ -144,9 +146,24 @@ def _resnet8(_: BackboneSettings, num_channels: int, seed: int, *purpose: str | 
     return CifarResNet(8, num_channels, generator(seed, *purpose))
 
 
+_PAIRS: dict[object, list[tuple[str, str]]] = {}
+
+
+def pairs_to_fold(module: torch.nn.Module) -> list[tuple[str, str]]:
+    """What ``folded`` folds, traced once for all networks of equal parts.
+
+    Tracing takes a tenth of the time of a tiny run; ``tests/networks/test_folding.py`` has it.
+    """
+    parts = tuple((name, type(own)) for name, own in module.named_modules(remove_duplicate=False))
+    if parts not in _PAIRS:
+        _PAIRS[parts] = _traced_pairs(module)
+    return _PAIRS[parts]
+
+
 @pytest.fixture(scope="module")
 def tiny_backbones() -> Iterator[None]:
     """ResNet-8 instead of the registered depths: the same code, a third of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grace.methods.module_factory.build_backbone", _resnet8)
+        patch.setattr(folding, "_conv_norm_pairs", pairs_to_fold)
         yield

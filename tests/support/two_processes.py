@@ -56,6 +56,7 @@ from grace.randomness import generator
 from grace.record import RunRecord, read_record
 from grace.storage.tensors import encode
 from support.contract import VARIANTS
+from support.interruptions import call_number, interrupted
 from support.tiny_streams import SIZE, class_names, dataset, labelled, recipe, settings, task, watch
 
 ENGINE = EngineSettings(device="cpu", compile=False, threads=1)
@@ -307,24 +308,9 @@ def described(record: RunRecord) -> dict[str, Any]:
 @contextlib.contextmanager
 def killed(owner: type, name: str, call: int) -> Iterator[None]:
     """Interrupt every process at the same call of a function, just before it happens."""
-    function, calls = getattr(owner, name), 0
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise KeyboardInterrupt
-        return function(*arguments, **named)
-
-    setattr(owner, name, counted)
-    try:
+    with interrupted(owner, name, call_number(call)):
         yield
-    except KeyboardInterrupt:
-        dist.destroy_process_group()  # The process would have ended.
-    else:
-        raise AssertionError(f"{name} was called only {calls} times")
-    finally:
-        setattr(owner, name, function)
+    dist.destroy_process_group()  # The process would have ended.
 
 
 def runs(folder: Path) -> dict[str, Any]:

@@ -3,24 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.cli.errors import one_line_warnings
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import load_experiment
 from grace.text.refusals import GraceError
 
 
-def settings_from(arguments: Sequence[str]) -> ExperimentSettings:
-    """Return the settings for ``[EXPERIMENT] [KEY=VALUE…]``; the default experiment is "digits".
-
-    Raises:
-        GraceError: if an argument is wrong, or two experiments are named.
-    """
-    with one_line_warnings():
-        return load_experiment(*split(arguments))
-
-
 def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Split arguments into the experiment and the settings.
+    """Split ``[EXPERIMENT] [KEY=VALUE…]``; the default experiment is "digits".
 
     Raises:
         GraceError: if two experiments are named.

@@ -11,7 +11,7 @@ from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.learner.teaching import resolved
+from grace.learner.resolved_call import resolved
 from grace.text.units import in_bytes, in_seconds
 
 if TYPE_CHECKING:

@@ -63,41 +63,49 @@ def predict(
 ) -> None:
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
-        if false_alarms is not None and not unknown:
-            say("warning: --false-alarms has no effect without --unknown", err=True)
-        names = [own for name in images for own in _listed(name)]
-        folders = [name for name in names if name.is_dir()]
-        if watch and not folders:
-            raise GraceError("there is no folder to watch", "name a folder of images")
-        found = given_files(names, may_be_empty=watch)
-        for note in found.notes:
-            say(f"warning: {note}", err=True)
+        rate = _rate(unknown, false_alarms)
+        files, folders = _found_files(images, watch=watch)
         # torch takes seconds to import: --help and what is refused here do not wait for it.
         from grace.learner.learner import Learner
         from grace.learner.prediction import FilePredictor
 
         learner = Learner.load(model, version)
-        rate = (0.05 if false_alarms is None else false_alarms) if unknown else None
         predictor = FilePredictor(learner, top=top, false_alarms=rate)
         rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
-        num_problems = num_images = 0
         emit(rows.head())
+        num_problems = num_images = 0
         with suppress(KeyboardInterrupt) if watch else nullcontext():
-            for paths in _watched(found.paths, folders) if watch else [found.paths]:
+            for paths in _watched(files, folders) if watch else [files]:
                 num_images += len(paths)
                 for batch in predictor.predict(paths):
                     num_problems += sum(prediction.problem is not None for prediction in batch)
                     emit(b"".join(rows.row(prediction) for prediction in batch))
         if rate is not None:
-            note = (
-                f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
-                f"calibrated on {predictor.num_held_out} held-out images; {_found(predictor)}"
-            )
-            say(note, err=form is not PredictionForm.TABLE)
+            say(_about_unknown(predictor, rate), err=form is not PredictionForm.TABLE)
         if num_problems:
-            text = f"{num_problems} of {num_images} images could not be read"
-            say(text, err=True)
+            say(f"{num_problems} of {num_images} images could not be read", err=True)
             raise typer.Exit(1)
+
+
+def _rate(unknown: bool, false_alarms: float | None) -> float | None:
+    """Return the share of false alarms; ``None``: unknown images are not marked."""
+    if not unknown:
+        if false_alarms is not None:
+            say("warning: --false-alarms has no effect without --unknown", err=True)
+        return None
+    return 0.05 if false_alarms is None else false_alarms
+
+
+def _found_files(images: Sequence[Path], *, watch: bool) -> tuple[Sequence[Path], list[Path]]:
+    """Return the image files that are named or lie in named folders, and these folders."""
+    names = [own for name in images for own in _listed(name)]
+    folders = [name for name in names if name.is_dir()]
+    if watch and not folders:
+        raise GraceError("there is no folder to watch", "name a folder of images")
+    found = given_files(names, may_be_empty=watch)
+    for note in found.notes:
+        say(f"warning: {note}", err=True)
+    return found.paths, folders
 
 
 def _listed(name: Path) -> list[Path]:
@@ -116,6 +124,14 @@ def _watched(
         fresh = watcher.look()
         if fresh:
             yield fresh
+
+
+def _about_unknown(predictor: "FilePredictor", rate: float) -> str:
+    """Say how many images are marked as unknown by mistake, and how many of those that are."""
+    return (
+        f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
+        f"calibrated on {predictor.num_held_out} held-out images; {_found(predictor)}"
+    )
 
 
 def _found(predictor: "FilePredictor") -> str:

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from grace.cli import options
-from grace.cli.arguments import settings_from
+from grace.cli.arguments import split
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.parent import end_with_input
 from grace.cli.progress import RichProgress, print_summary
 from grace.configs.experiment import ExperimentSettings
+from grace.configs.load import load_experiment
 from grace.engine.launch import Launch
 from grace.experiment import run_experiment
 from grace.studies.report import write_report
@@ -52,7 +53,7 @@ def run(
     if with_parent:
         end_with_input()
     with one_line_errors({"discard": "start the run anew without --resume"}), one_line_warnings():
-        settings = settings_from(arguments or ())
+        settings = load_experiment(*split(arguments or ()))
         if Launch.from_environment().rank:
             _follow(settings, out, resume=resume)
             return

@@ -6,11 +6,11 @@ import typer
 from rich.table import Table
 
 from grace.cli import options
-from grace.cli.arguments import settings_from
+from grace.cli.arguments import split
 from grace.cli.console import emit, say, terminal, text_of
-from grace.cli.errors import one_line_errors
+from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.configs.describe import describe_settings
-from grace.configs.load import dump_settings
+from grace.configs.load import dump_settings, load_experiment
 
 
 def show(
@@ -20,8 +20,8 @@ def show(
     ] = False,
 ) -> None:
     """Show an experiment's resolved settings with their meanings."""
-    with one_line_errors():
-        settings = settings_from(arguments or ())
+    with one_line_errors(), one_line_warnings():
+        settings = load_experiment(*split(arguments or ()))
         if yaml:
             emit(dump_settings(settings))
             return

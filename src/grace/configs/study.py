@@ -199,7 +199,7 @@ class StudySettings(Settings):
                         yield "protocol", protocol, where
 
     def grid_rows(self, row: str) -> dict[str, tuple[str, ...]]:
-        """Return the names of a row's rows with their settings; without a grid it is one."""
+        """Return the settings of each point of a row's grid, by name; or of the row itself."""
         own = self.rows[row]
         if own.grid is None:
             return {row: own.set}

@@ -94,7 +94,12 @@ def decoded(
         GraceError: if the file is missing, no regular file, empty, truncated, damaged, or has too
             many pixels; it names the file.
     """
-    with naming(path), _header(path, max_pixels) as image, BUDGET.taken(_cost(image, shorter)):
+    with (
+        naming(path),
+        open_regular(path) as file,
+        opened(file, FORMATS, max_pixels) as image,
+        BUDGET.taken(_cost(image, shorter)),
+    ):
         # A camera's MPO holds a second view or a preview, not the next moment.
         is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
         kind = Kind(image.mode, _orientation(image) in _TURNS, is_animated)
@@ -115,16 +120,15 @@ def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     Raises:
         GraceError: as ``decoded``, as far as the header shows it.
     """
-    with naming(path), _header(path, max_pixels) as image, BUDGET.taken(_cost(image, 1)):
+    with (
+        naming(path),
+        open_regular(path) as file,
+        opened(file, FORMATS, max_pixels) as image,
+        BUDGET.taken(_cost(image, 1)),
+    ):
         # Orientations 5 to 8 lie on their side.
         is_turned = _orientation(image) >= 5
         return (image.height, image.width) if is_turned else (image.width, image.height)
-
-
-@contextmanager
-def _header(path: Path, max_pixels: int) -> Iterator[Any]:
-    with open_regular(path) as file, opened(file, FORMATS, max_pixels) as image:
-        yield image
 
 
 @contextmanager

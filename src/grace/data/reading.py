@@ -78,10 +78,9 @@ def read_parts(
     if streams:
         read = list(_streamed(paths, channels, rules, shorter))
     else:
-        read = [
-            decode_all(own, channels, rules.image_size, rules.max_pixels, rules.fit)
-            for own in paths
-        ]
+        side, most, fit = rules.image_size, rules.max_pixels, rules.fit
+        decode = partial(decode_all, channels=channels, image_size=side, max_pixels=most, fit=fit)
+        read = list(map(decode, paths))
     files = [file for part in parts for file in part]
     judged = judge_images(root, files, [look for _, looks in read for look in looks], rules)
     refuse_first(judged.findings, root)

@@ -11,15 +11,15 @@ class Progress(Protocol):
     """Gets the events of training, to show them to people."""
 
     def waiting(self, what: str) -> None:
-        """Something of unknown length goes on, such as "reading"."""
+        """Called when work of unknown length begins, such as "reading"."""
         return
 
     def update_started(self, number: int, class_names: Sequence[str]) -> None:
-        """Update ``number`` (1-based) of a saved learner begins, with these new classes."""
+        """Called when an update of a learner begins: its number, from 1, and its new classes."""
         return
 
     def training_expected(self, seconds: float) -> None:
-        """An update is about to train, for this time in all."""
+        """Called before an update trains; ``seconds`` estimates all its phases together."""
         return
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:

@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 @final
 class Change(_Strict):
-    """One change of a home, as its history tells it."""
+    """One change of a learner's home, as its history lists it."""
 
     kind: Kind
     date: Line

@@ -112,7 +112,7 @@ def lost_classes(accuracy: Accuracies) -> list[ClassAccuracy]:
 
 
 def too_fine(limits: Limits, counts: Sequence[int]) -> list[GraceWarning]:
-    """Warn of limits on drops that are below what the held-out images can show.
+    """Warn of limits that are smaller than the drops that the held-out images can show.
 
     Args:
         limits: what an update may cost.

@@ -14,6 +14,7 @@ from grace.engine.trainer import Trainer
 from grace.learner.unknown import Seen
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
+from grace.text.refusals import GraceError
 
 
 @final
@@ -118,3 +119,10 @@ def accuracy(
         return None
     found = scores(trainer, {"": classifier}, data, cache)[""]
     return float((found.argmax(dim=1) == data.labels).double().mean())
+
+
+def finite(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return features (N, D) or scores (N, K) by name; refuse any that are not finite."""
+    if not all(bool(values.isfinite().all()) for values in found.values()):
+        raise GraceError("the scores are not finite: the weights are damaged")
+    return found

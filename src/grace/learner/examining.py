@@ -1,5 +1,6 @@
 """Examine a folder of images for a learner, without learning anything."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
@@ -10,10 +11,12 @@ from grace.data.doctor import Examination, examine
 from grace.data.findings import Finding
 from grace.data.joined import concatenate
 from grace.data.selection import pixel_keys
+from grace.engine.progress import Silence
 from grace.learner.estimate import Estimate, estimate
+from grace.learner.folder_update import FolderUpdate
 from grace.learner.learner import Learner
-from grace.learner.teaching import ResolvedCall
-from grace.text.refusals import GraceError
+from grace.learner.resolved_call import ResolvedCall
+from grace.text.refusals import GraceError, GraceWarning
 
 
 @final
@@ -57,7 +60,9 @@ def examine_call(call: ResolvedCall) -> Checked:
     )
     if found.is_ready:
         try:
-            call.check()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GraceWarning)
+                FolderUpdate.read(call, Silence()).check()
         except GraceError as error:
             found = replace(found, findings=[_finding(error), *found.findings])
     num_train = sum(count.train for count in found.classes.values())

@@ -54,6 +54,21 @@ class Preprocessing:
     def __post_init__(self) -> None:
         assert len(self.mean) == len(self.std) == self.shape[0]
 
+    def metadata(self) -> dict[str, str]:
+        """Return what an exported file's metadata say of its input.
+
+        As JSON: ``input_size`` [C, H, W], ``input_range``, ``mean`` and ``std`` (already applied
+        inside); as words: ``fit`` (``crop`` or ``letterbox``) and ``resize``.
+        """
+        return {
+            "input_size": json.dumps(self.shape),
+            "input_range": json.dumps([0, 1]),
+            "mean": json.dumps(self.mean),
+            "std": json.dumps(self.std),
+            "resize": self.resizing(),
+            "fit": self.fit,
+        }
+
     def resizing(self) -> str:
         """Describe in words how a picture is resized to H×W (``squared``)."""
         _, height, width = self.shape
@@ -129,11 +144,9 @@ def export_onnx(
     Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its outputs are
     float32: ``logits`` and ``probabilities`` (N, K), and ``familiarity`` (N,), which is low for
     images unlike anything learnt. The metadata holds, as JSON, ``class_names`` by output index,
-    ``masked_classes`` (output indices that are never predicted), ``input_size`` [C, H, W],
-    ``input_range``, ``mean`` and ``std`` (already applied inside), ``unknown_below`` (familiarity
-    below which an image is unknown, by the share of false alarms); ``fit`` (``crop`` or
-    ``letterbox``); and, as words, ``resize``, ``grace_version``, ``model_version``, ``method`` and
-    ``unknown_score``.
+    ``masked_classes`` (output indices that are never predicted) and ``unknown_below`` (familiarity
+    below which an image is unknown, by the share of false alarms); as words, ``unknown_score``,
+    ``grace_version``, ``model_version`` and ``method``; and :meth:`Preprocessing.metadata`.
 
     Args:
         score: maps concatenated features (N, D) to logits (N, K); it masks the masked classes.
@@ -157,24 +170,18 @@ def export_onnx(
     graph = _Graph(score, backbones, preprocessing, unknown.score).eval()
     device = next((tensor.device for tensor in graph.backbones.parameters()), torch.device("cpu"))
     proto = _converted(graph.to(device), torch.zeros(2, *preprocessing.shape, device=device))
-    output = proto.graph.output[0]
-    num_outputs = output.type.tensor_type.shape.dim[1].dim_value
+    num_outputs = proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value
     assert num_outputs == len(class_names), f"{num_outputs} logits, {len(class_names)} names"
     _remove_traces(proto)
     metadata = {
         "class_names": json.dumps(list(class_names)),
         "masked_classes": json.dumps(sorted(masked)),
-        "input_size": json.dumps(preprocessing.shape),
-        "input_range": json.dumps([0, 1]),
-        "mean": json.dumps(preprocessing.mean),
-        "std": json.dumps(preprocessing.std),
-        "resize": preprocessing.resizing(),
-        "fit": preprocessing.fit,
-        "grace_version": grace.__version__,
         "model_version": str(version),
         "method": method,
+        "grace_version": grace.__version__,
         "unknown_score": unknown.score.name,
         "unknown_below": json.dumps(unknown.limits()),
+        **preprocessing.metadata(),
     }
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)

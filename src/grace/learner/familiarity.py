@@ -269,7 +269,16 @@ class UnknownScore(nn.Module):
         return cls(name, {**tensors, "scales": torch.stack([found.mean(dim=1), deviations], dim=1)})
 
     def part(self, name: str, features: Tensor, logits: Tensor) -> Tensor:
-        """Compute one of its parts, (N,)."""
+        """Compute the scores of N images by one part, before parts are scaled and added.
+
+        Args:
+            name: one of ``self.parts``.
+            features: (N, D).
+            logits: (N, K).
+
+        Returns:
+            (N,), higher for images like those that were learnt.
+        """
         if name in _OF_LOGITS:
             return _OF_LOGITS[name](logits)
         own = {k.partition(".")[2]: t for k, t in self.tensors.items() if k.startswith(f"{name}.")}
@@ -329,7 +338,13 @@ def refitted_logits(
 
 
 def fits(name: str, tensors: Mapping[str, Tensor], width: int) -> bool:
-    """Return ``True`` if tensors are those of a score on features of D = ``width`` numbers."""
+    """Return ``True`` if tensors that were read from a file can be those of a score.
+
+    Args:
+        name: one of ``SCORES``.
+        tensors: as ``UnknownScore`` gets them.
+        width: D, numbers of a feature vector.
+    """
     parts = name.split("+")
     expected = {f"{part}.{key}" for part in parts for key in _DIMENSIONS.get(part, ())}
     if len(parts) > 1:

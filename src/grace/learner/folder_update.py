@@ -3,7 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, final
@@ -15,11 +15,13 @@ from grace.engine.progress import Progress
 from grace.home.document import Document
 from grace.home.judging import Limits, too_fine
 from grace.home.store import ModelStore
+from grace.learner import updating
 from grace.learner.changeable import lasting
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
 from grace.learner.learnt_before import LearntBefore, note_on
-from grace.learner.requested import HELD_OUT, RequestedSettings
+from grace.learner.requested import HELD_OUT
+from grace.learner.resolved_call import ResolvedCall
 from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
@@ -31,32 +33,16 @@ from grace.text.refusals import GraceError, GraceWarning, Setting
 class FolderUpdate:
     """The images of one update, checked and ready to learn; ``read`` makes one."""
 
-    model: Path | None
-    """The learner's directory; ``None``: the images are only checked."""
-    images: Path
+    call: ResolvedCall
     folder: UpdateFolder
-    options: LearnOptions
     progress: Progress
 
     @classmethod
-    def read(
-        cls,
-        model: Path | None,
-        images: Path,
-        settings: ExperimentSettings,
-        shape: tuple[int, int, int] | None,
-        options: LearnOptions,
-        progress: Progress,
-    ) -> Self:
+    def read(cls, call: ResolvedCall, progress: Progress) -> Self:
         """Read the images of a folder in the shape and channels that a learner needs.
 
         Args:
-            model: directory of the learner, which must not lie among the images; ``None``: the
-                images are only checked.
-            images: folder of the new images.
-            settings: the learner's settings.
-            shape: (C, H, W) of the learner's images; ``None``: the learner does not exist yet.
-            options: which unusable images are left out.
+            call: the learner and the images; the learner must not lie among the images.
             progress: receives the events of the work.
 
         Raises:
@@ -65,30 +51,39 @@ class FolderUpdate:
         Warns:
             GraceWarning: images are left out, or an option has no effect.
         """
-        if model is not None:
-            _refuse_inside(model, images)
+        if call.model is not None:
+            _refuse_inside(call.model, call.images)
         progress.waiting("reading")
-        channels: Literal[1, 3] = settings.data.channels or 3
-        size = settings.data.image_size
-        if shape is not None:
-            depth, height, width = shape
+        data = call.wanted.data
+        channels: Literal[1, 3] = data.channels or 3
+        size = data.image_size
+        if call.store is not None:
+            depth, height, width = call.store.creation.shape
             channels = 1 if depth == 1 else 3
             size = height if size is not None and height == width else None
         folder = load_update(
-            images,
+            call.images,
             channels,
             size,
-            skip_unreadable=options.skip_unreadable or settings.data.skip_unreadable,
-            skip_duplicates=options.skip_duplicates or settings.data.skip_duplicates,
-            max_pixels=settings.data.max_pixels,
-            fit=settings.data.fit,
+            skip_unreadable=call.options.skip_unreadable or data.skip_unreadable,
+            skip_duplicates=call.options.skip_duplicates or data.skip_duplicates,
+            max_pixels=data.max_pixels,
+            fit=data.fit,
         )
-        for note in (*map(GraceWarning, folder.notes), *_unused(folder, settings, options)):
+        for note in (*map(GraceWarning, folder.notes), *_unused(folder, call.wanted, call.options)):
             warnings.warn(note, stacklevel=3)
-        return cls(model, images, folder, options, progress)
+        return cls(call, folder, progress)
 
-    def create(self, settings: ExperimentSettings) -> Learner:
+    @property
+    def options(self) -> LearnOptions:
+        """The options of the call."""
+        return self.call.options
+
+    def create(self, *, in_memory: bool = False) -> Learner:
         """Create a learner for the images, which are checked before.
+
+        Args:
+            in_memory: without a home.
 
         Raises:
             GraceError: for images or settings that no learner can be created with.
@@ -97,25 +92,21 @@ class FolderUpdate:
         check_input(**self._given, shape=shape, limits=self.options.limits)
         if len(set(labels)) < 2:
             raise GraceError(
-                f"'{self.images}' has images of one class, '{labels[0]}': the first update of a "
-                "learner needs at least two"
+                f"'{self.call.images}' has images of one class, '{labels[0]}': the first update of "
+                "a learner needs at least two"
             )
-        return Learner.create(settings, shape=shape, directory=self.model, progress=self.progress)
+        directory = None if in_memory else self.call.model
+        return Learner.create(
+            self.call.wanted, shape=shape, directory=directory, progress=self.progress
+        )
 
-    def load(
-        self, store: ModelStore, requested: RequestedSettings, wanted: ExperimentSettings
-    ) -> Learner:
-        """Load the learner that already exists.
-
-        Args:
-            store: the learner's home.
-            requested: the settings that the call asks for.
-            wanted: the same, resolved and checked against the learner.
-        """
+    def load(self, store: ModelStore) -> Learner:
+        """Load the learner that already exists, with the settings that the call asks for."""
+        wanted = self.call.wanted
         saved = store.settings()
         learner = Learner.load(
             store.path,
-            engine=requested.engine(wanted, carried_out_here(saved, None).engine),
+            engine=self.call.requested.engine(wanted, carried_out_here(saved, None).engine),
             progress=self.progress,
         )
         learner.adopt(wanted.model_copy(update={"engine": learner.settings.engine}))
@@ -161,34 +152,25 @@ class FolderUpdate:
             pruned = learner.keep_within(self.options.max_disk_mb)
         return self._result(store, document, before, is_new=is_new, pruned=pruned)
 
-    def check(
-        self,
-        store: ModelStore | None,
-        requested: RequestedSettings,
-        wanted: ExperimentSettings,
-    ) -> None:
+    def check(self) -> None:
         """Refuse what would be refused before any training; change nothing.
-
-        Args:
-            store: the learner's home; ``None``: there is no learner yet.
-            requested: the settings that the call asks for.
-            wanted: the same, resolved, and checked against the learner if there is one.
 
         Raises:
             GraceError: as ``create``, ``load`` and ``learn``.
         """
+        store = self.call.store
         if store is None:
-            learner = replace(self, model=None).create(wanted)
+            learner = self.create(in_memory=True)
         elif self.known_already(store) is not None:
             return
         else:
-            learner = self.load(store, requested, wanted)
+            learner = self.load(store)
         limits = self.options.limits.over(learner.settings.gate)
         given = check_input(**self._given, shape=learner.shape, limits=limits)
         if store is not None and has_work(store) and not self.options.discard:
             changes = lasting(learner.model.state.changed)
             store.refuse_other_update(learner.version, given.digest, changes)
-        learner.model.check(given)
+        updating.check(learner.model, given)
 
     def known_already(self, store: ModelStore) -> LearnResult | None:
         """Return the result of an earlier call if the learner has learnt these images already."""

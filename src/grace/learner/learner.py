@@ -17,7 +17,7 @@ from grace.home.judging import Limits
 from grace.home.predictor import Predictor
 from grace.home.setting_changes import SettingChange, differences
 from grace.home.store import ModelStore
-from grace.learner import saving
+from grace.learner import saving, updating
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
 from grace.learner.exporting import Exported, export_checked, labels_of
@@ -369,7 +369,7 @@ class Learner:
             settings=self.settings.data,
         )
         if self._versions is None:
-            return self.model.learn(given)
+            return updating.learn(self.model, given)
         return self._versions.learn(given, again=again, first_task=self._first_task)
 
     def forget(self, name: str) -> None:
@@ -478,9 +478,10 @@ class Learner:
         return card_of_model(self.model, self.home)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
-        """Give back its images to a loaded learner that keeps all of them: they are not saved.
+        """Give a loaded learner all its training images again; they are not saved with it.
 
-        Held-out images and images of forgotten classes are left out.
+        Only methods that keep all images need them. Held-out images and images of forgotten classes
+        are left out.
         """
         self.model.recall(images, labels)
 

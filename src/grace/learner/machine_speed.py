@@ -17,7 +17,19 @@ def new_model(
     std: Sequence[float] | None,
     progress: Progress | None,
 ) -> Model:
-    """Make the model of a new learner; arguments and errors are as in ``Learner.create``."""
+    """Make the model of a new learner.
+
+    Args:
+        settings: of the learner.
+        shape: (C, H, W) of every image.
+        mean: normalisation constants per channel; ``None``: those of the pretrained weights, else
+            of ImageNet.
+        std: likewise.
+        progress: gets the progress of training; ``None``: it is not shown.
+
+    Raises:
+        GraceError: as in ``Learner.create``.
+    """
     channels = 1 if shape[0] == 1 else 3
     means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
     means, deviations = tuple(mean or means), tuple(std or deviations)

@@ -1,11 +1,7 @@
-"""The model in memory: score images, learn an update, undo it."""
+"""The model in memory: score images, calibrate the scores, forget classes."""
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
-from itertools import count
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -18,35 +14,26 @@ from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory
-from grace.data.scenario import Task
-from grace.engine.loss_meter import NonFiniteLossError
-from grace.engine.phase import Phase
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
 from grace.home.ceiling import Ceiling
 from grace.home.creation import Creation
-from grace.home.document import UpdateRecord
-from grace.home.journal import Journal
 from grace.learner import choosing, saving
 from grace.learner.admission import Admission
-from grace.learner.budget import coming_update, expected_seconds, within_budget
-from grace.learner.evaluation import accuracy, scores, see
+from grace.learner.evaluation import finite, scores, see
 from grace.learner.given_images import AnyImages, as_images
-from grace.learner.measuring import compared
 from grace.learner.model_state import ModelState, Size
 from grace.learner.unknown import MOST_EXEMPLARS, Recogniser, Seen, recogniser
 from grace.learner.update_input import (
-    UpdateInput,
     check_input,
     class_indices,
     split_validation,
 )
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
-from grace.methods.method import Method, Outcome
+from grace.methods.method import Method
 from grace.methods.module_factory import ModuleFactory
-from grace.methods.planning import Coming
 from grace.networks.preprocessing import enlargement
 from grace.text.refusals import GraceError, Setting
 
@@ -135,7 +122,7 @@ class Model:
             GraceError: for images of another shape, or scores that are not finite.
         """
         classifiers = dict(self.state.method.classifiers())
-        return _finite(scores(self.trainer, classifiers, self._unlabelled(images)))
+        return finite(scores(self.trainer, classifiers, self._unlabelled(images)))
 
     def decide(self, images: AnyImages) -> Tensor:
         """Score images with the predictor that was chosen, calibrated: (N, K).
@@ -143,60 +130,14 @@ class Model:
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
         """
-        return _finite(scores(self.trainer, {"": self.classifier()}, self._unlabelled(images)))[""]
+        return finite(scores(self.trainer, {"": self.classifier()}, self._unlabelled(images)))[""]
 
     def classifier(self) -> Classifier:
         """Return the predictor that was chosen, calibrated."""
         return choosing.classifier_of(self.state.method, self.state.predictor)
 
-    def learn(
-        self,
-        given: UpdateInput,
-        journal: Journal | None = None,
-        save: Callable[[UpdateRecord], None] | None = None,
-    ) -> UpdateRecord:
-        """Learn one update; if it fails or is rejected, the model stays as it was.
-
-        Args:
-            given: the images, checked.
-            journal: saves finished work, so that a killed process can go on.
-            save: called with the record at the end, before a rejected update is undone.
-        """
-        before = self.state.copy()
-        try:
-            update = self._carry_out(given, journal)
-            self.state.history.append(update)
-            if self.ceiling or save is not None:
-                size = saving.count_object_bytes(self.contents())
-                update = update.model_copy(update={"num_bytes": size})
-            # All processes must agree on whether the update is accepted.
-            update = self._as_in_first_process(update)
-            self.state.history[-1] = update
-            if save is not None:
-                save(update)
-        except BaseException:
-            self.state = before
-            raise
-        if not update.accepted:
-            self.state = before
-        return update
-
-    def check(self, given: UpdateInput) -> None:
-        """Refuse what ``learn`` would refuse before any training; change nothing.
-
-        Raises:
-            GraceError: for an update that this model cannot learn.
-        """
-        before = self.state.copy()
-        try:
-            task, _ = self.admission.admit(self.state, given)
-            # A method refuses a task before its first phase, and trains nothing by itself.
-            next(self.state.method.learn(task))
-        finally:
-            self.state = before
-
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
-        """Give back its images to a loaded model that keeps all of them: they are not saved.
+        """Give a loaded model all its training images again; they are not saved with it.
 
         Held-out images and images of forgotten classes are left out.
         """
@@ -263,7 +204,7 @@ class Model:
             cache: remembers their features, if the backbones never change.
         """
         seen = see(self.trainer, self.classifier(), data, cache)
-        _finite({"features": seen.features, "": seen.logits})
+        finite({"features": seen.features, "": seen.logits})
         return seen
 
     def exemplars(self) -> LabelledImages | None:
@@ -299,176 +240,3 @@ class Model:
         """Return images of any form, (N, C, H, W), with labels that mean nothing."""
         data = as_images(images, self.shape, self.settings.data)
         return LabelledImages(data, torch.zeros(len(data), dtype=torch.int64))
-
-    def _as_in_first_process(self, update: UpdateRecord) -> UpdateRecord:
-        """Return the first process's record of an update in all processes."""
-        ranks = self.trainer.ranks
-        if not ranks.are_several:
-            return update
-        return UpdateRecord.model_validate_json(ranks.broadcast_value(update.model_dump_json()))
-
-    def _carry_out(self, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
-        """Learn one update and measure its cost; a failure leaves the model half changed."""
-        started = time.perf_counter()
-        state = self.state
-        task, held_out = self.admission.admit(self.state, given)
-        present = set(task.data.labels.tolist())
-        revived = sorted(state.forgotten & present)
-        names = [*class_indices(state.class_names, given.labels)]
-        new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
-        old = set(range(task.num_old_outputs)) - state.forgotten
-        size = self.size()
-        coming = coming_update(
-            state.method,
-            len(new_names),
-            len(task.data),
-            is_first=task.number == 1,
-            num_backbones=size.num_backbones,
-        )
-        old_before = self._are_right(held_out.data(old)) if old else None
-        state.forgotten -= present
-        state.held_out = held_out
-        state.class_names = names
-        self.mask_forgotten()
-        state.method.memory.record_originals(task.data.labels)
-        with self._budgeted(coming), journal.blamed() if journal else nullcontext():
-            outcome, teacher, counts = self._perform(task, journal)
-        self._refuse_diverged(task)
-        live = held_out.data(set(range(task.num_classes)) - state.forgotten)
-        if self.chooses:
-            self._choose(live, counts)
-        self.calibrate()
-        self._forget_features()
-        compressed = outcome.verdict in ("compress", "compress (budget)")
-        now = self.size()
-        return UpdateRecord(
-            task=task.number,
-            new_class_names=tuple(new_names),
-            revived_class_names=tuple(revived_names),
-            outcome=outcome,
-            work=tuple(self.trainer.work),
-            num_images=len(task.data),
-            num_backbones=(size.num_backbones, now.num_backbones),
-            num_parameters=(size.num_parameters, now.num_parameters),
-            num_exemplars=len(state.method.memory),
-            accuracy=compared(
-                old_before,
-                self._are_right(live),
-                torch.empty(0) if live is None else live.labels,
-                old,
-                teacher=teacher,
-                student=self._student(live) if compressed else None,
-            ),
-            **given.limits.given,
-            predictor=state.predictor if self.chooses else None,
-            seconds=time.perf_counter() - started,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    def _budgeted(self, coming: Coming) -> AbstractContextManager[None]:
-        """Say how long the training will take, and return the context that bounds it."""
-        method, budget = self.state.method, self.settings.budget
-        expected = expected_seconds(method, budget, coming)
-        if expected is not None:
-            self.trainer.progress.training_expected(expected)
-        return within_budget(method, budget, coming)
-
-    def _forget_features(self) -> None:
-        """Keep the features of stored images only.
-
-        A saved learner has no others, so an update that is repeated sweeps the same images.
-        """
-        method, held = self.state.method, self.state.held_out
-        if method.features is not None:
-            stored = map(method.memory.of_class, method.memory.classes)
-            method.features.retain([*stored, *map(held.of_class, held.classes)])
-
-    def _refuse_diverged(self, task: Task) -> None:
-        """Refuse a network whose scores overflow, though its weights and losses are finite.
-
-        Raises:
-            NonFiniteLossError: naming the last phase that trained.
-        """
-        trained = [work for work in self.trainer.work if work.epochs]
-        method = self.state.method
-        if not trained or not method.classifiers():
-            return
-        few = task.data.subset(torch.arange(min(16, len(task.data))))
-        primary = next(iter(method.classifiers().values()))
-        if not bool(scores(self.trainer, {"": primary}, few, method.features)[""].isfinite().all()):
-            raise NonFiniteLossError(
-                f"scores are not finite after phase '{trained[-1].name}', epoch "
-                f"{trained[-1].epochs}",
-                "lower the learning rate of this phase's recipe, or its weight_decay",
-            )
-
-    def _perform(
-        self, task: Task, journal: Journal | None
-    ) -> tuple[Outcome, float | None, Sequence[int]]:
-        """Run the method.
-
-        Returns:
-            Its outcome, its teacher's accuracy on the held-out images, and the number of training
-            images of each class in its last phase.
-        """
-        self.trainer.start_task(task.number)
-        steps = self.state.method.learn(task, self.settings.probe)
-        result: Any = None
-        teacher: float | None = None
-        labels = torch.empty(0, dtype=torch.int64)
-        for number in count():
-            try:
-                item = steps.send(result)
-            except StopIteration as stop:
-                outcome: Outcome = stop.value
-                counts: list[int] = torch.bincount(labels, minlength=task.num_classes).tolist()
-                return outcome, teacher, counts
-            if isinstance(item, Phase) and item.teacher is not None:
-                network = item.teacher
-                expert = Classifier(network.extractors, network.head)
-                teacher = accuracy(self.trainer, expert, self.state.held_out.data())
-            if isinstance(item, Phase):
-                labels = item.data.labels
-            run = self.trainer.run
-            result = journal.perform(number, item, self.trainer) if journal else run(item)
-        raise AssertionError
-
-    def _choose(self, data: LabelledImages | None, counts: Sequence[int]) -> None:
-        """Choose the predictor on held-out images, and calibrate it; see ``choosing``.
-
-        Args:
-            data: held-out images of all live classes; ``None``: the choice stays.
-            counts: training images of each class in the last phase.
-        """
-        state, method = self.state, self.state.method
-        if data is None or not method.classifiers():
-            return
-        listed = choosing.candidates(method, counts)
-        named = {str(i): choosing.classifier_of(method, own) for i, own in enumerate(listed)}
-        found = _finite(scores(self.trainer, named, data, method.features))
-        by_predictor = {own: found[str(i)] for i, own in enumerate(listed)}
-        chosen = choosing.choose(state.predictor, by_predictor, data.labels)
-        state.predictor = choosing.calibrated(chosen, by_predictor[chosen], data.labels)
-
-    def _decide_held_out(self, data: LabelledImages) -> Tensor:
-        """Score held-out images with the chosen predictor, (N, K); their features may be known."""
-        known = self.state.method.features
-        return _finite(scores(self.trainer, {"": self.classifier()}, data, known))[""]
-
-    def _are_right(self, data: LabelledImages | None) -> Tensor | None:
-        """Return ``True`` for each held-out image (N,) that is predicted as its label."""
-        if data is None or not self.state.method.classifiers():
-            return None
-        return self._decide_held_out(data).argmax(dim=1) == data.labels
-
-    def _student(self, data: LabelledImages | None) -> float | None:
-        """Return the accuracy of the primary predictor, to be compared with the teacher's."""
-        primary = next(iter(self.state.method.classifiers().values()))
-        return accuracy(self.trainer, primary, data, self.state.method.features)
-
-
-def _finite(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return features or scores (N, ·) by name; refuse any that are not finite."""
-    if not all(bool(values.isfinite().all()) for values in found.values()):
-        raise GraceError("the scores are not finite: the weights are damaged")
-    return found

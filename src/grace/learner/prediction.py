@@ -5,7 +5,7 @@ Shapes: N images, K classes.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -15,7 +15,6 @@ from typing import final
 import numpy as np
 import torch
 
-from grace.configs.experiment import DataSettings
 from grace.data.decoding import Pixels
 from grace.learner.given_images import read_file
 from grace.learner.learner import Learner
@@ -109,16 +108,16 @@ class FilePredictor:
             for start in range(0, len(paths), self._batch_size)
         ]
         learner = self._learner
-        read = partial(_read, shape=learner.shape, settings=learner.settings.data)
+        read = partial(read_file, shape=learner.shape, settings=learner.settings.data)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\.")
             try:
-                coming = pool.map(read, batches[0] if batches else ())
+                coming = [pool.submit(read, path) for path in paths[: self._batch_size]]
                 for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
-                    images = list(coming)
-                    coming = pool.map(read, following)
+                    images = [_pixels_or_problem(one) for one in coming]
+                    coming = [pool.submit(read, path) for path in following]
                     yield self._judged(batch, images)
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -161,10 +160,10 @@ class FilePredictor:
             yield guesses, familiarity
 
 
-def _read(path: Path, shape: tuple[int, int, int], settings: DataSettings) -> Pixels | str:
-    """Read an image in a learner's shape (C, H, W); return the reason if that is impossible."""
+def _pixels_or_problem(reading: Future[Pixels]) -> Pixels | str:
+    """Wait for an image that is read; return its pixels, or why it cannot be read."""
     try:
-        return read_file(path, shape, settings)
+        return reading.result()
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})

@@ -40,7 +40,13 @@ class Agreement:
 
 
 def agreement(exact: Tensor, reduced: Tensor, labels: Tensor | None) -> Agreement:
-    """Compare logits (N, K) of two files; ``labels`` (N,) may be missing."""
+    """Compare what two files say of the same images.
+
+    Args:
+        exact: (N, K) logits of the float32 file.
+        reduced: (N, K) logits of the other one.
+        labels: (N,) right classes; ``None``: they are not known.
+    """
     found, expected = reduced.argmax(dim=1), exact.argmax(dim=1)
     accuracy = None
     if labels is not None:

@@ -9,7 +9,7 @@ from grace.engine.progress import Progress
 from grace.home.document import Document, UpdateRecord
 from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
-from grace.learner import saving
+from grace.learner import saving, updating
 from grace.learner.changeable import lasting
 from grace.learner.model import Model
 from grace.learner.saved_images import read_images
@@ -159,7 +159,7 @@ class Versions:
                     self.add(accepted=update.accepted, digest=given.digest)
 
                 try:
-                    done = self.model.learn(given, journal, save)
+                    done = updating.learn(self.model, given, journal, save)
                 except GraceError:
                     self.store.discard()  # Going on would fail in the same way.
                     raise

@@ -1,4 +1,4 @@
-"""Read small JSON files of ours as pydantic models, with suspicion."""
+"""Read small JSON files of ours, which a stranger may have altered, as pydantic models."""
 
 from pathlib import Path
 from typing import TypeVar

@@ -100,23 +100,20 @@ def compare(
         device = device_of(cells[0].settings)
         jobs_here = at_once or jobs_at_once(cells[0].settings, device)
         left = [
-            (cell, identity)
+            _wanted(directory, cell, identity)
             for cell, identity in zip(cells, identities, strict=True)
             if places[cell.name] not in damaged
             and not _is_finished(found.get(places[cell.name]), identity)
         ]
         common = directory / "first-tasks" if shares_first_task else None
-        jobs = jobs_of([_wanted(directory, *one) for one in left], device, jobs_here, common)
-        failures: dict[str, str] = {}
-        files: tuple[Path, ...] = ()
+        jobs = jobs_of(left, device, jobs_here, common)
         try:
-            failures = {**carry_out(jobs, jobs_here, watcher)}
+            failures = carry_out(jobs, jobs_here, watcher)
         finally:
             found, damaged = read_runs(directory / "runs")
             records = tuple(record for record in found.values() if record.complete)
-            if records:
-                files = _write(directory, records, command, jobs_here)
-    return Comparison(records, _faults(places, records, damaged) | failures, files)
+            files = _write(directory, records, command, jobs_here) if records else ()
+    return Comparison(records, {**_faults(places, records, damaged), **failures}, files)
 
 
 def _faults(

@@ -87,7 +87,7 @@ def spreads(measured: Mapping[str, BySeed]) -> dict[str, tuple[Spread, Spread]]:
 
 
 def share_in_front(measured: Mapping[str, BySeed]) -> dict[str, float]:
-    """Return by label the share of the shared seeds in whose own front it stands, in [0, 1].
+    """Return, by label, the share of seeds in which a point is on the front, in [0, 1].
 
     Args:
         measured: (x, y) by label and seed.

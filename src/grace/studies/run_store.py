@@ -93,7 +93,7 @@ class RunStore:
         return [r for r in known if rule is not None and serves(r, rule.initial, rule.decay)]
 
     def adopt(self, record: RunRecord, fingerprint: str) -> RunRecord:
-        """Copy a run that was made elsewhere into the store, so that it is found without its place.
+        """Copy a run that was made elsewhere into the store, where it is found from now on.
 
         Args:
             record: a finished run.
@@ -128,7 +128,7 @@ def settings_in(record: RunRecord) -> ExperimentSettings | None:
 
 
 def without_threshold(settings: ExperimentSettings) -> str | None:
-    """Return the fingerprint of the settings that a run's verdicts do not stand for.
+    """Return a fingerprint that is equal for runs that differ by their threshold only.
 
     ``None`` if the method has no threshold, or one relative to the first saturation.
     """

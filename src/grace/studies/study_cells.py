@@ -200,7 +200,7 @@ def _runs(
     row: str,
     given: Sequence[str],
 ) -> Iterator[tuple[str, RunSpec]]:
-    """Yield the rows of a row with their runs."""
+    """Yield the runs of a row: one, or one for each point of its grid, by the name in tables."""
 
     def spec(name: str, *, plain: bool = False) -> RunSpec:
         parent = parent_of(study, name)

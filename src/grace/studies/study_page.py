@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grace.studies.figures import Figure, plot_text
 from grace.studies.grid_claims import by_seed
-from grace.studies.pareto import front, mean_points
+from grace.studies.pareto import Point, front, mean_points
 from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_claims import JudgedClaim, claims_sheet
@@ -107,24 +107,13 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         found = (results.found(row, protocol, seed) for seed in results.seeds)
         return next((numbers[one.record.directory] for one in found if one), None)
 
-    best = front(points)
     axis = METRICS["average"].heading
-    cloud = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "settings",
-        "x": [point.x for point in points],
-        "y": [point.y for point in points],
+    cloud = _scatter(points, "markers", "settings") | {
         "text": [plot_text(point.labels[0]) for point in points],
         "customdata": [number(point.labels[0]) for point in points],
         "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
     }
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "front",
-        "x": [point.x for point in best],
-        "y": [point.y for point in best],
+    line = _scatter(front(points), "lines", "front") | {
         "line": {"shape": "hv"},
         "hoverinfo": "skip",
     }
@@ -134,3 +123,8 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         "yaxis": {"title": {"text": axis}},
     }
     return {"data": [line, cloud], "layout": layout}
+
+
+def _scatter(points: Sequence[Point], mode: str, name: str) -> Figure:
+    x, y = [point.x for point in points], [point.y for point in points]
+    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y}

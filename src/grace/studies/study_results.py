@@ -77,7 +77,7 @@ class Results:
         return tuple(dict.fromkeys(cell.seed for cell in self.made.cells))
 
     def settings(self, row: str) -> RowSettings:
-        """Return the row of the file that a row comes from."""
+        """Return the settings of a row, as the study's file has them."""
         return self.made.study.rows[parent_of(self.made.study, row)]
 
     def label(self, row: str) -> str:
@@ -95,7 +95,13 @@ class Results:
         return any((row, protocol, seed) in self._cells for seed in self.seeds)
 
     def found(self, row: str, protocol: str, seed: int) -> Found | None:
-        """Return the finished run of a cell; ``None``: it failed or was not made."""
+        """Return the finished run of a cell; ``None``: it failed or was not made.
+
+        Args:
+            row: name of the row.
+            protocol: name of the protocol.
+            seed: the seed.
+        """
         cell = self._cells.get((row, protocol, seed))
         return self.made.found.get(cell.run) if cell else None
 
@@ -112,7 +118,13 @@ class Results:
         return METRICS[key].value(found.record) if found else None
 
     def over_seeds(self, row: str, protocol: str, key: str) -> Spread | None:
-        """Summarise a number over the seeds that finished; see :meth:`value`."""
+        """Summarise a number over the seeds that finished; ``None``: no seed did.
+
+        Args:
+            row: name of the row.
+            protocol: name of the protocol.
+            key: key of the metric.
+        """
         values = (self.value(row, protocol, seed, key) for seed in self.seeds)
         return spread(value for value in values if value is not None)
 
@@ -160,7 +172,13 @@ class Results:
         return sum(self.found(row, protocol, seed) is not None for seed in self.seeds)
 
     def best_other(self, row: str, protocol: str, key: str) -> float | None:
-        """Return the highest mean of the other ranked rows; ``None``: there is none."""
+        """Return the highest mean of the other ranked rows; ``None``: no other has one.
+
+        Args:
+            row: name of the row that is compared with them.
+            protocol: name of the protocol.
+            key: key of the metric.
+        """
         mean = self.mean(key)
         others = [mean(other, protocol) for other in self.ranked(protocol) if other != row]
         return max((value for value in others if value is not None), default=None)

@@ -15,7 +15,7 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Trend:
-    """How a measure runs over the ranges of a stream.
+    """How a measure changes over the ranges of a stream.
 
     Args:
         rise: mean over ranges of Spearman's correlation between position and value, in [−1, 1];

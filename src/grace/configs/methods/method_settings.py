@@ -40,7 +40,7 @@ class AnyMethodSettings(Settings):
         return None
 
     def without_threshold(self) -> Self | None:
-        """Return settings equal for all runs that differ by how they decide to expand only.
+        """Return settings that are equal for all runs that differ only by when they expand.
 
         ``None`` if the method has no threshold, or one that its verdicts do not stand for.
         """

@@ -1,0 +1,248 @@
+"""Teach a model one update: run its method, measure the cost, undo what fails or is rejected."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grace.data.images import LabelledImages
+from grace.data.scenario import Task
+from grace.engine.loss_meter import NonFiniteLossError
+from grace.engine.phase import Phase
+from grace.home.document import UpdateRecord
+from grace.home.journal import Journal
+from grace.learner import choosing, saving
+from grace.learner.budget import coming_update, expected_seconds, within_budget
+from grace.learner.evaluation import accuracy, finite, scores
+from grace.learner.measuring import compared
+from grace.learner.model import Model
+from grace.learner.update_input import UpdateInput, class_indices
+from grace.methods.classifier import Classifier
+from grace.methods.method import Outcome
+from grace.methods.planning import Coming
+
+
+def learn(
+    model: Model,
+    given: UpdateInput,
+    journal: Journal | None = None,
+    save: Callable[[UpdateRecord], None] | None = None,
+) -> UpdateRecord:
+    """Teach a model one update; if it fails or is rejected, the model stays as it was.
+
+    Args:
+        model: learns the images.
+        given: the images, checked.
+        journal: saves finished work, so that a killed process can go on.
+        save: called with the record at the end, before a rejected update is undone.
+    """
+    before = model.state.copy()
+    try:
+        update = _carry_out(model, given, journal)
+        model.state.history.append(update)
+        if model.ceiling or save is not None:
+            size = saving.count_object_bytes(model.contents())
+            update = update.model_copy(update={"num_bytes": size})
+        # All processes must agree on whether the update is accepted.
+        update = _as_in_first_process(model, update)
+        model.state.history[-1] = update
+        if save is not None:
+            save(update)
+    except BaseException:
+        model.state = before
+        raise
+    if not update.accepted:
+        model.state = before
+    return update
+
+
+def check(model: Model, given: UpdateInput) -> None:
+    """Refuse what ``learn`` would refuse before any training; change nothing.
+
+    Raises:
+        GraceError: for an update that the model cannot learn.
+    """
+    before = model.state.copy()
+    try:
+        task, _ = model.admission.admit(model.state, given)
+        # A method refuses a task before its first phase, and trains nothing by itself.
+        next(model.state.method.learn(task))
+    finally:
+        model.state = before
+
+
+def _as_in_first_process(model: Model, update: UpdateRecord) -> UpdateRecord:
+    """Return the first process's record of an update in all processes."""
+    ranks = model.trainer.ranks
+    if not ranks.are_several:
+        return update
+    return UpdateRecord.model_validate_json(ranks.broadcast_value(update.model_dump_json()))
+
+
+def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
+    """Learn one update and measure its cost; a failure leaves the model half changed."""
+    started = time.perf_counter()
+    state = model.state
+    task, held_out = model.admission.admit(model.state, given)
+    present = set(task.data.labels.tolist())
+    revived = sorted(state.forgotten & present)
+    names = [*class_indices(state.class_names, given.labels)]
+    new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
+    old = set(range(task.num_old_outputs)) - state.forgotten
+    size = model.size()
+    coming = coming_update(
+        state.method,
+        len(new_names),
+        len(task.data),
+        is_first=task.number == 1,
+        num_backbones=size.num_backbones,
+    )
+    old_before = _are_right(model, held_out.data(old)) if old else None
+    state.forgotten -= present
+    state.held_out = held_out
+    state.class_names = names
+    model.mask_forgotten()
+    state.method.memory.record_originals(task.data.labels)
+    with _budgeted(model, coming), journal.blamed() if journal else nullcontext():
+        outcome, teacher, counts = _perform(model, task, journal)
+    _refuse_diverged(model, task)
+    live = held_out.data(set(range(task.num_classes)) - state.forgotten)
+    if model.chooses:
+        _choose(model, live, counts)
+    model.calibrate()
+    _forget_features(model)
+    compressed = outcome.verdict in ("compress", "compress (budget)")
+    now = model.size()
+    return UpdateRecord(
+        task=task.number,
+        new_class_names=tuple(new_names),
+        revived_class_names=tuple(revived_names),
+        outcome=outcome,
+        work=tuple(model.trainer.work),
+        num_images=len(task.data),
+        num_backbones=(size.num_backbones, now.num_backbones),
+        num_parameters=(size.num_parameters, now.num_parameters),
+        num_exemplars=len(state.method.memory),
+        accuracy=compared(
+            old_before,
+            _are_right(model, live),
+            torch.empty(0) if live is None else live.labels,
+            old,
+            teacher=teacher,
+            student=_student(model, live) if compressed else None,
+        ),
+        **given.limits.given,
+        predictor=state.predictor if model.chooses else None,
+        seconds=time.perf_counter() - started,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _budgeted(model: Model, coming: Coming) -> AbstractContextManager[None]:
+    """Say how long the training will take, and return the context that bounds it."""
+    method, budget = model.state.method, model.settings.budget
+    expected = expected_seconds(method, budget, coming)
+    if expected is not None:
+        model.trainer.progress.training_expected(expected)
+    return within_budget(method, budget, coming)
+
+
+def _forget_features(model: Model) -> None:
+    """Keep the features of stored images only.
+
+    A saved learner has no others, so an update that is repeated sweeps the same images.
+    """
+    method, held = model.state.method, model.state.held_out
+    if method.features is not None:
+        stored = map(method.memory.of_class, method.memory.classes)
+        method.features.retain([*stored, *map(held.of_class, held.classes)])
+
+
+def _refuse_diverged(model: Model, task: Task) -> None:
+    """Refuse a network whose scores overflow, though its weights and losses are finite.
+
+    Raises:
+        NonFiniteLossError: naming the last phase that trained.
+    """
+    trained = [work for work in model.trainer.work if work.epochs]
+    method = model.state.method
+    if not trained or not method.classifiers():
+        return
+    few = task.data.subset(torch.arange(min(16, len(task.data))))
+    primary = next(iter(method.classifiers().values()))
+    if not bool(scores(model.trainer, {"": primary}, few, method.features)[""].isfinite().all()):
+        raise NonFiniteLossError(
+            f"scores are not finite after phase '{trained[-1].name}', epoch {trained[-1].epochs}",
+            "lower the learning rate of this phase's recipe, or its weight_decay",
+        )
+
+
+def _perform(
+    model: Model, task: Task, journal: Journal | None
+) -> tuple[Outcome, float | None, Sequence[int]]:
+    """Run the method.
+
+    Returns:
+        Its outcome, its teacher's accuracy on the held-out images, and the number of training
+        images of each class in its last phase.
+    """
+    model.trainer.start_task(task.number)
+    steps = model.state.method.learn(task, model.settings.probe)
+    result: Any = None
+    teacher: float | None = None
+    labels = torch.empty(0, dtype=torch.int64)
+    for number in count():
+        try:
+            item = steps.send(result)
+        except StopIteration as stop:
+            outcome: Outcome = stop.value
+            counts: list[int] = torch.bincount(labels, minlength=task.num_classes).tolist()
+            return outcome, teacher, counts
+        if isinstance(item, Phase) and item.teacher is not None:
+            network = item.teacher
+            expert = Classifier(network.extractors, network.head)
+            teacher = accuracy(model.trainer, expert, model.state.held_out.data())
+        if isinstance(item, Phase):
+            labels = item.data.labels
+        run = model.trainer.run
+        result = journal.perform(number, item, model.trainer) if journal else run(item)
+    raise AssertionError
+
+
+def _choose(model: Model, data: LabelledImages | None, counts: Sequence[int]) -> None:
+    """Choose the predictor on held-out images, and calibrate it; see ``choosing``.
+
+    Args:
+        model: answers with the choice from now on.
+        data: held-out images of all live classes; ``None``: the choice stays.
+        counts: training images of each class in the last phase.
+    """
+    state, method = model.state, model.state.method
+    if data is None or not method.classifiers():
+        return
+    listed = choosing.candidates(method, counts)
+    named = {str(i): choosing.classifier_of(method, own) for i, own in enumerate(listed)}
+    found = finite(scores(model.trainer, named, data, method.features))
+    by_predictor = {own: found[str(i)] for i, own in enumerate(listed)}
+    chosen = choosing.choose(state.predictor, by_predictor, data.labels)
+    state.predictor = choosing.calibrated(chosen, by_predictor[chosen], data.labels)
+
+
+def _are_right(model: Model, data: LabelledImages | None) -> Tensor | None:
+    """Return ``True`` for each held-out image (N,) that is predicted as its label."""
+    method = model.state.method
+    if data is None or not method.classifiers():
+        return None
+    found = scores(model.trainer, {"": model.classifier()}, data, method.features)
+    return finite(found)[""].argmax(dim=1) == data.labels
+
+
+def _student(model: Model, data: LabelledImages | None) -> float | None:
+    """Return the accuracy of the primary predictor, to be compared with the teacher's."""
+    primary = next(iter(model.state.method.classifiers().values()))
+    return accuracy(model.trainer, primary, data, model.state.method.features)
