@@ -51,8 +51,13 @@ def fastest_engine(settings: ExperimentSettings, model: Model, num_images: int) 
         size = recipes[0].batch_size if recipes else None
         facts = (name, Rounding.of(model.trainer.device), torch.__version__, settings.backbone)
         key = hashlib.sha256(repr((*map(str, facts), model.shape, size)).encode()).hexdigest()
-        speeds = (_speed(settings, model, engine, changes) for changes in (now, then))
-        return _remembered(f"{name}-{key[:32]}.json", lambda: 1 / next(speeds) * next(speeds))
+
+        def measure() -> float:
+            model.trainer.progress.sweep_started(f"trial of {name}", 0)
+            before, after = (_speed(settings, model, engine, changes) for changes in (now, then))
+            return after / before
+
+        return _remembered(f"{name}-{key[:32]}.json", measure)
 
     try:
         is_small = model.enlarge is None and model.shape[1] * model.shape[2] < 32 * 32
