@@ -69,7 +69,7 @@ def settings_for(args: argparse.Namespace, scenario: str) -> ExperimentSettings:
             # Milestones keep their published share of the epochs.
             "method": {
                 "name": "grace",
-                **{phase: {"epochs": number} for phase, number in epochs.items()},
+                **{phase: {"epochs": number, "lr": args.lr} for phase, number in epochs.items()},
                 "expand_at": expand_at,
             },
             "engine": {
@@ -206,6 +206,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--epochs", type=int, nargs=3, default=(10, 10, 8), help="of base, grow and compress"
     )
+    parser.add_argument(
+        "--lr", type=float, default=0.1, help="learning rate; runs of few epochs need a lower one"
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
         "--compile", default="auto", choices=("auto", "true", "false"), help="as engine.compile"
@@ -282,7 +285,8 @@ def write(
     command = (
         f"python benchmarks/end_to_end.py ROOT --classes {args.classes} --images {args.images} "
         f"--memory {args.memory} --epochs {' '.join(map(str, args.epochs))} "
-        f"--device {args.device} --compile {args.compile} --precision {args.precision}"
+        f"--lr {args.lr} --device {args.device} --compile {args.compile} "
+        f"--precision {args.precision}"
     )
     about: dict[str, Any] = {
         "date": started.isoformat(timespec="seconds"),

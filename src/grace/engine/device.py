@@ -97,10 +97,10 @@ class Device:
 
 
 def is_long(epochs: int, num_images: int, shape: tuple[int, int, int]) -> bool:
-    """Return True if a phase may repay the 20 to 40 seconds of a compilation.
+    """Return True if a phase may repay the 20 to 60 seconds of a compilation.
 
     The pixels that pass through the network decide. At the least number, ResNet-20 and ResNet-32
-    train for 15 to 20 minutes on one core (AMD EPYC, float32); compiling gains a seventh of that.
+    train for 18 minutes on one core (AMD EPYC, float32), of which compiling gains up to 3.
 
     Args:
         epochs: of the phase.

@@ -45,15 +45,15 @@ def fastest_engine(settings: ExperimentSettings, model: Model, num_images: int) 
     engine, all_threads = settings.engine, torch.get_num_threads()
     device = model.trainer.device.torch_device.type
     recipes = [item for item in vars(settings.method).values() if isinstance(item, Recipe)]
+    size = recipes[0].batch_size if recipes else 128
 
     def gain(name: str, now: dict[str, Any], then: dict[str, Any]) -> float | None:
         """Compare two settings; ``name``, the settings and the machine identify the trial."""
-        size = recipes[0].batch_size if recipes else None
         facts = (name, Rounding.of(model.trainer.device), torch.__version__, settings.backbone)
         key = hashlib.sha256(repr((*map(str, facts), model.shape, size)).encode()).hexdigest()
 
         def measure() -> float:
-            model.trainer.progress.sweep_started(f"trial of {name}", 0)
+            model.trainer.progress.sweep_started(f"trial of {name}", 2 * size)
             before, after = (_speed(settings, model, engine, changes) for changes in (now, then))
             return after / before
 
