@@ -13,7 +13,7 @@ from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.engine import parts as graph
-from grace.engine.device import _can_compile
+from grace.engine.device import can_compile
 from grace.engine.phase import Batch, Loss, Part, Phase, PhaseResult
 from grace.engine.trainer import Trainer
 from grace.methods.classification import classification
@@ -78,7 +78,7 @@ def test_compiled_equals_eager_and_instances_share_a_program() -> None:
         # What torch says while it compiles is about its own inner modules.
         warnings.simplefilter("ignore")
         # The trial whether there is a compiler is a program of its own.
-        assert _can_compile("cpu")
+        assert can_compile("cpu")
         torch.compiler.reset()
         counters.clear()
         found, compiled = train(compile=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from grace.configs.experiment import EngineSettings
 from grace.configs.recipe import Recipe
-from grace.engine.device import Device, _can_compile
+from grace.engine.device import Device, can_compile
 
 
 def device(**settings: object) -> Device:
@@ -89,13 +89,13 @@ def test_auto_precision_follows_the_instructions(
 
 class TestCompileRule:
     def test_true_and_false_decide(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("grace.engine.device._can_compile", lambda device: True)
+        monkeypatch.setattr("grace.engine.device.can_compile", lambda device: True)
         tiny, long = (Recipe(epochs=1), 1, (3, 8, 8)), (Recipe(epochs=200), 50_000, (3, 32, 32))
         assert device(device="cpu", compile=True).compiles(*tiny)
         assert not device(device="cpu", compile=False).compiles(*long)
 
     def test_auto_weighs_the_pixels_of_the_phase(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("grace.engine.device._can_compile", lambda device: True)
+        monkeypatch.setattr("grace.engine.device.can_compile", lambda device: True)
         auto = device(device="cpu", compile="auto")
         # epochs · images · H · W against 2e8; the digits experiment: 20 · 388 · 64 = 496,640;
         # a first task of CIFAR-100 B0I10: 200 · 5000 · 1024 = 1.024e9.
@@ -112,8 +112,8 @@ class TestCompileRule:
             return call
 
         monkeypatch.setattr("torch.compile", broken)
-        _can_compile.cache_clear()
+        can_compile.cache_clear()
         auto, work = device(device="cpu", compile="auto"), (Recipe(epochs=200), 5000, (3, 32, 32))
         with pytest.warns(UserWarning, match="not compiled.*no working C"):
             assert not auto.compiles(*work)
-        _can_compile.cache_clear()
+        can_compile.cache_clear()

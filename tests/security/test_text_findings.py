@@ -16,7 +16,7 @@ from grace.configs.load import load_experiment
 from grace.configs.methods import FinetuneSettings, GraceSettings
 from grace.configs.recipe import Recipe
 from grace.data.class_names import class_name
-from grace.engine.device import Device, _can_compile
+from grace.engine.device import Device, can_compile
 from grace.engine.launch import Launch
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.experiment import run_experiment
@@ -251,11 +251,11 @@ class TestSettings:
             raise RuntimeError("no C++ compiler")
 
         monkeypatch.setattr("torch.compile", fail)
-        _can_compile.cache_clear()
+        can_compile.cache_clear()
         device = Device.from_settings(EngineSettings(device="cpu", compile=True))
         with pytest.warns(GraceWarning, match="steps are not compiled.*no C\\+\\+ compiler"):
             assert not device.compiles(Recipe(epochs=1), 1, (1, 8, 8))
-        _can_compile.cache_clear()
+        can_compile.cache_clear()
 
     @pytest.mark.parametrize("rank", ["5", "2", "-1"])
     def test_a_rank_outside_the_world(self, rank: str, monkeypatch: pytest.MonkeyPatch) -> None:

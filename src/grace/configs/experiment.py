@@ -317,12 +317,13 @@ class EngineSettings(Settings):
     compile: bool | Literal["auto"] = Field(
         "auto",
         description="compile training steps; auto: only phases long enough to save more time "
-        "than that takes",
+        "than that takes, and in a run only if a short trial on this machine shows a gain",
     )
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads. More: faster, up to the number of cores; none: torch's choice",
+        description="CPU threads. More: faster, up to the number of cores; none: torch's choice, "
+        "but 1 for a run on images below 32×32 pixels if a short trial shows no gain from more",
     )
     eval_batch_size: int = Field(
         128,
