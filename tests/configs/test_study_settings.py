@@ -181,3 +181,15 @@ def test_the_rows_of_a_grid() -> None:
         }
     )
     assert study.grid_rows("r") == {"r": ("memory.size=5",)}
+
+
+def test_values_that_are_nearly_equal_are_rows_of_their_own() -> None:
+    study = StudySettings.model_validate(
+        {
+            "scales": {"s": {"protocols": {"p": {"experiment": "digits"}}}},
+            "rows": {
+                "r": {"method": "grace", "grid": {"method.threshold": [0.1234567, 0.1234568, 1.0]}}
+            },
+        }
+    )
+    assert list(study.grid_rows("r")) == ["0.1234567", "0.1234568", "1"]

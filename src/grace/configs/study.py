@@ -204,12 +204,17 @@ class StudySettings(Settings):
         if own.grid is None:
             return {row: own.set}
         return {
-            "/".join(f"{value:g}" for value in values): (
+            "/".join(map(_shortest, values)): (
                 *own.set,
                 *(f"{key}={value!r}" for key, value in zip(own.grid, values, strict=True)),
             )
             for values in product(*own.grid.values())
         }
+
+
+def _shortest(value: float) -> str:
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def list_studies() -> dict[str, str]:

@@ -111,7 +111,7 @@ def _claims_csv(claims: Sequence[JudgedClaim]) -> str:
             line.compared,
             "" if line.paper is None else line.paper,
             line.judgement.mean if line.judgement else "",
-            (line.judgement.standard_error or "") if line.judgement else "",
+            "" if line.judgement is None else line.judgement.standard_error,
             line.judgement.count if line.judgement else 0,
             line.verdict,
         ]
