@@ -6,7 +6,9 @@ import pytest
 
 from grace.configs.load import list_experiments
 from grace.configs.registry import METHODS
-from grace.studies.paper import PaperTable, paper_numbers
+from grace.configs.study import StudySettings
+from grace.studies.paper import PaperTable, paper_numbers, place_in_paper
+from grace.studies.study_cells import Selection, study_cells
 from grace.text.refusals import GraceError
 
 PAPER = paper_numbers()
@@ -108,3 +110,29 @@ def test_claims_are_checked_against_the_tables() -> None:
 def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(GraceError, match="no table 'table-7'; did you mean 'table-"):
         PAPER.value("table-7", "der", "b0i5", "last")
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("", ("table-1", "mine", "")),
+        ("b0i5", ("table-1", "b0i5", "")),
+        ("b0i5/cifar100", ("table-1", "b0i5", "cifar100")),
+        ("table-3", ("table-3", "mine", "")),
+        ("table-3/b0i5/imagenet100", ("table-3", "b0i5", "imagenet100")),
+    ],
+)
+def test_the_place_in_the_paper(given: str, place: tuple[str, str, str]) -> None:
+    assert place_in_paper("table-1", given, "mine") == place
+    assert place_in_paper("", "b0i5", "mine") == ("", "b0i5", "")
+
+
+@pytest.mark.parametrize("given", ["table-9/b0i5", "table-3/b0i5/cifar10"])
+def test_a_study_names_what_the_paper_has(given: str) -> None:
+    """It was said after all runs, or ended in a KeyError."""
+    protocol = {"experiment": "digits", "paper": given}
+    study = StudySettings.model_validate(
+        {"scales": {"s": {"protocols": {"p": protocol}}}, "rows": {"r": {"method": "grace"}}}
+    )
+    with pytest.raises(GraceError, match="paper has no (table|data set)"):
+        study_cells(study, Selection())

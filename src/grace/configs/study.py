@@ -198,6 +198,12 @@ class StudySettings(Settings):
                     if protocol:
                         yield "protocol", protocol, where
 
+    @property
+    def heading(self) -> str:
+        """The title, marked if the paper has no such experiment."""
+        title = self.title or self.name
+        return f"{title} (beyond the paper)" if self.beyond_paper else title
+
     def grid_rows(self, row: str) -> dict[str, tuple[str, ...]]:
         """Return the settings of each point of a row's grid, by name; or of the row itself."""
         own = self.rows[row]

@@ -162,6 +162,27 @@ class PaperNumbers(_Frozen):
         return tuple(statement for statement in self.text if statement.kind == "claim")
 
 
+def place_in_paper(table: str, given: str, protocol: str) -> tuple[str, str, str]:
+    """Return the paper's table, protocol and data set; no table: the first one is empty.
+
+    Args:
+        table: of a study: "table-1", or nothing.
+        given: of a protocol: "b0i5", "b0i5/imagenet100", "table-3/b0i5/imagenet100", or nothing.
+        protocol: its name, which counts where nothing is given.
+
+    Raises:
+        GraceError: if the paper has no such table or data set.
+    """
+    if given.startswith("table-"):
+        table, _, given = given.partition("/")
+    name, _, dataset = given.partition("/")
+    if table:
+        columns = paper_numbers().table(table).columns
+        if dataset and dataset not in {column.dataset for column in columns}:
+            raise GraceError(f"{table} of the paper has no data set '{dataset}'")
+    return table, name or protocol, dataset
+
+
 @cache
 def paper_numbers() -> PaperNumbers:
     """Read the packaged numbers."""

@@ -11,6 +11,7 @@ from grace.configs.study import RowSettings, ScaleSettings, StudySettings
 from grace.record import RunRecord
 from grace.studies.aligned import aligned_size
 from grace.studies.cells import loaded, refuse_single
+from grace.studies.paper import place_in_paper
 from grace.studies.replay import expansions
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
@@ -124,8 +125,8 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
         selection: the part of it.
 
     Raises:
-        GraceError: for a name that the study does not have, or an override that would give all runs
-            one method or seed.
+        GraceError: for a name that the study or the paper does not have, or an override that would
+            give all runs one method or seed.
 
     Warns:
         ConfigWarning: if a given override has no effect in any run.
@@ -135,6 +136,8 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
     _refuse_unknown("row", selection.rows, study.rows, study)
     for override in selection.overrides:
         refuse_single(override)
+    for protocol in selection.protocols or scale.protocols:
+        place_in_paper(study.paper, scale.protocols[protocol].paper, protocol)
     cells = [
         StudyCell(name, protocol, seed, run)
         for protocol in selection.protocols or scale.protocols

@@ -5,7 +5,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.configs.study import StudySettings
 from grace.record import RunRecord
 from grace.storage.atomic import remove_leftovers, write_text
 from grace.storage.inside import inside
@@ -59,12 +58,6 @@ def write_study(made: MadeStudy, command: str = "") -> tuple[Path, ...]:
     return (page, *(folder / name for name in texts), *drawn)
 
 
-def heading(study: StudySettings) -> str:
-    """Return the title of a study, marked if the paper has no such experiment."""
-    title = study.title or study.name
-    return f"{title} (beyond the paper)" if study.beyond_paper else title
-
-
 def _summary(
     made: MadeStudy,
     sheets: Sequence[tuple[str, Sheet]],
@@ -74,7 +67,7 @@ def _summary(
     records: Sequence[RunRecord] = made.records
     scale = scale_name(made.study, made.selection.scale)
     parts = [
-        f"# {markdown(heading(made.study))}",
+        f"# {markdown(made.study.heading)}",
         f"Scale: {markdown(scale)}; mean ± standard deviation over seeds.",
         *([code_block(command, "bash")] if command else []),
         provenance(records),

@@ -38,7 +38,7 @@ def write_study_page(
     figures: dict[str, Figure] = {}
     study, records = results.made.study, results.made.records
     report, numbers = runs_report(records, figures)
-    title = study.title or study.name
+    title = study.heading
     body = join(
         element(
             "header",

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import final
 
-from grace.configs.study import ProtocolSettings, RowSettings
+from grace.configs.study import RowSettings
 from grace.record import RunRecord
 from grace.studies.groups import Spread, spread
 from grace.studies.made_study import MadeStudy
-from grace.studies.paper import paper_numbers
+from grace.studies.paper import paper_numbers, place_in_paper
 from grace.studies.resolving import Found
 from grace.studies.study_cells import StudyCell, parent_of, scale_of
 from grace.studies.tables import Column
@@ -147,7 +147,8 @@ class Results:
             protocol: name of the protocol.
             key: key of the metric.
         """
-        table, name, dataset = self._in_paper(self.scale.protocols[protocol], protocol)
+        given = self.scale.protocols[protocol].paper
+        table, name, dataset = place_in_paper(self.made.study.paper, given, protocol)
         if not table:
             return None
         line = self.settings(row).paper or row
@@ -159,13 +160,6 @@ class Results:
         count = round(parameters / unit) if parameters else 0
         exact = parameters is not None and abs(parameters - count * unit) < 0.015 * parameters
         return float(count) if exact else None
-
-    def _in_paper(self, protocol: ProtocolSettings, own: str) -> tuple[str, str, str]:
-        """Return the table, protocol and data set of the paper: "table-3/b0i5/imagenet100"."""
-        parts = protocol.paper.split("/") if protocol.paper else [own]
-        if parts[0].startswith("table-"):
-            return parts[0], parts[1] if parts[1:] else own, parts[2] if parts[2:] else ""
-        return self.made.study.paper, parts[0], parts[1] if parts[1:] else ""
 
     def num_runs(self, row: str, protocol: str) -> int:
         """Return the number of finished runs of a row."""
