@@ -134,5 +134,5 @@ def test_a_study_names_what_the_paper_has(given: str) -> None:
     study = StudySettings.model_validate(
         {"scales": {"s": {"protocols": {"p": protocol}}}, "rows": {"r": {"method": "grace"}}}
     )
-    with pytest.raises(GraceError, match="paper has no (table|data set)"):
+    with pytest.raises(GraceError, match=r"paper has no (table|data set)"):
         study_cells(study, Selection())
