@@ -27,6 +27,13 @@ RETRIES = 2
 """How often a run whose machine was lost is started again."""
 
 
+class KilledError(Exception):
+    """A run's process was killed, as the first thing that happens on a machine that is lost.
+
+    It has the exit code; Ray makes the run again.
+    """
+
+
 @final
 class RayCluster(Machines):
     """The machines of a Ray cluster.
@@ -84,7 +91,9 @@ class RayCluster(Machines):
             share = {"num_cpus": 1, "num_gpus": 1 / self._runs_on_a_gpu(settings)}
         else:
             share = {"num_cpus": settings.engine.threads or 1, "num_gpus": 0}
-        task = self._remote.options(max_retries=RETRIES, name=job.cell.name, **share)
+        task = self._remote.options(
+            max_retries=RETRIES, retry_exceptions=[KilledError], name=job.cell.name, **share
+        )
         return RayTask(self._ray, task, job)
 
     @property
@@ -131,6 +140,9 @@ class RayTask(Attempt):
         try:
             code = self._ray.get(self._reference)
         except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, KilledError):
+                return why_failed(cause.args[0], self._job.log, self._log_start)
             return f"Ray: {first_line(error)}"
         return why_failed(code, self._job.log, self._log_start)
 
@@ -147,7 +159,7 @@ class RayTask(Attempt):
 def run_there(
     command: Sequence[str], log: str, folder: str, environment: Mapping[str, str], lock: str | None
 ) -> int:
-    """Run a command on a machine of the cluster; return its exit code.
+    """Run a command on a machine of the cluster; return its exit code, not negative.
 
     Args:
         command: program and arguments; it ends when its standard input is closed.
@@ -156,6 +168,9 @@ def run_there(
         environment: further variables.
         lock: file that a process of the same run holds, whose machine or parent was lost; it is
             waited for.
+
+    Raises:
+        KilledError: if the process was killed.
     """
     if lock is not None:
         _wait_until_free(Path(lock))
@@ -169,7 +184,10 @@ def run_there(
             env={**os.environ, **environment},
         )
         with process:
-            return process.wait()
+            code = process.wait()
+    if code < 0:
+        raise KilledError(code)
+    return code
 
 
 def _wait_until_free(lock: Path, seconds: float = 300) -> None:
