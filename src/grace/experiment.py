@@ -195,7 +195,10 @@ def _run(
 
 
 def identify(
-    runs: Sequence[ExperimentSettings], *, dataset: "Dataset | None" = None
+    runs: Sequence[ExperimentSettings],
+    *,
+    dataset: "Dataset | None" = None,
+    digests: dict[str, str] | None = None,
 ) -> list[Mapping[str, str]]:
     """Return the fingerprints of each run's record without carrying out the runs.
 
@@ -205,6 +208,7 @@ def identify(
     Args:
         runs: resolved settings.
         dataset: images of all runs; ``None``: those that their settings name.
+        digests: of the images of earlier calls, which are not read again; those read now are added.
 
     Raises:
         GraceError: for data or settings that a run could not use.
@@ -213,24 +217,28 @@ def identify(
     from grace.data.sources import load_dataset
     from grace.learner.model import Model
 
-    datasets: dict[str, tuple[Dataset, str]] = {}
+    digests = {} if digests is None else digests
+    known = set(digests)
+    datasets: dict[str, Dataset] = {}
     found: list[Mapping[str, str]] = []
     tried: set[str] = set()
     versions = collect_versions()
     for settings in map(_here, runs):
         key = settings.data.model_dump_json()
+        if key in known:
+            found.append(fingerprints(settings, digests[key], versions))
+            continue
         if key not in datasets:
-            images = dataset or load_dataset(settings.data)
-            digest = _digest({"train": images.train, "test": images.test})
-            datasets[key] = (images, digest)
-        images, digest = datasets[key]
+            datasets[key] = dataset or load_dataset(settings.data)
+            digests[key] = _digest({"train": datasets[key].train, "test": datasets[key].test})
+        images = datasets[key]
         scenario = Scenario(images, settings.scenario, settings.seeds.class_order)
         if settings.method.name not in tried:
             tried.add(settings.method.name)
             shape = images.train.images.shape
             model = Model(settings, shape, *_constants(settings, images))
             model.check_memory(len(scenario.class_names))
-        found.append(fingerprints(settings, digest, versions))
+        found.append(fingerprints(settings, digests[key], versions))
     return found
 
 

@@ -1,16 +1,20 @@
 """``grace study``: the list, the plan without torch, and what it prints."""
 
+import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grace.cli.study import _typed
 from grace.cli.study_lines import plan_lines, result_lines
 from grace.configs.study import StudySettings, load_study
 from grace.studies.made_study import MadeStudy
 from grace.studies.resolving import Found
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
+from grace.text.refusals import GraceError
 from support import commands, one_process
 from support.synthetic_records import MakeRecord
 
@@ -69,6 +73,8 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
         (["ablation", "--seeds", "x"], "--seeds 'x': write seeds as 1,2,3 or 1-3"),
         (["ablation", "method=der"], "use --rows"),
         (["ablation", "seed=4"], "use --seeds"),
+        (["grid", "--search", "3"], "--plan needs to know all runs, and --search chooses them"),
+        (["grid", "--storage", "sqlite:///x"], "--storage is for a search: give --search N too"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str) -> None:
@@ -100,3 +106,63 @@ def test_the_lines_at_the_end(make_record: MakeRecord, tmp_path: Path) -> None:
     assert any("the same data and settings" in line for line in lines)
     assert lines[-1] == "IFL b0i10 s1 failed: no room"
     assert any(line.startswith("B2") and "not measured" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ray", "auto", "--slurm", ""], "--ray and --slurm are two ways to the same end"),
+        (["--slurm", "-p gpu"], "--slurm: 'gpu' is no option of sbatch: write a value as --name="),
+        (["--ray", "auto"], "--ray needs ray: pip install 'grace-cil[cluster]'"),
+        (["--search", "2"], "--search needs optuna: pip install 'grace-cil[search]'"),
+    ],
+)
+def test_other_machines_and_searches_are_refused_with_a_remedy(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ray", "optuna"):  # As if it were not installed.
+        monkeypatch.setitem(sys.modules, name, None)
+    result = call("grid", "--out", str(tmp_path / "studies"), *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_task_of_an_array_job_gets_the_same_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def submit_study(*_: object, **options: Any) -> tuple[str, int]:
+        given.update(options)
+        return "4711", 2
+
+    monkeypatch.setattr("grace.cli.study.submit_study", submit_study)
+    out = tmp_path / "my studies"
+    words = ["--rows", "der,IFL", "--seeds", "1-2", "--jobs", "5", "--jobs-per-gpu", "3"]
+    result = call("ablation", "memory.size=9", *words, "--out", str(out), "--slurm", "--time=1")
+    assert result.exit_code == 0, result.stderr
+    assert "submitted array job 4711 of 2 tasks" in result.stdout
+    assert (given["most_tasks"], given["options"]) == (5, ["--time=1"])
+    seen: dict[str, Any] = {}
+
+    def make_study(study: StudySettings, selection: Selection, *_: object, **options: Any) -> None:
+        seen.update(options, name=study.name, selection=selection, out=_[0])
+        raise GraceError("seen")
+
+    monkeypatch.setattr("grace.cli.study.make_study", make_study)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "4711")
+    arguments = list(given["arguments"])
+    assert arguments.pop(0) == "study"
+    assert "error: seen" in call(*arguments).stderr
+    wanted = Selection(rows=("der", "IFL"), seeds=(1, 2), overrides=("memory.size=9",))
+    assert (seen["name"], seen["selection"], seen["out"]) == ("ablation", wanted, out)
+    assert (seen["array"], seen["at_once"]) == ("4711", None)
+
+
+def test_the_password_of_a_database_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "postgresql://me:secret@host/name"  # noqa: S105 - of this test
+    for words in (["--storage", secret, "--jobs", "2"], [f"--storage={secret}", "--jobs", "2"]):
+        monkeypatch.setattr(sys, "argv", ["grace", "study", "grid", "--search", "2", *words])
+        typed = _typed()
+        assert "secret" not in typed
+        assert typed.endswith("URL --jobs 2")

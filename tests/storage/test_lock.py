@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.storage.lock import exclusive
+from grace.storage.lock import exclusive, shared
 from grace.text.refusals import BusyError, DamagedError
 
 HOLDER = """
@@ -125,3 +125,29 @@ def test_other_kinds_are_refused_and_left_alone(tmp_path: Path, kind: str) -> No
         pytest.fail("entered")
     assert victim.exists() == (kind == "link")
     assert kind != "link" or victim.read_bytes() == b"precious"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows shares no lock")
+def test_many_may_share_a_lock_but_not_with_one_who_has_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    def held_alone() -> None:
+        with exclusive(path, "the studies"):
+            pass
+
+    def held_too() -> None:
+        with shared(path, "the studies"):
+            pass
+
+    with shared(path, "the studies"):
+        held_too()
+        with pytest.raises(BusyError):
+            held_alone()
+    with holder(path) as process, pytest.raises(BusyError, match=str(process.pid)):
+        held_too()
+    held_too()
+    held_alone()
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedError, match="is a link"):
+        held_too()

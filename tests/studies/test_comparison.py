@@ -366,7 +366,7 @@ def test_a_comparison_that_was_killed_as_it_began_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between its folders it was refused as another's; a file beside its cells stayed."""
-    monkeypatch.setattr("grace.studies.comparison.carry_out", lambda *_: {})
+    monkeypatch.setattr("grace.studies.comparison.carry_out", lambda *_, **__: None)
     place, watcher, second = tmp_path / "there", Notes(), call_number(2)
     with interrupted(Path, "mkdir", lambda path, **_: path.parent == place and second()):
         compare(cells("wa"), place, watcher)

@@ -12,7 +12,7 @@ import pytest
 from grace.configs.experiment import ExperimentSettings
 from grace.studies import pool
 from grace.studies.cells import Cell
-from grace.studies.pool import Job, carry_out
+from grace.studies.pool import Job, ListedJobs, LocalProcess, carry_out
 
 SETTINGS = ExperimentSettings()
 
@@ -58,8 +58,9 @@ def job(folder: Path, name: str, script: str, first_task: Path | None = None) ->
 
 
 def carried_out(jobs: list[Job], at_once: int) -> tuple[Log, dict[str, str]]:
-    log = Log()
-    return log, carry_out(jobs, at_once, log, seconds_between=0.01)
+    log, source = Log(), ListedJobs(jobs)
+    carry_out(source, at_once, log, seconds_between=0.01)
+    return log, source.failures
 
 
 def test_as_many_as_are_wanted_run_at_once(tmp_path: Path) -> None:
@@ -128,9 +129,9 @@ def test_its_input_ends_with_its_parent(tmp_path: Path) -> None:
     parent = f"""
 import os
 from pathlib import Path
-from grace.studies.pool import Job, _Running
+from grace.studies.pool import Job, LocalProcess
 cell = type("Cell", (), {{"name": "a"}})()
-_Running(Job(cell, {[*command, child]!r}, Path({str(tmp_path / "log")!r}), lambda: 0))
+LocalProcess(Job(cell, {[*command, child]!r}, Path({str(tmp_path / "log")!r}), lambda: 0))
 os._exit(9)
 """
     subprocess.run([sys.executable, "-c", parent], check=False)
@@ -145,17 +146,11 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def test_one_that_does_not_heed_the_request_is_killed(tmp_path: Path) -> None:
-    script = (
-        "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    with process.stdout as out:
-        out.readline()
-        pool._end([process], seconds=0.1)
-    assert process.returncode not in (0, None)
+    script = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    one = LocalProcess(job(tmp_path, "a", script))
+    wait_until(lambda: (tmp_path / "a.txt").stat().st_size > 0)
+    pool._end([one], seconds=0.1)
+    assert one.process.returncode not in (0, None)
 
 
 def gate(path: Path) -> str:
@@ -196,9 +191,9 @@ def test_ctrl_c_ends_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ended: list[int | None] = []
     end = pool._end
 
-    def spy(processes: list[object]) -> None:
-        end(processes)  # type: ignore[arg-type]
-        ended.extend(process.returncode for process in processes)  # type: ignore[attr-defined]
+    def spy(running: list[LocalProcess]) -> None:
+        end(running)
+        ended.extend(one.process.returncode for one in running)
 
     def interrupt(log: Log, cell: Cell, num_tasks: int) -> None:
         raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 import csv
 import shutil
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ from grace.record import RunRecord, read_record
 from grace.studies import study
 from grace.studies.cells import Cell
 from grace.studies.made_study import MadeStudy
-from grace.studies.pool import Job, Unwatched, Watcher
+from grace.studies.pool import JobSource, Unwatched, Watcher
 from grace.studies.replay import expansions
 from grace.studies.resolving import Found
+from grace.studies.search import SearchSettings
 from grace.studies.study import make_study
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
@@ -71,11 +72,14 @@ class Started(Unwatched):
     """The names of the runs that were made."""
 
     def __init__(self) -> None:
-        self.waves: list[int] = []
+        self.counts: list[int] = []
         self.names: list[str] = []
 
     def planned(self, num_left: int, at_once: int) -> None:
-        self.waves.append(num_left)
+        self.counts.append(num_left)
+
+    def left(self, num_left: int) -> None:
+        self.counts.append(num_left)
 
     def cell_ended(self, cell: Cell, failure: str | None) -> None:
         self.names.append(cell.name)
@@ -103,9 +107,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Who
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grace.studies.study.carry_out", carry_out_here)
+        slow = partial(carry_out_here, slow="IFL tiny s1")
+        patch.setattr("grace.studies.study.carry_out", slow)
         made = make_study(
-            study_of(folder), Selection(), folder / "studies", watcher, at_once=2, command="typed"
+            study_of(folder), Selection(), folder / "studies", watcher, at_once=1, command="typed"
         )
     return folder / "studies", made, watcher
 
@@ -127,13 +132,17 @@ def copy_without(whole: Whole, place: Path, *rows: str) -> Path:
     return out
 
 
-def test_runs_come_in_waves_and_equal_decisions_are_made_once(whole: Whole) -> None:
+def test_what_waits_starts_as_soon_as_it_can_and_equal_decisions_are_made_once(
+    whole: Whole,
+) -> None:
     _, made, watcher = whole
     assert made.failures == {}
+    # The aligned run starts when its two are recorded, though IFL, before it, is not over; what
+    # needs or resembles IFL waits.
+    assert watcher.names[:3] == ["der tiny s1", "replay tiny s1 needs 1", "replay tiny s1"]
+    assert watcher.names[3:] == ["IFL tiny s1", "-FL tiny s1", "1/0.9 tiny s1"]
     # Thresholds 0 and 0.01 expand at every task, as IFL does: two pairs of the grid are its run.
-    assert watcher.waves == [8, 3]
-    assert watcher.names[:3] == ["der tiny s1", "IFL tiny s1", "replay tiny s1 needs 1"]
-    assert watcher.names[3:] == ["replay tiny s1", "-FL tiny s1", "1/0.9 tiny s1"]
+    assert watcher.counts == [8, 2]
     for row in ("0/0.9", "0.01/0.9"):
         assert of(made, row).is_replayed
         assert record_of(made, row).directory == record_of(made, "IFL").directory
@@ -188,7 +197,7 @@ def test_the_same_call_makes_nothing_again(
     assert planned.left == ()
     assert planned.seconds == 0
 
-    def refuse(*_: object) -> dict[str, str]:
+    def refuse(*_: object, **__: object) -> None:
         raise AssertionError("there is nothing to make")
 
     monkeypatch.setattr("grace.studies.study.carry_out", refuse)
@@ -232,7 +241,7 @@ def test_without_the_images_runs_are_found_by_their_settings(
     def gone(*_: object, **__: object) -> None:
         raise GraceError("the images are gone")
 
-    monkeypatch.setattr("grace.studies.study.identify", gone)
+    monkeypatch.setattr("grace.studies.study_runs.identify", gone)
     made = make_study(study_of(tmp_path), Selection(), whole[0], Unwatched())
     assert len(made.found) == 8
     assert "found by their settings: the images are gone" in made.notes[0]
@@ -245,8 +254,9 @@ def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
 ) -> None:
     out = copy_without(whole, tmp_path, "der", "replay")
 
-    def fail(jobs: Sequence[Job], at_once: int, watcher: Watcher) -> dict[str, str]:
-        return {job.cell.name: "no room" for job in jobs}
+    def fail(source: JobSource, at_once: int, watcher: Watcher, **_: object) -> None:
+        while (job := source.take([])) is not None:
+            source.ended(job, "no room")
 
     monkeypatch.setattr("grace.studies.study.carry_out", fail)
     made = make_study(study_of(tmp_path), Selection(), out, Unwatched())
@@ -286,3 +296,29 @@ def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbon
     planned = plan_study(study, Selection(), tmp_path / "studies", [tmp_path])
     assert [run.state for run in planned.runs] == ["done"]
     assert planned.runs[0].record == tmp_path / "mine"
+
+
+def test_a_search_takes_known_pairs_and_makes_what_it_chooses(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna", reason="the search extra is not installed")
+    out = copy_without(whole, tmp_path)
+    monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
+    wanted = SearchSettings(3)
+    text = yaml_text.parse(STUDY, "study")
+    text["rows"]["pairs"]["grid"]["method.threshold"] = [0.3, 0.9]
+    study = StudySettings.model_validate(text | {"name": "mine"})
+    made = make_study(study, Selection(), out, Unwatched(), search=wanted, at_once=1)
+    assert made.failures == {}
+    assert made.directory == out / "mine-search"
+    # The grid's runs stand for its two pairs; three more were chosen.
+    rows = [cell.row for cell in made.cells]
+    assert len(rows) >= 3
+    assert {cell.run for cell in made.cells} == set(made.found)
+    assert all(any(row in made.study.grid_rows(name) for name in made.study.rows) for row in rows)
+    assert (made.directory / "figures" / "front.svg").is_file()
+    assert "Optuna" in (made.directory / "summary.md").read_text()
+    assert (made.directory / "search.journal").is_file()
+    monkeypatch.setattr("grace.studies.study.carry_out", lambda *_, **__: pytest.fail("made"))
+    again = make_study(study, Selection(), out, Unwatched(), search=wanted, at_once=1)
+    assert {cell.row for cell in again.cells} == set(rows)

@@ -25,14 +25,14 @@ class ComparisonProgress:
     It implements :class:`grace.studies.pool.Watcher`.
 
     Args:
-        names: names of all runs, those that are finished included.
+        names: names of all runs, those that are finished included; empty: they are not known yet.
         console: where to print; ``None``: standard error.
     """
 
     def __init__(self, names: Sequence[str], console: Console | None = None) -> None:
         self._console = console or terminal(err=True)
         self._total = len(names)
-        self._width = max(map(len, names))
+        self._width = max(map(len, names), default=20)
         self._left = 0
         self._running: dict[str, tuple[float, int]] = {}
         self._seconds: list[float] = []
@@ -61,12 +61,18 @@ class ComparisonProgress:
     def planned(self, num_left: int, at_once: int) -> None:
         """Print the number of runs."""
         self._left = num_left
+        self._total = max(self._total, num_left)
         done = self._total - num_left
         self._say(
             f"{self._total} runs, {done} finished before, {num_left} to do, {at_once} at a time"
             if done
             else f"{self._total} runs, {at_once} at a time"
         )
+
+    def left(self, num_left: int) -> None:
+        """Correct the number of runs that are left."""
+        self._total += max(0, num_left - self._left)
+        self._left = num_left
 
     def cell_started(self, cell: Cell) -> None:
         """Add the run to the list of current runs."""

@@ -22,7 +22,7 @@ from grace.text.refusals import GraceError
 MAX_ROWS = 1000
 """The largest number of rows, those of grids included."""
 MAX_SEEDS = 1000
-_TAKEN = frozenset({"runs", "cells", "logs", "first-tasks", "lock"})
+_TAKEN = frozenset({"runs", "cells", "logs", "first-tasks", "taken", "lock"})
 
 # A name is shown in tables and typed on the command line.
 Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]

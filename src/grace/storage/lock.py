@@ -6,7 +6,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,6 +48,29 @@ else:
     def _release(handle: int) -> None:
         # Explicitly: a forked child that holds the same handle would keep the lock otherwise.
         fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+@contextmanager
+def shared(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock that several processes may hold at once, but not beside an exclusive one.
+
+    On Windows one process at a time can hold it.
+
+    Args:
+        path: the lock file, created if it is missing.
+        what: name of the locked thing in messages.
+
+    Raises:
+        BusyError: if the lock is held exclusively.
+        DamagedError: if the lock file is a link or no regular file.
+        OSError: if the lock file cannot be opened.
+    """
+    handle = _taken(path, what, _take_to_read)
+    try:
+        yield
+    finally:
+        _release(handle)
+        os.close(handle)
 
 
 @contextmanager
@@ -99,13 +122,13 @@ def holder(path: Path) -> str | None:
     return None
 
 
-def _taken(path: Path, what: str) -> int:
+def _taken(path: Path, what: str, take: Callable[[int], None] = _take) -> int:
     """Open the lock file and take the lock on it; return its handle."""
     patience = _NUM_TRIES
     while True:
         handle = _open(path, what)
         try:
-            _take(handle)
+            take(handle)
             if _is_at(path, handle):
                 return handle
             # Its holder deleted it after this process had opened it: it locks nothing any more.

@@ -23,12 +23,12 @@ from grace.storage.inside import inside, refuse_path
 from grace.storage.lock import exclusive
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.first_tasks import foreign_first_tasks
-from grace.studies.machine import jobs_at_once
-from grace.studies.making import Wanted, device_of, jobs_of, make_folders, read_runs
-from grace.studies.pool import Unwatched, Watcher, carry_out
+from grace.studies.making import Wanted, job_of, make_folders, read_runs
+from grace.studies.pool import ListedJobs, Unwatched, Watcher, carry_out
 from grace.studies.report import write_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
+from grace.studies.this_machine import ThisMachine
 from grace.text.refusals import GraceError
 
 _FILES = {
@@ -97,8 +97,9 @@ def compare(
         make_folders(directory)
         found, damaged = read_runs(directory / "runs")
         _refuse_others(found, {identity["protocol"] for identity in identities}, settings_of)
-        device = device_of(cells[0].settings)
-        jobs_here = at_once or jobs_at_once(cells[0].settings, device)
+        here = ThisMachine()
+        device = here.device(cells[0].settings)
+        jobs_here = at_once or here.at_once(cells[0].settings)
         left = [
             _wanted(directory, cell, identity)
             for cell, identity in zip(cells, identities, strict=True)
@@ -106,14 +107,14 @@ def compare(
             and not _is_finished(found.get(places[cell.name]), identity)
         ]
         common = directory / "first-tasks" if shares_first_task else None
-        jobs = jobs_of(left, device, jobs_here, common)
+        source = ListedJobs([job_of(run, device, jobs_here, common) for run in left])
         try:
-            failures = carry_out(jobs, jobs_here, watcher)
+            carry_out(source, jobs_here, watcher, start=here.start)
         finally:
             found, damaged = read_runs(directory / "runs")
             records = tuple(record for record in found.values() if record.complete)
             files = _write(directory, records, command, jobs_here) if records else ()
-    return Comparison(records, {**_faults(places, records, damaged), **failures}, files)
+    return Comparison(records, _faults(places, records, damaged) | source.failures, files)
 
 
 def _faults(

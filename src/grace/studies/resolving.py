@@ -1,6 +1,6 @@
 """Find the record of every run of a study, and what is left to make. Imports no torch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -8,6 +8,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.record import RunRecord, collect_versions
 from grace.studies.run_store import RunStore
 from grace.studies.study_cells import RunSpec, settings_of
+from grace.text.refusals import GraceError
 
 Same = Callable[[ExperimentSettings, RunRecord], bool]
 """Returns ``True`` if a record has the data and versions that a run with these settings has."""
@@ -37,17 +38,19 @@ class Resolution:
         left: runs to make, with their settings.
         waiting: runs that need others first.
         unlike: of those to make, the ones that were made with other data or versions.
+        refused: runs whose settings, taken from others' records, are wrong, and why.
     """
 
     found: Mapping[RunSpec, Found]
     left: Mapping[RunSpec, ExperimentSettings]
     waiting: tuple[RunSpec, ...]
     unlike: Mapping[RunSpec, RunRecord]
+    refused: Mapping[RunSpec, GraceError]
 
     @property
     def is_complete(self) -> bool:
         """True if every run is finished."""
-        return not self.left and not self.waiting
+        return not self.left and not self.waiting and not self.refused
 
 
 @final
@@ -59,10 +62,14 @@ class Resolver:
         store: finished runs.
     """
 
-    def __init__(self, runs: Sequence[RunSpec], store: RunStore) -> None:
-        self._runs = runs
+    def __init__(self, runs: Iterable[RunSpec], store: RunStore) -> None:
+        self._runs = dict.fromkeys(runs)
         self._store = store
         self._settings: dict[RunSpec, ExperimentSettings] = {}
+
+    def add(self, runs: Iterable[RunSpec]) -> None:
+        """Add runs to those that are resolved."""
+        self._runs |= dict.fromkeys(runs)
 
     def resolve(self, same: Same) -> Resolution:
         """Find records for as many runs as possible.
@@ -71,27 +78,51 @@ class Resolver:
             same: compares data and versions.
 
         Raises:
-            GraceError: if the settings of a run are wrong.
+            GraceError: if the settings of a run are wrong that needs no other one.
         """
         found: dict[RunSpec, Found] = {}
         left: dict[RunSpec, ExperimentSettings] = {}
         unlike: dict[RunSpec, RunRecord] = {}
+        refused: dict[RunSpec, GraceError] = {}
         waiting: list[RunSpec] = []
         for run in self._runs:
-            settings = self._settings_of(run, found)
+            try:
+                settings = self._settings_of(run, found)
+            except GraceError as error:
+                if not run.needs:
+                    raise
+                refused[run] = error
+                continue
             if settings is None:
                 waiting.append(run)
                 continue
-            equal = self._store.candidates(settings)
-            alike = self._store.stands_in(settings) if run.may_be_replayed else []
-            fitting = [record for record in [*equal, *alike] if same(settings, record)]
-            if fitting:
-                found[run] = Found(fitting[0], is_replayed=fitting[0] not in equal)
-            else:
-                left[run] = settings
-                if equal:
-                    unlike[run] = equal[0]
-        return Resolution(found, left, tuple(waiting), unlike)
+            one = self.find(run, same)
+            if one is not None:
+                found[run] = one
+                continue
+            left[run] = settings
+            if equal := self._store.candidates(settings):
+                unlike[run] = equal[0]
+        return Resolution(found, left, tuple(waiting), unlike, refused)
+
+    def find(self, run: RunSpec, same: Same) -> Found | None:
+        """Find the record of a run that does not wait for another one; ``None``: there is none.
+
+        Args:
+            run: the run; it need not be among those that are resolved.
+            same: compares data and versions.
+        """
+        settings = self.settings(run)
+        equal = self._store.candidates(settings)
+        alike = self._store.stands_in(settings) if run.may_be_replayed else []
+        record = next((record for record in [*equal, *alike] if same(settings, record)), None)
+        return None if record is None else Found(record, is_replayed=record not in equal)
+
+    def settings(self, run: RunSpec) -> ExperimentSettings:
+        """Return the settings of a run that does not wait for another one."""
+        found = self._settings.get(run) or self._settings_of(run, {})
+        assert found is not None
+        return found
 
     def known(self, run: RunSpec) -> ExperimentSettings | None:
         """Return the settings of a run; ``None`` while it waits for another one."""

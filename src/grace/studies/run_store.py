@@ -39,8 +39,8 @@ class RunStore:
         self._others = tuple(others)
         self._records: dict[Path, RunRecord] = {}
         self._settings: dict[Path, ExperimentSettings | None] = {}
-        self._by_settings: dict[str, list[RunRecord]] = {}
-        self._by_stream: dict[str, list[RunRecord]] = {}
+        self._by_settings = defaultdict[str, list[RunRecord]](list)
+        self._by_stream = defaultdict[str, list[RunRecord]](list)
         self.refresh()
 
     @property
@@ -54,9 +54,19 @@ class RunStore:
         settings = ((self._settings[place], record) for place, record in self._records.items())
         return [(found, record) for found, record in settings if found is not None]
 
-    def refresh(self) -> None:
-        """Read the runs that are new or were not finished."""
-        for place in self._places():
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """The thresholds and decays of all finished runs that have them, each pair once."""
+        rules = (settings.method.threshold_rule for settings, _ in self.known)
+        return list(dict.fromkeys((rule.initial, rule.decay) for rule in rules if rule is not None))
+
+    def refresh(self, *, elsewhere: bool = True) -> None:
+        """Read the runs that are new or were not finished.
+
+        Args:
+            elsewhere: also those outside ``OUT/runs``.
+        """
+        for place in self._places(elsewhere=elsewhere):
             if place in self._records:
                 continue
             try:
@@ -66,15 +76,16 @@ class RunStore:
                 continue
             self.left_out.pop(place, None)
             if record.complete:
-                self._records[place] = record
-                self._settings[place] = settings_in(record)
-        by_settings = defaultdict[str, list[RunRecord]](list)
-        by_stream = defaultdict[str, list[RunRecord]](list)
-        for settings, record in self.known:
-            by_settings[settings_fingerprint(settings)].append(record)
-            if (stream := without_threshold(settings)) is not None:
-                by_stream[stream].append(record)
-        self._by_settings, self._by_stream = dict(by_settings), dict(by_stream)
+                self._add(place, record)
+
+    def _add(self, place: Path, record: RunRecord) -> None:
+        self._records[place] = record
+        settings = self._settings[place] = settings_in(record)
+        if settings is None:
+            return
+        self._by_settings[settings_fingerprint(settings)].append(record)
+        if (stream := without_threshold(settings)) is not None:
+            self._by_stream[stream].append(record)
 
     def candidates(self, settings: ExperimentSettings) -> list[RunRecord]:
         """Return the finished runs with equal settings; their data and versions may differ."""
@@ -111,9 +122,9 @@ class RunStore:
             write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
         return read_record(place)
 
-    def _places(self) -> list[Path]:
+    def _places(self, *, elsewhere: bool) -> list[Path]:
         places: dict[Path, None] = {}
-        for root in (self.directory, *self._others):
+        for root in (self.directory, *(self._others if elsewhere else ())):
             with suppress(GraceError):  # It holds no run.
                 places |= dict.fromkeys(find_runs(root))
         return list(places)

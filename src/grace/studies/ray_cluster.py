@@ -1,0 +1,196 @@
+"""A Ray cluster whose machines share a folder, as a place for runs (docs/clusters.md).
+
+Each run is a task that starts the same ``grace run`` as on one machine. Ray chooses the machine,
+and starts a run again whose machine was lost; that goes on at its last snapshot.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+from typing_extensions import override
+
+from grace.configs.experiment import ExperimentSettings
+from grace.storage.inside import open_to_append
+from grace.storage.lock import holder
+from grace.studies.machine import has_small_images
+from grace.studies.pool import Attempt, Job, Machines, why_failed
+from grace.text.escaping import first_line
+from grace.text.refusals import GraceError
+
+RETRIES = 2
+"""How often a run whose machine was lost is started again."""
+
+
+class KilledError(Exception):
+    """A run's process was killed, as the first thing that happens on a machine that is lost.
+
+    It has the exit code; Ray makes the run again.
+    """
+
+
+@final
+class RayCluster(Machines):
+    """The machines of a Ray cluster.
+
+    Args:
+        address: "auto" on a machine of the cluster, or "HOST:PORT".
+        per_gpu: runs that share a GPU; ``None``: 4 of images of at most 64 pixels, one of others.
+
+    Raises:
+        GraceError: if Ray is not installed, or there is no cluster at the address.
+    """
+
+    def __init__(self, address: str, per_gpu: int | None = None) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            import ray
+        except ImportError:
+            raise GraceError("--ray needs ray", "pip install 'grace-cil[cluster]'") from None
+        try:
+            if not ray.is_initialized():
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise GraceError(
+                f"--ray {address}: {first_line(error)}", "start the cluster with 'ray start'"
+            ) from None
+        with suppress(ValueError):  # Ray sets its own; neither does so outside the main thread.
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        self._ray: Any = ray
+        self._remote: Any = ray.remote(run_there)
+        self._per_gpu = per_gpu
+
+    @property
+    @override
+    def seconds_between(self) -> float:
+        return 2.0  # Each look reads records through the network.
+
+    @override
+    def device(self, settings: ExperimentSettings) -> str:
+        has_gpu = self._resources.get("GPU", 0) >= 1
+        if settings.engine.device == "cuda" and not has_gpu:
+            raise GraceError("engine.device: the Ray cluster has no GPU", "use engine.device=cpu")
+        return "cuda" if has_gpu and settings.engine.device != "cpu" else "cpu"
+
+    @override
+    def at_once(self, settings: ExperimentSettings) -> int:
+        cores = int(self._resources.get("CPU", 1))
+        if self.device(settings) == "cpu":
+            return max(1, cores // (settings.engine.threads or 1))
+        return max(1, min(cores, int(self._resources["GPU"]) * self._runs_on_a_gpu(settings)))
+
+    @override
+    def start(self, job: Job) -> Attempt:
+        settings = job.cell.settings
+        if self.device(settings) == "cuda":
+            share = {"num_cpus": 1, "num_gpus": 1 / self._runs_on_a_gpu(settings)}
+        else:
+            share = {"num_cpus": settings.engine.threads or 1, "num_gpus": 0}
+        task = self._remote.options(
+            max_retries=RETRIES, retry_exceptions=[KilledError], name=job.cell.name, **share
+        )
+        return RayTask(self._ray, task, job)
+
+    @property
+    def _resources(self) -> Mapping[str, float]:
+        found: Mapping[str, float] = self._ray.cluster_resources()
+        return found
+
+    def _runs_on_a_gpu(self, settings: ExperimentSettings) -> int:
+        return self._per_gpu or (4 if has_small_images(settings) else 1)
+
+
+@final
+class RayTask(Attempt):
+    """A job as a task of a Ray cluster.
+
+    Args:
+        ray: the module.
+        task: the remote function with its options.
+        job: the job.
+    """
+
+    def __init__(self, ray: Any, task: Any, job: Job) -> None:  # noqa: ANN401 - an optional module
+        self._ray, self._job = ray, job
+        self._log_start = job.log.stat().st_size if job.log.exists() else 0
+        self._reference = task.remote(
+            list(job.command),
+            str(job.log.absolute()),
+            str(Path.cwd()),
+            dict(job.environment),
+            str(job.lock.absolute()) if job.lock else None,
+        )
+
+    @property
+    @override
+    def job(self) -> Job:
+        return self._job
+
+    @override
+    def has_ended(self) -> bool:
+        return bool(self._ray.wait([self._reference], timeout=0)[0])
+
+    @override
+    def failure(self) -> str | None:
+        try:
+            code = self._ray.get(self._reference)
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, KilledError):
+                return why_failed(cause.args[0], self._job.log, self._log_start)
+            return f"Ray: {first_line(error)}"
+        return why_failed(code, self._job.log, self._log_start)
+
+    @override
+    def stop(self) -> None:
+        # This ends the worker, which closes the input of the run's process, which ends it.
+        self._ray.cancel(self._reference, force=True)
+
+    @override
+    def wait(self, seconds: float) -> None:
+        self._ray.wait([self._reference], timeout=seconds)
+
+
+def run_there(
+    command: Sequence[str], log: str, folder: str, environment: Mapping[str, str], lock: str | None
+) -> int:
+    """Run a command on a machine of the cluster; return its exit code, not negative.
+
+    Args:
+        command: program and arguments; it ends when its standard input is closed.
+        log: file to which its output is appended, in the shared folder.
+        folder: where relative paths begin.
+        environment: further variables.
+        lock: file that a process of the same run holds, whose machine or parent was lost; it is
+            waited for.
+
+    Raises:
+        KilledError: if the process was killed.
+    """
+    if lock is not None:
+        _wait_until_free(Path(lock))
+    with open_to_append(Path(log)) as file:
+        process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **environment},
+        )
+        with process:
+            code = process.wait()
+    if code < 0:
+        raise KilledError(code)
+    return code
+
+
+def _wait_until_free(lock: Path, seconds: float = 300) -> None:
+    until = time.monotonic() + seconds
+    while holder(lock) is not None and time.monotonic() < until:
+        time.sleep(0.5)

@@ -1,0 +1,121 @@
+"""Runs as tasks of a Ray cluster of two nodes on this machine."""
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from grace.configs.experiment import EngineSettings
+from grace.configs.load import load_experiment
+from grace.studies.cells import Cell
+from grace.studies.pool import Job, ListedJobs, Unwatched, carry_out
+from grace.studies.ray_cluster import RayCluster
+from grace.text.refusals import GraceError
+
+ray = pytest.importorskip("ray", reason="the cluster extra is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own; it also leaves sockets open.
+SETTINGS = load_experiment("digits", ["engine.device=cpu", "engine.threads=1"])
+ON_GPU = load_experiment("digits", ["engine.threads=1"])
+SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+SCRIPT = "import os, pathlib, sys, time; p = pathlib.Path(sys.argv[1]); "
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without processors, and two workers with two each, one of them with a GPU in name."""
+    from ray.cluster_utils import Cluster
+
+    # A short name: it becomes part of the names of sockets, which have 107 characters at most.
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ray") as folder:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # By default its workers yield to all others.
+        head = {"num_cpus": 0, "temp_dir": folder, **SMALL}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        made.workers = [made.add_node(num_cpus=2, num_gpus=gpus, **SMALL) for gpus in (0, 1)]
+        yield made
+        ray.shutdown()
+        made.shutdown()
+        gc.collect()  # What it leaves open warns here, not in another test.
+
+
+def job(folder: Path, name: str, script: str) -> Job:
+    return Job(
+        cell=Cell(name, 1, SETTINGS),
+        command=[sys.executable, "-S", "-c", SCRIPT + script, str(folder)],
+        log=folder / f"{name}.txt",
+        num_tasks=lambda: 0,
+    )
+
+
+def test_what_a_cluster_is_asked_for(cluster: Any) -> None:
+    machines = RayCluster(cluster.address)
+    assert machines.device(ON_GPU) == "cuda"
+    assert machines.at_once(ON_GPU) == 4
+    assert RayCluster(cluster.address, per_gpu=3).at_once(ON_GPU) == 3
+    assert machines.device(SETTINGS) == "cpu"
+    assert machines.at_once(SETTINGS) == 4
+    two = SETTINGS.model_copy(update={"engine": EngineSettings(device="cpu", threads=2)})
+    assert machines.at_once(two) == 2
+
+
+def test_small_runs_share_the_gpu_and_reasons_of_failures_come_back(
+    cluster: Any, tmp_path: Path
+) -> None:
+    says = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.getcwd(), os.environ['MINE'])"
+    one = replace(job(tmp_path, "a", says), cell=Cell("a", 1, ON_GPU))
+    jobs = [
+        replace(one, environment={"MINE": "yes"}),
+        job(tmp_path, "b", "print('error: no room'); sys.exit(2)"),
+        job(tmp_path, "c", "os.kill(os.getpid(), 9)"),
+    ]
+    source = ListedJobs(jobs)
+    carry_out(source, 3, Unwatched(), start=RayCluster(cluster.address).start, seconds_between=0.05)
+    assert (tmp_path / "a.txt").read_text().split() == ["0", str(Path.cwd()), "yes"]
+    assert source.failures["b-s1"] == "no room"
+    assert source.failures["c-s1"].startswith("killed by SIGKILL")
+
+
+def test_a_run_whose_node_is_lost_is_made_again_elsewhere(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of four are on the lost node; all go on until one of these has begun again."""
+    waits = (
+        "(p / sys.argv[2]).open('a').write('begun '); "
+        "exec(\"while not (p / 'go').exists(): time.sleep(0.02)\")"
+    )
+    jobs = []
+    for name in "abcd":
+        one = job(tmp_path, name, waits)
+        jobs.append(replace(one, command=[*one.command, f"{name}.begun"]))
+
+    def begun() -> list[int]:
+        return [path.read_text().count("begun") for path in tmp_path.glob("*.begun")]
+
+    wait, before = time.sleep, []
+
+    def lose(seconds: float) -> None:
+        wait(seconds)
+        if not before and len(begun()) == 4:
+            before.append(sum(begun()))
+            cluster.add_node(num_cpus=2, **SMALL)
+            cluster.remove_node(cluster.workers[0], allow_graceful=False)
+        elif before and sum(begun()) > before[0]:
+            (tmp_path / "go").touch()
+
+    monkeypatch.setattr("grace.studies.pool.time.sleep", lose)
+    source, start = ListedJobs(jobs), RayCluster(cluster.address).start
+    carry_out(source, 4, Unwatched(), start=start, seconds_between=0.05)
+    assert source.failures == {}
+    assert sum(begun()) > before[0] >= 4
+
+
+def test_no_cluster_is_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(GraceError, match="ray start"):
+        RayCluster("no address")
