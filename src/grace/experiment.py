@@ -5,6 +5,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from grace.record.task_line import compare_predictions, task_record
 from grace.storage.atomic import remove, remove_leftovers
 from grace.storage.inside import inside
 from grace.storage.lock import exclusive
-from grace.text.refusals import GraceError, GraceWarning
+from grace.text.refusals import BusyError, GraceError, GraceWarning
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
@@ -402,6 +403,23 @@ def _carry_out(
             _drop(checkpoint)  # Going on would fail in the same way.
         raise
     return record.finish()
+
+
+def tidy(directory: Path) -> None:
+    """Remove what the process of a finished run left if it was killed at its very end.
+
+    A process that still has the run locked removes it itself.
+
+    Args:
+        directory: of the run.
+
+    Raises:
+        OSError: if something cannot be removed.
+    """
+    if (directory / "lock").exists():
+        with suppress(BusyError), exclusive(directory / "lock", f"the run '{directory}'"):
+            _drop(inside(directory, "checkpoint"))
+            (directory / "lock").unlink()
 
 
 def _drop(checkpoint: Path) -> None:

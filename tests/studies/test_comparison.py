@@ -22,7 +22,7 @@ from grace.studies.comparison import Comparison, compare
 from grace.studies.summary import shared_seconds, summarise
 from grace.text.refusals import BusyError, GraceError
 from support.interruptions import call_number, interrupted
-from support.runs_here import carry_out_here
+from support.runs_here import carry_out_here, left_by_killed
 from support.synthetic_records import MakeRecord
 
 QUICK = [
@@ -138,6 +138,7 @@ def test_what_is_written(whole: tuple[Path, Comparison, Notes]) -> None:
 
 def test_what_is_finished_is_not_done_again(copied: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in copied.glob("runs/*/*")}
+    left_by_killed(next(copied.glob("runs/*")))
     notes = Notes()
     result = compare(cells("wa", "replay"), copied, notes, at_once=1)
     assert notes.planned_runs == [(0, 1)]

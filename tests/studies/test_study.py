@@ -23,7 +23,7 @@ from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
 from grace.text.refusals import GraceError
 from support.interruptions import interrupted
-from support.runs_here import carry_out_here
+from support.runs_here import carry_out_here, left_by_killed
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 STUDY = """
@@ -193,6 +193,8 @@ def test_the_same_call_makes_nothing_again(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: None
 ) -> None:
     out, made, _ = whole
+    place = made.records[0].directory
+    left_by_killed(place)
     planned = plan_study(study_of(tmp_path), Selection(), out)
     assert planned.left == ()
     assert planned.seconds == 0
@@ -205,6 +207,14 @@ def test_the_same_call_makes_nothing_again(
     assert [one.record.directory for one in again.found.values()] == [
         one.record.directory for one in made.found.values()
     ]
+    assert {path.name for path in place.iterdir()} == {"run.json", "tasks.jsonl"}
+
+
+def test_precision_is_the_same_on_every_machine(tmp_path: Path) -> None:
+    """The record says what was chosen, so that the run was never found again."""
+    planned = Selection(overrides=("engine.precision=auto",))
+    with pytest.raises(GraceError, match="auto can mean something else on each machine"):
+        plan_study(study_of(tmp_path), planned, tmp_path / "out")
 
 
 def test_runs_made_elsewhere_are_found_and_copied(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.experiment import identify
+from grace.experiment import identify, tidy
 from grace.record import RunRecord
 from grace.storage.atomic import write_text
 from grace.storage.inside import inside, refuse_path
@@ -249,6 +249,8 @@ def _is_finished(record: RunRecord | None, identity: Mapping[str, str]) -> bool:
             f"{record.directory} holds a run with other settings, data or versions",
             "choose another directory for this comparison, or remove that run",
         )
+    if record.complete:
+        tidy(record.directory)
     return record.complete
 
 

@@ -13,6 +13,7 @@ from typing import final
 from pydantic import ValidationError
 
 from grace.configs.experiment import ExperimentSettings
+from grace.experiment import tidy
 from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
 from grace.storage.atomic import write_bytes
 from grace.storage.inside import inside
@@ -112,6 +113,7 @@ class RunStore:
         """
         place = inside(self.directory, fingerprint)
         if record.directory.parent == self.directory:
+            tidy(record.directory)
             return record
         if place.exists():  # It was copied before, or it was begun here too.
             own = read_record(place) if (place / "run.json").exists() else record

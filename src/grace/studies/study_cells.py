@@ -192,7 +192,13 @@ def settings_of(
         if like is None:
             return None
         overrides.append(f"method.expand_at={expansions(like)}")
-    return loaded(run.experiment, overrides)[0]
+    settings = loaded(run.experiment, overrides)[0]
+    if settings.engine.precision == "auto":
+        raise GraceError(
+            "engine.precision=auto can mean something else on each machine of a study",
+            "choose float32 or bfloat16",
+        )
+    return settings
 
 
 def _runs(
