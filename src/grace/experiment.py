@@ -177,22 +177,37 @@ def _run(
         with exclusive(place / "lock", f"the run '{place}'"):
             remove_leftovers(place)
             # Read again: another process may have changed it meanwhile.
-            done = _same_run(place, info) if resume else None
-            if done is None or not done.complete:
-                if first_tasks is not None:
-                    learner.share_first_task(inside(first_tasks, info.fingerprints["first_task"]))
-                if done is not None and done.tasks:
-                    info = _noted_rounding(info, done.info)
-                record = RecordWriter(place, info, done)
-                done = _carry_out(learner, scenario, record, progress)
-            else:
-                ranks.broadcast_value(None)  # There is nothing to learn.
-            _drop(inside(place, "checkpoint"))
-            _broadcast_record(done, ranks)
+            earlier = _same_run(place, info) if resume else None
+            done = _finished(place, info, earlier, learner, scenario, first_tasks, progress)
             (place / "lock").unlink()  # The last thing: see ``exclusive``.
             return done
     finally:
         torch.set_num_threads(threads)  # engine.threads is valid for this run only
+
+
+def _finished(
+    place: Path,
+    info: RunInfo,
+    earlier: RunRecord | None,
+    learner: "Learner",
+    scenario: "Scenario",
+    first_tasks: Path | None,
+    progress: RunProgress,
+) -> RunRecord:
+    """Return the record of a run, which is carried out unless it is finished already."""
+    ranks = learner.trainer.ranks
+    if earlier is not None and earlier.complete:
+        ranks.broadcast_value(None)  # There is nothing to learn.
+        done = earlier
+    else:
+        if first_tasks is not None:
+            learner.share_first_task(inside(first_tasks, info.fingerprints["first_task"]))
+        if earlier is not None and earlier.tasks:
+            info = _noted_rounding(info, earlier.info)
+        done = _carry_out(learner, scenario, RecordWriter(place, info, earlier), progress)
+    _drop(inside(place, "checkpoint"))
+    _broadcast_record(done, ranks)
+    return done
 
 
 def identify(

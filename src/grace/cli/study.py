@@ -3,14 +3,12 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from grace.cli import options
+from grace.cli import study_options as options
 from grace.cli.compare import ended_like_ctrl_c, numbers
 from grace.cli.comparison_progress import ComparisonProgress
 from grace.cli.console import say
@@ -34,74 +32,21 @@ _HABITUAL = (Path("comparisons"), Path("runs"))
 
 
 def study(
-    arguments: Annotated[
-        list[str] | None,
-        options.argument(
-            metavar="NAME|KEY=VALUE",
-            help="A packaged study or a YAML file, then settings for every run. Without a name: "
-            "list the studies.",
-        ),
-    ] = None,
-    scale: Annotated[
-        str, options.option(help="small or published. Default: small if the study has it.")
-    ] = "",
-    protocols: Annotated[str, options.option(help="Comma-separated. Default: all.")] = "",
-    rows: Annotated[str, options.option(help="Comma-separated. Default: all.")] = "",
-    seeds: Annotated[str, options.option(help="1,2,3 or 1-3. Default: the scale's.")] = "",
-    jobs: Annotated[
-        int | None,
-        options.option(min=1, help="Runs at a time. Default: as many as cores and memory allow."),
-    ] = None,
-    jobs_per_gpu: Annotated[
-        int | None,
-        options.option(
-            min=1,
-            help="Runs that share a GPU. Default: as many small ones as its memory allows, and one "
-            "of images above 64 pixels.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder of all studies, which share their runs.")
-    ] = Path("studies"),
-    runs: Annotated[
-        list[Path] | None,
-        options.option(help="Another folder in which to look for finished runs; repeatable."),
-    ] = None,
-    ray: Annotated[
-        str,
-        options.option(
-            metavar="ADDRESS",
-            help="Make the runs on a Ray cluster that shares the folder: auto, or HOST:PORT.",
-        ),
-    ] = "",
-    slurm: Annotated[
-        str | None,
-        options.option(
-            metavar="OPTIONS",
-            help="Submit the runs to Slurm as one array job with these options of sbatch, such as "
-            "'--partition=gpu --gres=gpu:1'; --jobs limits its tasks.",
-        ),
-    ] = None,
-    search: Annotated[
-        int | None,
-        options.option(
-            min=1,
-            max=500,
-            metavar="N",
-            help="In place of the study's grid, let Optuna choose N pairs of threshold and decay "
-            "for each protocol.",
-        ),
-    ] = None,
-    storage: Annotated[
-        str,
-        options.option(
-            metavar="URL", help="Database of the search. Default: a journal in its folder."
-        ),
-    ] = "",
-    array_task: Annotated[bool, typer.Option("--array-task", hidden=True)] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only tell what is done and what is left.")
-    ] = False,
+    arguments: options.Arguments = None,
+    scale: options.Scale = "",
+    protocols: options.Protocols = "",
+    rows: options.Rows = "",
+    seeds: options.Seeds = "",
+    jobs: options.Jobs = None,
+    jobs_per_gpu: options.JobsPerGpu = None,
+    out: options.Out = Path("studies"),
+    runs: options.Runs = None,
+    ray: options.Ray = "",
+    slurm: options.Slurm = None,
+    search: options.Search = None,
+    storage: options.Storage = "",
+    array_task: options.ArrayTask = False,
+    plan: options.Plan = False,
 ) -> None:
     """Make a table or figure of the paper: its runs, its numbers beside ours, its claims.
 
@@ -112,16 +57,12 @@ def study(
         if not name:
             _list()
             return
+        _refuse_together(plan=plan, search=search, slurm=slurm, storage=storage, ray=ray)
         chosen_seeds = tuple(numbers(seeds)) if seeds else ()
         selection = Selection(scale, _words(protocols), _words(rows), chosen_seeds, overrides)
         others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
-        found = load_study(name)
-        _refuse_together(
-            {"--plan": plan, "--search": search, "--slurm": slurm is not None, "--storage": storage}
-        )
-        if search is not None:
-            names: list[str] = []
-        else:
+        found, names = load_study(name), list[str]()
+        if search is None:
             with one_line_warnings():
                 planned = plan_study(found, selection, out, others)
             names = planned.names
@@ -129,40 +70,40 @@ def study(
                 say(*plan_lines(planned))
                 return
         if slurm is not None:
-            if ray:
-                raise GraceError("--ray and --slurm are two ways to the same end", "use one")
             given = _arguments(name, selection, out, runs or (), jobs_per_gpu)
             _submit(found, selection, out, others, jobs, given, slurm)
             return
-        make = partial(
-            make_study,
-            found,
-            selection,
-            out,
-            others=others,
-            at_once=jobs,
-            command=_typed(),
-            machines=RayCluster(ray, jobs_per_gpu) if ray else ThisMachine(jobs_per_gpu),
-            array=os.environ.get("SLURM_ARRAY_JOB_ID", "") if array_task else None,
-            search=None if search is None else SearchSettings(search, storage),
-        )
         with ComparisonProgress(names) as progress:
-            made = make(progress)
+            made = make_study(
+                found,
+                selection,
+                out,
+                progress,
+                others=others,
+                at_once=jobs,
+                command=_typed(),
+                machines=RayCluster(ray, jobs_per_gpu) if ray else ThisMachine(jobs_per_gpu),
+                array=os.environ.get("SLURM_ARRAY_JOB_ID", "") if array_task else None,
+                search=None if search is None else SearchSettings(search, storage),
+            )
         say(*result_lines(made))
         if made.failures:
             raise typer.Exit(1)
 
 
-def _refuse_together(given: Mapping[str, object]) -> None:
-    if given["--storage"] and not given["--search"]:
+def _refuse_together(
+    *, plan: bool, search: int | None, slurm: str | None, storage: str, ray: str
+) -> None:
+    if storage and search is None:
         raise GraceError("--storage is for a search", "give --search N too")
-    if given["--search"]:
-        for option in ("--plan", "--slurm"):
-            if given[option]:
-                raise GraceError(
-                    f"{option} needs to know all runs, and --search chooses them one by one",
-                    "leave one of them out",
-                )
+    for option, is_given in {"--plan": plan, "--slurm": slurm is not None}.items():
+        if search is not None and is_given:
+            raise GraceError(
+                f"{option} needs to know all runs, and --search chooses them one by one",
+                "leave one of them out",
+            )
+    if ray and slurm is not None:
+        raise GraceError("--ray and --slurm are two ways to the same end", "use one")
 
 
 def _typed() -> str:

@@ -89,7 +89,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         DamagedError: if the lock file is a link or no regular file.
         OSError: if the lock file cannot be opened.
     """
-    handle = _taken(path, what)
+    handle = _taken(path, what, _take)
     try:
         try:
             _note_pid(handle)
@@ -122,7 +122,7 @@ def holder(path: Path) -> str | None:
     return None
 
 
-def _taken(path: Path, what: str, take: Callable[[int], None] = _take) -> int:
+def _taken(path: Path, what: str, take: Callable[[int], None]) -> int:
     """Open the lock file and take the lock on it; return its handle."""
     patience = _NUM_TRIES
     while True:

@@ -22,7 +22,7 @@ from grace.studies.pool import Machines, Unwatched, Watcher, carry_out
 from grace.studies.reservations import Reservations
 from grace.studies.search import Search, SearchSettings, search_name
 from grace.studies.slurm import submit
-from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_cells import Selection, StudyCell, study_cells
 from grace.studies.study_files import write_study
 from grace.studies.study_runs import StudyRuns
 from grace.studies.this_machine import ThisMachine
@@ -79,25 +79,31 @@ def make_study(
         try:
             _carry_out(runs, machines or ThisMachine(), at_once, watcher)
         finally:
-            if seeks is not None:
-                study, selection, cells = seeks.study, seeks.selection, seeks.cells
-                runs.notes.append(seeks.note)
-            made = MadeStudy(
-                study,
-                selection,
-                tuple(cells),
-                runs.found,
-                runs.failures,
-                tuple(runs.notes),
-                directory,
-                runs.at_once,
-            )
+            made = _made(study, selection, cells, runs, seeks, directory)
             if runs.found and not is_task:
                 write_study(made, command)
     if runs.found and is_task:
         with suppress(BusyError), exclusive(out / "lock", what):  # The last task can have it.
             write_study(made, command)
     return made
+
+
+def _made(
+    study: StudySettings,
+    selection: Selection,
+    cells: Sequence[StudyCell],
+    runs: StudyRuns,
+    search: Search | None,
+    directory: Path,
+) -> MadeStudy:
+    """Return what was made, with the cells that a search chose."""
+    if search is not None:
+        study, selection, cells = search.study, search.selection, search.cells
+        runs.notes.append(search.note)
+    notes = tuple(runs.notes)
+    return MadeStudy(
+        study, selection, tuple(cells), runs.found, runs.failures, notes, directory, runs.at_once
+    )
 
 
 def submit_study(
