@@ -1,5 +1,6 @@
 """The base of every settings model: frozen, typed, keyword-only, no unknown keys."""
 
+from functools import cache
 from typing import Any, ClassVar, final, get_args
 
 from pydantic import (
@@ -91,11 +92,14 @@ def _can_be_none(kind: type[Settings], name: str) -> bool:
     return type(None) in members and str not in members
 
 
+@cache
 def _later_names(kind: type[Settings]) -> list[str]:
     """Names added later to a model, in the order of its fields."""
     named = frozenset[str]().union(*(vars(base).get("_later", ()) for base in kind.__mro__))
     return [name for name in kind.model_fields if name in named]
 
 
+@cache
 def _default(kind: type[Settings], name: str) -> Any:  # noqa: ANN401 - any setting
+    # It is compared and never changed, so that one serves all.
     return kind.model_fields[name].get_default(call_default_factory=True, validated_data={})
