@@ -131,6 +131,14 @@ def test_a_webp_file_of_little_else_than_its_image_is_not_read_whole(
     assert outcome(put(tmp_path / "b.webp", whole)) == "read"
 
 
+def test_a_gif_file_of_gigabytes_is_not_searched(tmp_path: Path) -> None:
+    """Its decoder skips what is no block byte by byte, 90 seconds for each gigabyte."""
+    path = put(tmp_path / "a.gif", encoded(noise(1, (8, 8)), "GIF")[:13])
+    os.truncate(path, 2**31)  # Holes, which take no room on the disk.
+    with pytest.raises(GraceError, match=r"a\.gif': the file has 2147483648 bytes, too many"):
+        read_pixels(path, 3, 8)
+
+
 def test_an_animation_of_many_pixels_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

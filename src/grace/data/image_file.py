@@ -30,6 +30,8 @@ _MAX_SEGMENTS = 2**16
 """Segments before the pixels of a JPEG file; 64 MiB of metadata have a thousand."""
 _MAX_CHUNKS = 2**19
 """Chunks of a PNG file; each takes the decoder some three microseconds."""
+_MAX_GIF = 2**27
+"""Bytes of a GIF file; what is no block takes the decoder a tenth of a microsecond for each."""
 _HARMLESS = 16 * 2**10
 """Files of fewer bytes cannot name themselves so often that they take more than 25 MB."""
 _TAG_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
@@ -77,6 +79,8 @@ def refuse_oversized_parts(file: BinaryIO) -> None:
         refuse_repeated_tags(file, size)
     elif start[:4] == b"\x89PNG" and size > 12 * _MAX_CHUNKS:  # A chunk has at least 12 bytes.
         _refuse_chunks(file)
+    elif start[:4] == b"GIF8" and size > _MAX_GIF:
+        raise GraceError(f"the file has {size} bytes, too many for a GIF image")
     elif start[:4] == b"RIFF" and size > _MAX_METADATA:
         # This decoder holds the whole file, which may be little else than frames or metadata.
         num_pixels = min(_webp_pixels(file), 2**27)
