@@ -1,7 +1,6 @@
 """Runs as tasks of a Ray cluster of two nodes on this machine."""
 
 import gc
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,16 +13,16 @@ import pytest
 from grace.configs.experiment import EngineSettings
 from grace.configs.load import load_experiment
 from grace.studies.cells import Cell
-from grace.studies.pool import Job, ListedJobs, Unwatched, carry_out
+from grace.studies.pool import ListedJobs, Unwatched, carry_out
 from grace.studies.ray_cluster import RayCluster
 from grace.text.refusals import GraceError
+from support.jobs import script_job
 
 ray = pytest.importorskip("ray", reason="the cluster extra is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own; it also leaves sockets open.
 SETTINGS = load_experiment("digits", ["engine.device=cpu", "engine.threads=1"])
 ON_GPU = load_experiment("digits", ["engine.threads=1"])
 SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-SCRIPT = "import os, pathlib, sys, time; p = pathlib.Path(sys.argv[1]); "
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +43,6 @@ def cluster() -> Iterator[Any]:
         gc.collect()  # What it leaves open warns here, not in another test.
 
 
-def job(folder: Path, name: str, script: str) -> Job:
-    return Job(
-        cell=Cell(name, 1, SETTINGS),
-        command=[sys.executable, "-S", "-c", SCRIPT + script, str(folder)],
-        log=folder / f"{name}.txt",
-        num_tasks=lambda: 0,
-    )
-
-
 def test_what_a_cluster_is_asked_for(cluster: Any) -> None:
     machines = RayCluster(cluster.address)
     assert machines.device(ON_GPU) == "cuda"
@@ -68,11 +58,11 @@ def test_small_runs_share_the_gpu_and_reasons_of_failures_come_back(
     cluster: Any, tmp_path: Path
 ) -> None:
     says = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.getcwd(), os.environ['MINE'])"
-    one = replace(job(tmp_path, "a", says), cell=Cell("a", 1, ON_GPU))
+    one = replace(script_job(tmp_path, "a", says, SETTINGS), cell=Cell("a", 1, ON_GPU))
     jobs = [
         replace(one, environment={"MINE": "yes"}),
-        job(tmp_path, "b", "print('error: no room'); sys.exit(2)"),
-        job(tmp_path, "c", "os.kill(os.getpid(), 9)"),
+        script_job(tmp_path, "b", "print('error: no room'); sys.exit(2)", SETTINGS),
+        script_job(tmp_path, "c", "os.kill(os.getpid(), 9)", SETTINGS),
     ]
     source = ListedJobs(jobs)
     carry_out(source, 3, Unwatched(), start=RayCluster(cluster.address).start, seconds_between=0.05)
@@ -91,7 +81,7 @@ def test_a_run_whose_node_is_lost_is_made_again_elsewhere(
     )
     jobs = []
     for name in "abcd":
-        one = job(tmp_path, name, waits)
+        one = script_job(tmp_path, name, waits, SETTINGS)
         jobs.append(replace(one, command=[*one.command, f"{name}.begun"]))
 
     def begun() -> list[int]:

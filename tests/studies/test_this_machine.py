@@ -1,27 +1,16 @@
 """Several GPUs on one machine: each run sees one of them."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from grace.configs.load import load_experiment
 from grace.studies import machine, this_machine
-from grace.studies.cells import Cell
-from grace.studies.pool import Job, ListedJobs, Unwatched, carry_out
+from grace.studies.pool import ListedJobs, Unwatched, carry_out
 from grace.studies.this_machine import OnGpus, ThisMachine, visible_gpus
+from support.jobs import script_job
 
-SCRIPT = "import os, pathlib, sys, time; p = pathlib.Path(sys.argv[1]); "
 SETTINGS = load_experiment("digits", ["engine.device=cuda"])
-
-
-def job(folder: Path, name: str, script: str) -> Job:
-    return Job(
-        cell=Cell(name, 1, SETTINGS),
-        command=[sys.executable, "-S", "-c", SCRIPT + script, str(folder)],
-        log=folder / f"{name}.txt",
-        num_tasks=lambda: 0,
-    )
 
 
 def test_each_run_sees_the_gpu_with_the_fewest_runs(tmp_path: Path) -> None:
@@ -29,7 +18,9 @@ def test_each_run_sees_the_gpu_with_the_fewest_runs(tmp_path: Path) -> None:
     says = "print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); "
     waits = says + "exec(\"while not (p / 'e over').exists(): time.sleep(0.01)\")"
     scripts = {"a": waits, "b": waits, "c": waits, "d": says, "e": says + "(p / 'e over').touch()"}
-    source = ListedJobs([job(tmp_path, name, script) for name, script in scripts.items()])
+    source = ListedJobs(
+        [script_job(tmp_path, name, script, SETTINGS) for name, script in scripts.items()]
+    )
     gpus = OnGpus(("3", "GPU-8a"))
     carry_out(source, 4, Unwatched(), start=gpus.start, seconds_between=0.01)
     assert source.failures == {}
@@ -68,7 +59,6 @@ def test_runs_on_the_processor_are_left_alone(
     says = "print('CUDA_VISIBLE_DEVICES' in os.environ)"
     for device, seen in (("cpu", "False"), ("cuda", "True")):
         settings = load_experiment("digits", [f"engine.device={device}"])
-        one = job(tmp_path, device, says)
-        started = ThisMachine().start(Job(Cell(device, 1, settings), one.command, one.log, int))
+        started = ThisMachine().start(script_job(tmp_path, device, says, settings))
         started.wait(60)
         assert (tmp_path / f"{device}.txt").read_text().strip() == seen
