@@ -40,7 +40,10 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (saving, "describe"),
     ],
     "begin and end of updates": [(ModelStore, "begin"), (ModelStore, "discard")],
-    "end of the run": [(grace.experiment, "_drop"), (grace.experiment, "remove_leftovers")],
+    "end of the run": [
+        (grace.experiment, "drop_checkpoint"),
+        (grace.experiment, "remove_leftovers"),
+    ],
 }
 """All functions of which a run without a checkpoint would call none."""
 

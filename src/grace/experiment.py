@@ -1,11 +1,9 @@
 """Run an experiment: a series of learner updates (scenario × method × seed) with its record."""
 
 import hashlib
-import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,17 +21,15 @@ from grace.record import (
     TaskRecord,
     collect_versions,
     describe_run,
-    find_same_run,
     fingerprints,
-    read_record,
     refuse_occupied,
     run_directory,
 )
+from grace.record.resuming import drop_checkpoint, noted_rounding, same_run
 from grace.record.task_line import compare_predictions, task_record
-from grace.storage.atomic import remove, remove_leftovers
+from grace.storage.atomic import remove_leftovers
 from grace.storage.inside import inside
 from grace.storage.lock import exclusive
-from grace.text.refusals import BusyError, GraceError, GraceWarning
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
@@ -162,7 +158,7 @@ def _run(
         if not ranks.is_first:
             return _follow(learner, scenario, ranks)
         info = _describe(settings, dataset, digest, scenario, learner)
-        earlier = _same_run(directory, info) if resume else None
+        earlier = same_run(directory, info) if resume else None
         place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
         if earlier is None:
             refuse_occupied(place)
@@ -177,7 +173,7 @@ def _run(
         with exclusive(place / "lock", f"the run '{place}'"):
             remove_leftovers(place)
             # Read again: another process may have changed it meanwhile.
-            earlier = _same_run(place, info) if resume else None
+            earlier = same_run(place, info) if resume else None
             done = _finished(place, info, earlier, learner, scenario, first_tasks, progress)
             (place / "lock").unlink()  # The last thing: see ``exclusive``.
             return done
@@ -203,9 +199,9 @@ def _finished(
         if first_tasks is not None:
             learner.share_first_task(inside(first_tasks, info.fingerprints["first_task"]))
         if earlier is not None and earlier.tasks:
-            info = _noted_rounding(info, earlier.info)
+            info = noted_rounding(info, earlier.info)
         done = _carry_out(learner, scenario, RecordWriter(place, info, earlier), progress)
-    _drop(inside(place, "checkpoint"))
+    drop_checkpoint(inside(place, "checkpoint"))
     _broadcast_record(done, ranks)
     return done
 
@@ -324,64 +320,6 @@ def _learn_along(learner: "Learner", scenario: "Scenario") -> None:
             learner.recall(task.data.images, _names(scenario, task))
 
 
-def _same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
-    """Return the record of the same run that an earlier process began; ``None``: none began it."""
-    if directory is None:
-        return find_same_run(Path("runs"), info)
-    if not (directory / "run.json").exists():
-        return None
-    record = read_record(directory)
-    if record.info.fingerprints.get("run") != info.fingerprints["run"]:
-        then, now = record.info.versions, info.versions
-        other = [name for name in now if then.get(name) != now[name]]
-        if other:
-            made = ", ".join(f"{name} {then.get(name)} (here {now[name]})" for name in other)
-            raise GraceError(
-                f"{directory} holds a run made with other versions, {made}",
-                "install those to go on with it, or choose another directory",
-            )
-        raise GraceError(
-            f"{directory} holds a run with other settings or data",
-            "choose another directory, or give the settings it began with",
-        )
-    return record
-
-
-def _noted_rounding(info: RunInfo, before: RunInfo) -> RunInfo:
-    """Warn of a run that goes on under other rounding, and note it in its record.
-
-    Args:
-        info: facts about the run here.
-        before: facts about the interrupted run; earlier versions recorded fewer.
-
-    Returns:
-        ``info`` with the notes of both.
-    """
-    then, now = _rounding(before), _rounding(info)
-    changed = [
-        f"{name} {now.get(name)} (before: {then[name]})"
-        for name in then
-        if then[name] != now.get(name)
-    ]
-    notes = [*info.notes, *before.notes]
-    if changed:
-        note = f"the run went on with {', '.join(changed)}: its last digits may differ"
-        warnings.warn(note, GraceWarning, stacklevel=2)
-        notes.append(note)
-    return info.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
-
-
-def _rounding(info: RunInfo) -> Mapping[str, object]:
-    """Return what the last digits of a run depend on, beside its fingerprint, as far as known."""
-    engine = info.config.get("engine")
-    layout = engine if isinstance(engine, dict) else {}
-    known = {
-        **{name: info.hardware.get(name) for name in ("cpu", "gpu", "threads", "processes")},
-        **{name: layout.get(name) for name in ("channels_last", "compile")},
-    }
-    return {name: value for name, value in known.items() if value is not None}
-
-
 def _carry_out(
     learner: "Learner", scenario: "Scenario", record: RecordWriter, progress: RunProgress
 ) -> RunRecord:
@@ -391,7 +329,7 @@ def _carry_out(
     checkpoint = inside(record.directory, "checkpoint")
     try:
         if not (checkpoint / "model.json").exists():
-            _drop(checkpoint)  # A process was killed while removing it.
+            drop_checkpoint(checkpoint)  # A process was killed while removing it.
         learner.live_in(checkpoint)
         if learner.history:
             learner.keep_versions(1)
@@ -415,32 +353,9 @@ def _carry_out(
     except BaseException as error:
         record.fail(error)
         if isinstance(error, NonFiniteLossError):
-            _drop(checkpoint)  # Going on would fail in the same way.
+            drop_checkpoint(checkpoint)  # Going on would fail in the same way.
         raise
     return record.finish()
-
-
-def tidy(directory: Path) -> None:
-    """Remove what the process of a finished run left if it was killed at its very end.
-
-    A process that still has the run locked removes it itself.
-
-    Args:
-        directory: of the run.
-
-    Raises:
-        OSError: if something cannot be removed.
-    """
-    if (directory / "lock").exists():
-        with suppress(BusyError), exclusive(directory / "lock", f"the run '{directory}'"):
-            _drop(inside(directory, "checkpoint"))
-            (directory / "lock").unlink()
-
-
-def _drop(checkpoint: Path) -> None:
-    # This file is removed first: without it the rest does not count as a learner.
-    remove(checkpoint / "model.json")
-    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def _names(scenario: "Scenario", task: "Task") -> list[str]:

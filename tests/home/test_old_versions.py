@@ -202,7 +202,7 @@ class TestLeftovers:
     def test_a_purge_of_an_earlier_grace_is_finished(self, home: Path) -> None:
         (home / "purge.json").write_text('{"class": "class 1"}\n')
         result = call("info", home)
-        assert "A forget was interrupted: run it again to finish it." in result.stdout
+        assert "'grace forget' was interrupted: run it again to finish it." in result.stdout
         result = call("forget", home, "class 1", "--yes")
         assert result.stdout.startswith("finished what was interrupted")
         assert not (home / "purge.json").exists()

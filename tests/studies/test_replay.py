@@ -3,7 +3,7 @@
 import pytest
 
 from grace.record import RunRecord
-from grace.studies.replay import act_alike, replay, serves
+from grace.studies.replay import replay, serves
 from support.synthetic_records import MakeRecord
 from support.synthetic_records import make_record as make_record
 
@@ -26,10 +26,9 @@ def test_verdicts_by_hand(
 
 def test_pairs_that_act_alike() -> None:
     # .64, .6144, .5898: c c g; then .64: c. With (.65, .90): .65, .585 compress, .5265 expands.
-    assert act_alike(RISING, (0.65, 0.96), (0.64, 0.96))
-    assert act_alike(RISING, (0.65, 0.96), (0.65, 0.90))
+    assert replay(RISING, 0.65, 0.96) == replay(RISING, 0.64, 0.96) == replay(RISING, 0.65, 0.90)
     # (.65, .98): .65, .637, .6243, .6118: c c c c.
-    assert not act_alike(RISING, (0.65, 0.96), (0.65, 0.98))
+    assert replay(RISING, 0.65, 0.98) == ("compress",) * 4 != replay(RISING, 0.65, 0.96)
 
 
 def recorded(make_record: MakeRecord, verdicts: tuple[str, ...], **kwargs: object) -> RunRecord:

@@ -24,7 +24,7 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
         yield "An update was interrupted: learn the same images again to finish it, or drop it by"
         yield f"'grace learn --model {model} --discard'."
     if inventory.unfinished is not None:
-        yield f"A {inventory.unfinished.kind} was interrupted: run it again to finish it."
+        yield f"'grace {inventory.unfinished.kind}' was interrupted: run it again to finish it."
     in_use = inventory.in_use
     if in_use is None:
         yield "Nothing has been learnt yet."

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from grace.home.intervals import LEVEL, calibration_error, sign_test
 from grace.home.predictor import Predictor
+from grace.methods.classification import corrects_shares
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method
 from grace.networks.heads import MASKED, LinearHead
@@ -147,7 +148,7 @@ def _is_uneven(method: Method[Any], counts: Sequence[int]) -> bool:
     """Return ``True`` if the last phase's counts can have biased a plain linear head."""
     if not isinstance(method.network.head, LinearHead):
         return False
-    if getattr(method.settings, "class_prior", "none") != "none":
+    if corrects_shares(method.settings):
         return False
     masked = method.network.head.masked
     return len({count for index, count in enumerate(counts) if index not in masked}) > 1

@@ -22,6 +22,7 @@ from grace.learner.reduced_precision import (
 from grace.methods.method import Method
 from grace.randomness import generator
 from grace.storage import atomic
+from grace.text.refusals import GraceError
 
 
 @final
@@ -48,20 +49,27 @@ def preprocessing_of(model: Model) -> Preprocessing:
     return Preprocessing(model.shape, model.mean, model.std, model.enlarge, fit)
 
 
-def export_checked(model: Model, path: Path, precision: Precision = "float32") -> Exported:
+def export_checked(
+    model: Model, path: Path, precision: Precision = "float32", *, replace: bool = False
+) -> Exported:
     """Write the chosen predictor to a file, which gets its name only after it passed its check.
 
     It is checked on held-out images; if there are none, on exemplars; if none of those, on noise.
 
     Args:
         model: a model that has learnt something.
-        path: file to write; an existing file is replaced.
+        path: file to write.
         precision: of the weights. Lower: a smaller file, whose answers may differ; it is checked
             as float32 before it is reduced, and int8 is calibrated on the same images.
+        replace: replace existing files.
 
     Raises:
-        GraceError: if it cannot be exported, or the file's predictions differ from the model's.
+        GraceError: if a file exists, it cannot be exported, or the file's predictions differ from
+            the model's.
     """
+    for taken in (path, labels_of(path)):
+        if taken.exists() and not replace:
+            raise GraceError(f"'{taken}' exists already", "choose another name or remove it")
     state, classifier = model.state, model.classifier()
     images, labels, kind = _images(state.method, state.held_out, model.shape)
     data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))

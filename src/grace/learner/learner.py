@@ -20,7 +20,7 @@ from grace.home.store import ModelStore
 from grace.learner import saving, updating
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
-from grace.learner.exporting import Exported, export_checked, labels_of
+from grace.learner.exporting import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -211,10 +211,7 @@ class Learner:
             raise GraceError(
                 f"this learner lives in '{self.home.path}'", "copy that directory to have it twice"
             )
-        versions = Versions.create(self.model, path)
-        with versions.store.changing():
-            versions.add(accepted=True, digest=None)
-        self._versions = versions
+        self._versions = Versions.saved(self.model, path)
         assert self.version is not None
         return self.version
 
@@ -468,10 +465,7 @@ class Learner:
             GraceError: before the first update, if the file exists, or if it cannot be exported.
         """
         self._refuse_ignorance()
-        for own in (Path(path), labels_of(Path(path))):
-            if own.exists() and not replace:
-                raise GraceError(f"'{own}' exists already", "choose another name or remove it")
-        return export_checked(self.model, Path(path), precision)
+        return export_checked(self.model, Path(path), precision, replace=replace)
 
     def card(self) -> str:
         """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""

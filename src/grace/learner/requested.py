@@ -12,7 +12,7 @@ from grace.configs.flat import flatten
 from grace.configs.layers import parse_overrides
 from grace.configs.load import ConfigWarning, change_settings, load_experiment
 from grace.configs.pretrained import with_lower_rates, with_weights
-from grace.home.setting_changes import differences
+from grace.home.setting_changes import SettingChange, differences
 from grace.learner.changeable import is_idle, is_limit, is_recipe, refuse_fixed
 from grace.text.refusals import GraceError, Setting
 
@@ -169,10 +169,10 @@ def _refuse_changes(
     saved: ExperimentSettings, asked: ExperimentSettings, model: Path, written: Mapping[str, str]
 ) -> None:
     """Refuse other settings for a first update that was interrupted; arguments as above."""
-    held_out = f"memory.validation {_EARLIER_HELD_OUT} → {HELD_OUT}"
+    held_out = SettingChange.of("memory.validation", _EARLIER_HELD_OUT, HELD_OUT)
     for change in differences(saved, asked, leave_out=("engine", "description")):
         text = written.get(change.path, "")
-        if str(change) == held_out and text.startswith("experiment "):
+        if change == held_out and text.startswith("experiment "):
             continue
         if text and not is_idle(change.path) and not is_limit(change.path):
             raise GraceError(

@@ -40,6 +40,18 @@ class Versions:
         return cls(model, ModelStore.create(directory, model.creation))
 
     @classmethod
+    def saved(cls, model: Model, directory: Path) -> Self:
+        """Create a home for a model that has learnt something, and save it as version 1.
+
+        Raises:
+            GraceError: if the directory exists already.
+        """
+        versions = cls.create(model, directory)
+        with versions.store.changing():
+            versions.add(accepted=True, digest=None)
+        return versions
+
+    @classmethod
     def load_home(
         cls,
         store: ModelStore,

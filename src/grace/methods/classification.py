@@ -43,6 +43,11 @@ def with_prior(log_prior: Tensor | None) -> Objective:
     return objective
 
 
+def corrects_shares(settings: AnyMethodSettings) -> bool:
+    """Return True if a method's cross-entropy takes the classes' shares of images into account."""
+    return isinstance(settings, PriorSettings | ProbeSettings) and settings.class_prior != "none"
+
+
 def class_prior(
     settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
 ) -> Tensor | None:
@@ -57,7 +62,7 @@ def class_prior(
     Returns:
         ``None`` without a ``class_prior``, and where all classes have equally many images.
     """
-    if not isinstance(settings, PriorSettings | ProbeSettings) or settings.class_prior == "none":
+    if not corrects_shares(settings):
         return None
     counts = torch.bincount(data.labels, minlength=task.num_classes)
     if len(counts[task.remembered_classes].unique()) == 1:

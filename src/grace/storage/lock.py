@@ -54,16 +54,7 @@ else:
 def shared(path: Path, what: str) -> Iterator[None]:
     """Hold a lock that several processes may hold at once, but not beside an exclusive one.
 
-    On Windows one process at a time can hold it.
-
-    Args:
-        path: the lock file, created if it is missing.
-        what: name of the locked thing in messages.
-
-    Raises:
-        BusyError: if the lock is held exclusively.
-        DamagedError: if the lock file is a link or no regular file.
-        OSError: if the lock file cannot be opened.
+    On Windows one process at a time can hold it. Arguments and errors are those of ``exclusive``.
     """
     handle = _taken(path, what, _take_to_read)
     try:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
-from grace.experiment import identify, tidy
+from grace.experiment import identify
 from grace.record import RunRecord
+from grace.record.resuming import tidy
 from grace.storage.atomic import write_text
 from grace.storage.inside import inside, refuse_path
 from grace.storage.lock import exclusive

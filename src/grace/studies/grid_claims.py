@@ -5,7 +5,14 @@ from functools import partial
 from itertools import pairwise
 
 from grace.configs.claims import ClaimSettings
-from grace.studies.pareto import Point, front, mean_points, merged, share_in_front
+from grace.studies.pareto import (
+    Point,
+    dominates_beyond_noise,
+    front,
+    mean_points,
+    merged,
+    share_in_front,
+)
 from grace.studies.study_results import Results
 
 
@@ -27,9 +34,7 @@ def grid_differences(
         return _falls(claim.setting, protocol, results), words
     if claim.kind == "fewer-points":
         return _repeats(protocol, results), "pairs − distinct points − 1"
-    stands, share = _on_front(str(claim.left), protocol, results)
-    words = f"{claim.left} on the front of the means; on that of {100 * share:.0f} % of seeds"
-    return stands, words
+    return _on_front(str(claim.left), protocol, results)
 
 
 def _repeats(protocol: str, results: Results) -> list[float]:
@@ -78,13 +83,17 @@ def _value_at(place: int, label: str) -> float:
     return float(label.split("/")[place])
 
 
-def _on_front(label: str, protocol: str, results: Results) -> tuple[list[float], float]:
+def _on_front(label: str, protocol: str, results: Results) -> tuple[list[float], str]:
     measured = by_seed(results, protocol, "average")
     points = mean_points(measured)
+    words = f"{label} on the front of the means"
     if label not in measured or not points:
-        return [], 0.0
+        return [], words
     stands = any(label in point.labels for point in front(points))
-    return [0.0 if stands else -1.0], share_in_front(measured)[label]
+    share = share_in_front(measured)[label]
+    better = sum(dominates_beyond_noise(other, measured[label]) for other in measured.values())
+    words += f"; on that of {100 * share:.0f} % of seeds; dominated beyond noise by {better} pairs"
+    return [0.0 if stands else -1.0], words
 
 
 def grid_rows(results: Results, protocol: str) -> list[str]:

@@ -28,19 +28,6 @@ def replay(saturations: Sequence[float], initial: float, decay: float) -> tuple[
     return tuple(verdicts)
 
 
-def act_alike(
-    saturations: Sequence[float], one: tuple[float, float], other: tuple[float, float]
-) -> bool:
-    """Return True if two pairs (τ₁, ρ) give the same verdicts on all saturations.
-
-    Args:
-        saturations: of a run made with one of the two pairs.
-        one: τ₁ and ρ.
-        other: τ₁ and ρ.
-    """
-    return replay(saturations, *one) == replay(saturations, *other)
-
-
 def serves(record: RunRecord, initial: float, decay: float) -> bool:
     """Return True if a run is also the run of this threshold and decay.
 

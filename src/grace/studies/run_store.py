@@ -13,8 +13,8 @@ from typing import final
 from pydantic import ValidationError
 
 from grace.configs.experiment import ExperimentSettings
-from grace.experiment import tidy
 from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
+from grace.record.resuming import tidy
 from grace.storage.atomic import write_bytes
 from grace.storage.inside import inside
 from grace.storage.reading import read_given
