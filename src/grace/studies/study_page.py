@@ -48,7 +48,7 @@ def write_study_page(
         _section("Claims", [_table(claims_sheet(list(claims)))] if claims else []),
         *(_section(name, [_table(sheet)]) for name, sheet in sheets),
         _section("Fronts", _fronts(results, numbers, figures)),
-        _section("Figures", [_picture(file) for file in drawn]),
+        _section("Figures", _pictures(drawn)),
         report,
     )
     return write_page(page(body, figures, title=title), path)
@@ -78,6 +78,11 @@ def _cell(cell: Entry, is_name: bool) -> str:
     text = escape(cell.text)
     shown = element(tags[cell.mark], text) if cell.mark else text
     return element("td", shown, class_="text") if is_name else element("td", shown)
+
+
+def _pictures(drawn: Sequence[Path]) -> list[str]:
+    pictures = [_picture(file) for file in drawn]
+    return [element("div", *pictures, class_="pictures")] if pictures else []
 
 
 def _picture(file: Path) -> str:

@@ -83,7 +83,9 @@ def _backbones(records: Sequence[RunRecord]) -> Mapping[str, str]:
 def _hardware(record: RunRecord) -> str:
     known = record.info.hardware
     machine = known.get("gpu") or known.get("cpu") or "unknown"
-    return f"{machine}, {known.get('cores')} cores, {known.get('threads')} threads a run"
+    threads = known.get("threads")
+    in_words = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{machine}, {known.get('cores')} cores, {in_words} a run"
 
 
 def _listed(values: Iterable[str]) -> str:
