@@ -57,7 +57,7 @@ def study(
         if not name:
             _list()
             return
-        _refuse_together(plan=plan, search=search, slurm=slurm, storage=storage, ray=ray)
+        _refuse_together(plan=plan, search=search, slurm=slurm, storage=storage, ray=ray, rows=rows)
         chosen_seeds = tuple(numbers(seeds)) if seeds else ()
         selection = Selection(scale, _words(protocols), _words(rows), chosen_seeds, overrides)
         others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
@@ -92,10 +92,13 @@ def study(
 
 
 def _refuse_together(
-    *, plan: bool, search: int | None, slurm: str | None, storage: str, ray: str
+    *, plan: bool, search: int | None, slurm: str | None, storage: str, ray: str, rows: str
 ) -> None:
+    """Refuse options that exclude each other, or have no effect together."""
     if storage and search is None:
         raise GraceError("--storage is for a search", "give --search N too")
+    if rows and search is not None:
+        raise GraceError("--rows has no effect on --search, which chooses the rows", "leave it out")
     for option, is_given in {"--plan": plan, "--slurm": slurm is not None}.items():
         if search is not None and is_given:
             raise GraceError(

@@ -64,10 +64,8 @@ def cells_of(
             )
     if not seeds:
         raise GraceError("a comparison needs at least one seed", "give seeds such as 1,2,3")
-    for what, given in {"method": chosen, "seed": [str(seed) for seed in seeds]}.items():
-        twice = next((text for text in given if given.count(text) > 1), None)
-        if twice is not None:
-            raise GraceError(f"{what} {twice} is given twice")
+    refuse_repeated("method", chosen)
+    refuse_repeated("seed", seeds)
     for override in overrides:
         refuse_single(override)
     pairs = [(name, seed) for seed in seeds for name in chosen]
@@ -109,6 +107,21 @@ def loaded(experiment: str, overrides: Sequence[str]) -> tuple[ExperimentSetting
         settings = load_experiment(experiment, overrides)
     refuse_learner_settings(settings)
     return settings, [str(warning.message) for warning in caught]
+
+
+def refuse_repeated(kind: str, given: Sequence[object]) -> None:
+    """Refuse a list that names something twice, which would count one run as two.
+
+    Args:
+        kind: what is listed, in messages: "seed".
+        given: what was given.
+
+    Raises:
+        GraceError: if it does.
+    """
+    twice = next((one for one in given if given.count(one) > 1), None)
+    if twice is not None:
+        raise GraceError(f"{kind} {twice} is given twice", "name it once")
 
 
 def refuse_single(override: str) -> None:

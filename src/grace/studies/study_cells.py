@@ -10,7 +10,7 @@ from grace.configs.load import ConfigWarning
 from grace.configs.study import RowSettings, ScaleSettings, StudySettings
 from grace.record import RunRecord
 from grace.studies.aligned import aligned_size
-from grace.studies.cells import loaded, refuse_single
+from grace.studies.cells import loaded, refuse_repeated, refuse_single
 from grace.studies.paper import place_in_paper
 from grace.studies.replay import expansions
 from grace.text.nearest import did_you_mean
@@ -125,8 +125,8 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
         selection: the part of it.
 
     Raises:
-        GraceError: for a name that the study or the paper does not have, or an override that would
-            give all runs one method or seed.
+        GraceError: for a name that the study or the paper does not have, one that is given twice,
+            or an override that would give all runs one method or seed.
 
     Warns:
         ConfigWarning: if a given override has no effect in any run.
@@ -134,6 +134,9 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
     scale = scale_of(study, selection.scale)
     _refuse_unknown("protocol", selection.protocols, scale.protocols, study)
     _refuse_unknown("row", selection.rows, study.rows, study)
+    chosen = {"protocol": selection.protocols, "row": selection.rows, "seed": selection.seeds}
+    for kind, given in chosen.items():
+        refuse_repeated(kind, given)
     for override in selection.overrides:
         refuse_single(override)
     for protocol in selection.protocols or scale.protocols:
