@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from grace.storage import lock
 from grace.storage.lock import exclusive, shared
 from grace.text.refusals import BusyError, DamagedError
 
@@ -127,6 +128,20 @@ def test_other_kinds_are_refused_and_left_alone(tmp_path: Path, kind: str) -> No
     assert kind != "link" or victim.read_bytes() == b"precious"
 
 
+def test_a_lock_that_is_deleted_meanwhile_has_no_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = tmp_path / "lock", os.open
+
+    def late(name: Path, flags: int) -> int:
+        path.unlink()
+        return opened(name, flags)
+
+    path.touch()
+    monkeypatch.setattr("grace.storage.lock.os.open", late)
+    assert lock.holder(path) is None
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows shares no lock")
 def test_many_may_share_a_lock_but_not_with_one_who_has_it_alone(tmp_path: Path) -> None:
     path = tmp_path / "lock"
@@ -139,9 +154,10 @@ def test_many_may_share_a_lock_but_not_with_one_who_has_it_alone(tmp_path: Path)
         with shared(path, "the studies"):
             pass
 
+    held_alone()  # Its pid, which stays in the file, is no longer the holder's.
     with shared(path, "the studies"):
         held_too()
-        with pytest.raises(BusyError):
+        with pytest.raises(BusyError, match="pid unknown"):
             held_alone()
     with holder(path) as process, pytest.raises(BusyError, match=str(process.pid)):
         held_too()

@@ -58,6 +58,7 @@ def shared(path: Path, what: str) -> Iterator[None]:
     """
     handle = _taken(path, what, _take_to_read)
     try:
+        _note(handle, b"")  # The process that held it alone before has it no more.
         yield
     finally:
         _release(handle)
@@ -83,7 +84,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     handle = _taken(path, what, _take)
     try:
         try:
-            _note_pid(handle)
+            _note(handle, b"%d\n" % os.getpid())
             yield
         finally:
             _release(handle)
@@ -102,7 +103,10 @@ def holder(path: Path) -> str | None:
     """
     if path.is_symlink() or not path.is_file():
         return None
-    handle = os.open(path, _READING)
+    try:
+        handle = os.open(path, _READING)
+    except FileNotFoundError:  # Its holder has just deleted it.
+        return None
     try:
         _take_to_read(handle)
         _release(handle)
@@ -158,15 +162,16 @@ def _open(path: Path, what: str) -> int:
     return handle
 
 
-def _note_pid(handle: int) -> None:
-    # The pid is only information: on a full disk a lock must still be possible, to free space. A
+def _note(handle: int, holder: bytes) -> None:
+    """Write who holds a lock into its file; empty: nobody in particular."""
+    # This is only information: on a full disk a lock must still be possible, to free space. A
     # file with two names may belong elsewhere and is not written.
     if os.fstat(handle).st_nlink > 1:
         return
     with contextlib.suppress(OSError):
         os.lseek(handle, 0, os.SEEK_SET)
         os.ftruncate(handle, 0)
-        os.write(handle, b"%d\n" % os.getpid())
+        os.write(handle, holder)
 
 
 def _holder(handle: int) -> str:
