@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_study import Whole, copy_without, study_of
+from test_study import Whole, copy_without, of, study_of
 from test_study import whole as whole
 
 from grace.studies import slurm
@@ -196,3 +196,41 @@ def test_the_last_task_writes_the_tables(
         make_study(study, Selection(), out, Unwatched(), array="7")
     make_study(study, Selection(), out, Unwatched(), array="7")
     assert table.exists()
+
+
+def test_what_another_task_has_just_made_is_seen_at_once(whole: Whole, tmp_path: Path) -> None:
+    """Its last look was long ago: what waits for the run may start, and nothing is given up."""
+    out, study = copy_without(whole, tmp_path, "der", "IFL", "-FL"), study_of(tmp_path)
+    cells = study_cells(study, Selection())
+    one, two = (
+        StudyRuns(cells, out, (), Unwatched(), Reservations(out, "7"), seconds=1000)
+        for _ in range(2)
+    )
+    der, first = one.take([]), two.take([])
+    assert der is not None
+    assert first is not None
+    assert (der.cell.label, first.cell.label) == ("der tiny s1", "IFL tiny s1")
+    shutil.copytree(whole[0] / "runs" / first.log.stem, out / "runs" / first.log.stem)
+    two.ended(first, None)
+    held = one.take([der])
+    assert held is not None
+    assert held.cell.label == "-FL tiny s1"
+    one.ended(held, "no room")
+    one.ended(der, "no room")
+    assert two.take([]) is None
+    assert set(two.failures) == {"der tiny s1", "-FL tiny s1"}
+
+
+def test_the_tables_show_what_others_made_at_the_end(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, study = copy_without(whole, tmp_path, "der"), study_of(tmp_path)
+    name = of(whole[1], "der").record.directory.name
+
+    def made_elsewhere(*_: object, **__: object) -> None:
+        shutil.copytree(whole[0] / "runs" / name, out / "runs" / name)
+
+    monkeypatch.setattr("grace.studies.study.carry_out", made_elsewhere)
+    made = make_study(study, Selection(), out, Unwatched(), array="7")
+    assert len(made.found) == len(whole[1].found)
+    assert (out / "mine" / "table.md").read_text() == (whole[0] / "mine" / "table.md").read_text()

@@ -17,6 +17,7 @@ from grace.studies.made_study import MadeStudy
 from grace.studies.pool import JobSource, Unwatched, Watcher
 from grace.studies.replay import expansions
 from grace.studies.resolving import Found
+from grace.studies.run_store import RunStore
 from grace.studies.search import SearchSettings
 from grace.studies.study import make_study
 from grace.studies.study_cells import Selection, study_cells
@@ -233,6 +234,19 @@ def test_runs_made_elsewhere_are_found_and_copied(
     assert sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*")) == before
     # They are found without that folder from now on.
     assert plan_study(study, Selection(), new).left == ()
+
+
+@pytest.mark.parametrize("written", [(), ("tasks.jsonl",)])
+def test_a_copy_that_was_cut_off_is_made_again(
+    whole: Whole, tmp_path: Path, written: tuple[str, ...]
+) -> None:
+    """Another task of an array job may be making it at the same moment."""
+    record, place = record_of(whole[1], "der"), tmp_path / "runs" / "der"
+    place.mkdir(parents=True)
+    for name in written:
+        (place / name).write_text("{")
+    copied = RunStore(tmp_path / "runs").adopt(record, "der")
+    assert (copied.directory, copied.tasks) == (place, record.tasks)
 
 
 def test_a_run_with_other_versions_is_made_again(

@@ -115,14 +115,14 @@ class RunStore:
         if record.directory.parent == self.directory:
             tidy(record.directory)
             return record
-        if place.exists():  # It was copied before, or it was begun here too.
-            own = read_record(place) if (place / "run.json").exists() else record
-            return own if own.complete else record
-        place.mkdir(parents=True)
-        for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
-            path = record.directory / name
-            write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
-        return read_record(place)
+        begun = any((place / name).exists() for name in ("run.json", "lock"))
+        if not begun:  # Or a copy of it was cut off. Another task may be making the same copy.
+            place.mkdir(parents=True, exist_ok=True)
+            for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
+                path = record.directory / name
+                write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
+        own = read_record(place) if (place / "run.json").exists() else record
+        return own if own.complete else record
 
     def _places(self, *, elsewhere: bool) -> list[Path]:
         places: dict[Path, None] = {}

@@ -82,9 +82,13 @@ def make_study(
             made = _made(study, selection, cells, runs, seeks, directory)
             if runs.found and not is_task:
                 write_study(made, command)
-    if runs.found and is_task:
+    if is_task:
         with suppress(BusyError), exclusive(out / "lock", what):  # The last task can have it.
-            write_study(made, command)
+            runs.look_elsewhere()  # Others may have ended meanwhile.
+            runs.name_missing()
+            made = _made(study, selection, cells, runs, seeks, directory)
+            if runs.found:
+                write_study(made, command)
     return made
 
 
@@ -97,10 +101,10 @@ def _made(
     directory: Path,
 ) -> MadeStudy:
     """Return what was made, with the cells that a search chose."""
+    notes = tuple(runs.notes)
     if search is not None:
         study, selection, cells = search.study, search.selection, search.cells
-        runs.notes.append(search.note)
-    notes = tuple(runs.notes)
+        notes = (*notes, search.note)
     return MadeStudy(
         study, selection, tuple(cells), runs.found, runs.failures, notes, directory, runs.at_once
     )

@@ -103,16 +103,17 @@ class StudyRuns(JobSource):
     @override
     def take(self, running: Sequence[Job]) -> Job | None:
         if self._reservations is not None and time.monotonic() >= self._looked + self._seconds:
-            self._look_elsewhere(self._reservations)
-            self._looked = time.monotonic()
-        beside = [*running, *(self._jobs[name] for name in self._elsewhere)]
-        for run in self._in_order(beside):
-            job = self._job(run)
-            if job.may_start(beside) and self._reserved(job.log.stem):
-                self._begun.add(job.log.stem)
-                self._running.add(job.log.stem)
-                return job
-        return None
+            self.look_elsewhere()
+        while True:
+            beside = [*running, *(self._jobs[name] for name in self._elsewhere)]
+            free = map(self._job, self._in_order(beside))
+            job = next((job for job in free if job.may_start(beside)), None)
+            if job is None or self._reserved(job.log.stem):
+                break
+        if job is not None:
+            self._begun.add(job.log.stem)
+            self._running.add(job.log.stem)
+        return job
 
     @override
     def ended(self, job: Job, failure: str | None) -> None:
@@ -128,8 +129,7 @@ class StudyRuns(JobSource):
         if self._reservations is not None:
             self._reservations.release(name, failure)
         self._update()
-        # It can be found by nothing but its place: its settings mean something else where it ran.
-        self._fail([run for run in alike if run in self.left], "its record has other settings")
+        self._fail_unlike(alike)
         if self.num_left != expected:
             self._watcher.left(self.num_left)
 
@@ -137,8 +137,11 @@ class StudyRuns(JobSource):
         place = inside(self._out, "runs", name)
         return any(record.directory == place for record in self._store.records)
 
-    def _look_elsewhere(self, reservations: Reservations) -> None:
+    def look_elsewhere(self) -> None:
         """Find what the other tasks of the array job have made, and what they are making."""
+        reservations = self._reservations
+        assert reservations is not None
+        self._looked = time.monotonic()
         self._store.refresh(elsewhere=False)
         self._update()
         names = {run: self._fingerprint(run) for run in self.left}
@@ -155,17 +158,22 @@ class StudyRuns(JobSource):
                 self._job(run)
 
     def _reserved(self, name: str) -> bool:
-        """Reserve a run for this process; return False if another task has it, or has made it."""
+        """Reserve a run for this process; return False if another task has it, or has made it.
+
+        After False the run is no longer among those that may be made now.
+        """
         if self._reservations is None:
             return True
         if not self._reservations.take(name):
             self._elsewhere.add(name)
             return False
         self._store.refresh(elsewhere=False)
-        if self._is_recorded(name) or self._reservations.failure(name) is not None:
-            self._reservations.release(name)
-            return False
-        return True
+        if not self._is_recorded(name) and self._reservations.failure(name) is None:
+            return True
+        self._reservations.release(name)
+        self.look_elsewhere()  # What waited for it may be made now.
+        self._fail_unlike([run for run in self.left if self._fingerprint(run) == name])
+        return False
 
     def name_missing(self) -> None:
         """Add the runs that are missing because of others to the failures."""
@@ -176,6 +184,13 @@ class StudyRuns(JobSource):
         for run, one in self.found.items():
             if one.record.directory in foreign:
                 self.failures[self._names[run]] = foreign[one.record.directory]
+
+    def _fail_unlike(self, runs: Sequence[RunSpec]) -> None:
+        """Give up the runs whose record is found by nothing but its place.
+
+        Their settings mean something else where they ran.
+        """
+        self._fail([run for run in runs if run in self.left], "its record has other settings")
 
     def _fail(self, runs: Sequence[RunSpec], why: str) -> None:
         for run in runs:
