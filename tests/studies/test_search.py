@@ -153,6 +153,16 @@ def test_the_same_call_goes_on(runs: Runs, tmp_path: Path) -> None:
     assert runs.advance(search(tmp_path)) == found.cells  # All of them are known.
 
 
+def test_a_pair_that_was_replayed_stays_chosen(runs: Runs, tmp_path: Path) -> None:
+    """It has no record of its own, so that no list of recorded pairs names it."""
+    before = search(tmp_path)
+    carried_out(runs, before)
+    again = search(tmp_path)
+    found = again.advance(runs.finished.get, runs.failed.__contains__, [], 4)
+    assert [cell.row for cell in found] == [cell.row for cell in before.cells]
+    assert len(trials(tmp_path)) == 6
+
+
 @pytest.mark.parametrize("damage", ["cut", "noise", "lines", "lies", "gone", "link"])
 def test_a_damaged_journal_is_made_anew_from_the_records(
     runs: Runs, tmp_path: Path, damage: str

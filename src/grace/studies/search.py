@@ -161,16 +161,18 @@ class Search:
         seeds = ",".join(str(cell.seed) for cell in template)
         title = f"{self._study.name} {self.selection.scale} {name} {seeds} "
         title += " ".join(self.selection.overrides)
-        known = {
-            pair: value
-            for pair in dict.fromkeys([*self._grid, *recorded])
-            if _is_inside(pair) and (value := _value(_cells(template, pair), record_of)) is not None
-        }
         trials = self._storage.study(title)
         states = self._optuna.trial.TrialState
         told = {
             _pair(trial.params): tuple(trial.values)
             for trial in trials.get_trials(deepcopy=False, states=(states.COMPLETE,))
+        }
+        # Of a pair that was told there may be no record of its own, but one that stands for it.
+        pairs = dict.fromkeys([*self._grid, *recorded, *filter(None, told)])
+        known = {
+            pair: value
+            for pair in pairs
+            if _is_inside(pair) and (value := _value(_cells(template, pair), record_of)) is not None
         }
         if any(pair is None or known.get(pair) != values for pair, values in told.items()):
             trials, told = self._storage.made_anew(title), {}
@@ -187,15 +189,15 @@ class Search:
                     values=known[pair],
                 )
             )
-        pairs = [*known, *(pair for pair in running if pair not in known)]
+        all_pairs = [*known, *(pair for pair in running if pair not in known)]
         # A call that goes on must not draw what an earlier one drew.
         trials.sampler = _sampler(self._optuna, seed=len(trials.trials))
         return _Protocol(
             template,
             trials,
-            {pair: _cells(template, pair) for pair in pairs},
+            {pair: _cells(template, pair) for pair in all_pairs},
             running,
-            sum(pair not in self._grid for pair in pairs),
+            sum(pair not in self._grid for pair in all_pairs),
         )
 
     def _tell(
