@@ -223,6 +223,28 @@ def test_a_database_by_its_url(runs: Runs, tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_two_folders_share_a_database(runs: Runs, tmp_path: Path) -> None:
+    """Neither drops what the other one chose, of which it may have no records."""
+    url = f"sqlite:///{tmp_path / 'pairs.db'}"
+    for name in ("mine", "other"):
+        carried_out(runs, search(tmp_path / name, 3, url))
+    assert [summary.n_trials for summary in optuna.get_all_study_summaries(url)] == [3, 3]
+
+
+def test_a_database_that_fails_later_is_an_error_of_the_user(runs: Runs, tmp_path: Path) -> None:
+    place = tmp_path / "pairs.db"
+    search(tmp_path, 3, f"sqlite:///{place}")  # It has tables now.
+    found = search(tmp_path, 3, f"sqlite:///file:{place}?mode=ro&uri=true")
+    with pytest.raises(GraceError, match=r"the database failed \(OperationalError\): call the"):
+        runs.advance(found)
+
+
+def test_a_lock_that_a_killed_process_left_is_not_waited_for(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "search.journal.lock").symlink_to("studies/search.journal")
+    carried_out(runs, search(tmp_path, 1))
+    assert list(tmp_path.glob("search.journal*")) == [tmp_path / "search.journal"]
+
+
 def test_a_study_without_such_a_grid_is_refused(tmp_path: Path) -> None:
     study = STUDY.model_copy(
         update={"rows": {"der": STUDY.rows["pairs"].model_copy(update={"grid": None})}}

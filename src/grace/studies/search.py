@@ -4,6 +4,7 @@ Records are the truth: Optuna's storage only remembers which pairs it chose. Wha
 or says other than the records, is made anew from them.
 """
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,11 @@ from typing import Any, final
 
 from grace.configs.study import RowSettings, StudySettings
 from grace.record import RunRecord
-from grace.studies.search_storage import imported_optuna, open_storage
+from grace.studies.search_storage import (
+    imported_optuna,
+    open_storage,
+    refused_by_database,
+)
 from grace.studies.study_cells import (
     RunSpec,
     Selection,
@@ -96,6 +101,7 @@ class Search:
         assert self._row.grid is not None
         thresholds, decays = (self._row.grid[key] for key in KEYS)
         self._grid: list[Pair] = list(product(thresholds, decays))
+        self._folder = folder
         self._storage = open_storage(settings.storage, folder)
         self._templates: dict[str, list[StudyCell]] = {}
         for cell in study_cells(self._study_of({self._grid[0]: ()}), self.selection):
@@ -140,7 +146,20 @@ class Search:
             has_failed: returns True for a run that failed.
             recorded: pairs of which there may be records.
             room: runs for which the machines have room; no new pair is chosen for less than one.
+
+        Raises:
+            GraceError: if the database fails.
         """
+        with refused_by_database():
+            return self._advanced(record_of, has_failed, recorded, room)
+
+    def _advanced(
+        self,
+        record_of: RecordOf,
+        has_failed: Callable[[RunSpec], bool],
+        recorded: Iterable[Pair],
+        room: int,
+    ) -> list[StudyCell]:
         new: list[StudyCell] = []
         if not self._protocols:
             for name, template in self._templates.items():
@@ -158,9 +177,7 @@ class Search:
         self, name: str, template: list[StudyCell], record_of: RecordOf, recorded: Iterable[Pair]
     ) -> _Protocol:
         """Open Optuna's study of a protocol, and make it agree with the records."""
-        seeds = ",".join(str(cell.seed) for cell in template)
-        title = f"{self._study.name} {self.selection.scale} {name} {seeds} "
-        title += " ".join(self.selection.overrides)
+        title = self._title(name, [cell.seed for cell in template])
         trials = self._storage.study(title)
         states = self._optuna.trial.TrialState
         told = {
@@ -199,6 +216,14 @@ class Search:
             running,
             sum(pair not in self._grid for pair in all_pairs),
         )
+
+    def _title(self, protocol: str, seeds: Sequence[int]) -> str:
+        """Name Optuna's study: searches in one database that differ in anything have their own."""
+        # Records of one folder say nothing about choices for another one.
+        folder = str(self._folder.absolute()) if self.settings.storage else ""
+        parts = repr((seeds, self.selection.overrides, folder))
+        digest = hashlib.sha256(parts.encode(errors="surrogateescape")).hexdigest()
+        return f"{self._study.name} {self.selection.scale} {protocol} {digest[:16]}"
 
     def _tell(
         self,

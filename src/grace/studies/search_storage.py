@@ -3,6 +3,8 @@
 import json
 import secrets
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -55,6 +57,24 @@ class SearchStorage:
         return self.study(title)
 
 
+@contextmanager
+def refused_by_database() -> Iterator[None]:
+    """Turn errors of a database into the user's; their texts may quote its URL and password.
+
+    Raises:
+        GraceError: for such an error.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (SQLAlchemyError, imported_optuna().exceptions.StorageInternalError) as error:
+        raise GraceError(
+            f"--storage: the database failed ({type(error.__cause__ or error).__name__})",
+            "call the command again when it answers: what is recorded is not lost",
+        ) from None
+
+
 def open_storage(url: str, folder: Path) -> SearchStorage:
     """Open a storage.
 
@@ -62,7 +82,7 @@ def open_storage(url: str, folder: Path) -> SearchStorage:
 
     Args:
         url: of a database; empty: the journal ``search.journal`` of the folder.
-        folder: folder of the search.
+        folder: folder of the search, in which no other process writes.
 
     Raises:
         GraceError: if the database cannot be used.
@@ -78,6 +98,8 @@ def open_storage(url: str, folder: Path) -> SearchStorage:
                 "write a URL of SQLAlchemy, such as postgresql://user@host/name",
             ) from None
     journal = inside(folder, "search.journal")
+    # Left by a killed process: nobody else writes here, and Optuna could wait for it for ever.
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
     if not _is_whole(journal):
         _set_aside(journal)
     try:
