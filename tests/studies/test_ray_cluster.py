@@ -1,6 +1,7 @@
 """Runs as tasks of a Ray cluster of two nodes on this machine."""
 
 import gc
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,12 +64,20 @@ def test_small_runs_share_the_gpu_and_reasons_of_failures_come_back(
         replace(one, environment={"MINE": "yes"}),
         script_job(tmp_path, "b", "print('error: no room'); sys.exit(2)", SETTINGS),
         script_job(tmp_path, "c", "os.kill(os.getpid(), 9)", SETTINGS),
+        replace(script_job(tmp_path, "d", "", SETTINGS), log=tmp_path / "not there" / "d.txt"),
     ]
     source = ListedJobs(jobs)
-    carry_out(source, 3, Unwatched(), start=RayCluster(cluster.address).start, seconds_between=0.05)
+    carry_out(source, 4, Unwatched(), start=RayCluster(cluster.address).start, seconds_between=0.05)
     assert (tmp_path / "a.txt").read_text().split() == ["0", str(Path.cwd()), "yes"]
     assert source.failures["b-s1"] == "no room"
     assert source.failures["c-s1"].startswith("killed by SIGKILL")
+    assert source.failures["d-s1"].endswith(
+        f"No such file or directory: '{tmp_path}/not there/d.txt' (do all machines of the cluster "
+        "see this under the same path?)"
+    )
+    many = SETTINGS.model_copy(update={"engine": EngineSettings(device="cpu", threads=3)})
+    with pytest.raises(GraceError, match="3 are more than the 2 cores of the largest machine"):
+        RayCluster(cluster.address).start(replace(one, cell=Cell("e", 1, many)))
 
 
 def test_a_run_whose_node_is_lost_is_made_again_elsewhere(
@@ -109,3 +118,9 @@ def test_no_cluster_is_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(GraceError, match="ray start"):
         RayCluster("no address")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    silent = "nothing answers there .*ray start"
+    for address in (f"127.0.0.1:{port}", "127.0.0.1:99999"):  # Closed again, and no port.
+        with pytest.raises(GraceError, match=f"--ray {address}: {silent}"):
+            RayCluster(address)

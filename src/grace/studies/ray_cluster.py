@@ -6,6 +6,7 @@ and starts a run again whose machine was lost; that goes on at its last snapshot
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from grace.studies.pool import Attempt, Job, Machines, why_failed
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
+_START = "start the cluster with 'ray start'"
 RETRIES = 2
 """How often a run whose machine was lost is started again."""
 
@@ -52,13 +54,12 @@ class RayCluster(Machines):
             import ray
         except ImportError:
             raise GraceError("--ray needs ray", "pip install 'grace-cil[cluster]'") from None
+        _refuse_silent(address)
         try:
             if not ray.is_initialized():
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise GraceError(
-                f"--ray {address}: {first_line(error)}", "start the cluster with 'ray start'"
-            ) from None
+            raise GraceError(f"--ray {address}: {first_line(error).rstrip('.')}", _START) from None
         with suppress(ValueError):  # Ray sets its own; neither does so outside the main thread.
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
         self._ray: Any = ray
@@ -86,15 +87,25 @@ class RayCluster(Machines):
 
     @override
     def start(self, job: Job) -> Attempt:
-        settings = job.cell.settings
-        if self.device(settings) == "cuda":
-            share = {"num_cpus": 1, "num_gpus": 1 / self._runs_on_a_gpu(settings)}
-        else:
-            share = {"num_cpus": settings.engine.threads or 1, "num_gpus": 0}
+        share = self._share(job.cell.settings)
         task = self._remote.options(
             max_retries=RETRIES, retry_exceptions=[KilledError], name=job.cell.name, **share
         )
         return RayTask(self._ray, task, job)
+
+    def _share(self, settings: ExperimentSettings) -> Mapping[str, float]:
+        """Return what a run takes of a machine; refuse what none has, for which Ray would wait."""
+        if self.device(settings) == "cuda":
+            return {"num_cpus": 1, "num_gpus": 1 / self._runs_on_a_gpu(settings)}
+        threads = settings.engine.threads or 1
+        most = max(int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes())
+        if threads > most:
+            raise GraceError(
+                f"engine.threads: {threads} are more than the {most} cores of the largest machine "
+                "of the Ray cluster",
+                "set it to that or less",
+            )
+        return {"num_cpus": threads, "num_gpus": 0}
 
     @property
     def _resources(self) -> Mapping[str, float]:
@@ -143,6 +154,8 @@ class RayTask(Attempt):
             cause = getattr(error, "cause", None)
             if isinstance(cause, KilledError):
                 return why_failed(cause.args[0], self._job.log, self._log_start)
+            if isinstance(cause, OSError):
+                return f"{cause} (do all machines of the cluster see this under the same path?)"
             return f"Ray: {first_line(error)}"
         return why_failed(code, self._job.log, self._log_start)
 
@@ -154,6 +167,21 @@ class RayTask(Attempt):
     @override
     def wait(self, seconds: float) -> None:
         self._ray.wait([self._reference], timeout=seconds)
+
+
+def _refuse_silent(address: str, seconds: float = 10) -> None:
+    """Refuse HOST:PORT where no program answers, which Ray would ask again for many minutes.
+
+    Raises:
+        GraceError: if none answers within some seconds.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "://" in address:
+        return  # Ray says what is wrong with it.
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except (OSError, OverflowError) as error:
+        raise GraceError(f"--ray {address}: nothing answers there ({error})", _START) from None
 
 
 def run_there(
