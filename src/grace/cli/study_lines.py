@@ -34,7 +34,7 @@ def plan_lines(plan: StudyPlan) -> Iterator[str]:
     listed = {cell.run for cell in plan.cells}
     more = [planned for planned in plan.left if planned.run not in listed]
     if more:
-        yield f"and {len(more)} runs that these need"
+        yield f"and {len(more)} run{'' if len(more) == 1 else 's'} that these need"
     yield from _sums(plan)
 
 

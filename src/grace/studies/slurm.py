@@ -42,7 +42,9 @@ def sbatch_options(text: str) -> list[str]:
             raise GraceError(
                 f"--slurm: {word!r} is no option of sbatch", "write a value as --name=value"
             )
-        if name in _REFUSED or (not name.startswith("--") and name[:2] in _REFUSED):
+        # sbatch takes --arr for --array, and -a1-9 for -a 1-9.
+        is_long = name.startswith("--")
+        if any(own.startswith(name) if is_long else own == name[:2] for own in _REFUSED):
             raise GraceError(f"--slurm: {name} is set by the study", "use --jobs for its tasks")
     return words
 
@@ -91,7 +93,10 @@ def submit(
     found = re.match(r"\d+", ended.stdout.strip())
     if ended.returncode or found is None:
         said = ended.stderr.strip() or ended.stdout.strip() or "it printed nothing"
-        raise GraceError(f"--slurm: sbatch refused: {one_line(said)}")
+        raise GraceError(
+            f"--slurm: sbatch refused: {one_line(said)}",
+            "correct the options, or ask for fewer tasks by --jobs",
+        )
     return found[0]
 
 

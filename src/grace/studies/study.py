@@ -69,7 +69,7 @@ def make_study(
     """
     cells = [] if search else study_cells(study, selection)
     directory = study_folder(out, search_name(study) if search else study.name)
-    what, is_task = f"the studies in '{out}'", array is not None
+    what, is_task = f"the folder of studies '{out}'", array is not None
     with shared(out / "lock", what) if is_task else exclusive(out / "lock", what):
         if not is_task:
             make_folders(out)
@@ -140,7 +140,7 @@ def submit_study(
     """
     cells = study_cells(study, selection)
     study_folder(out, study.name)
-    with exclusive(out / "lock", f"the studies in '{out}'"):
+    with exclusive(out / "lock", f"the folder of studies '{out}'"):
         make_folders(out)
         runs = StudyRuns(cells, out, others, Unwatched())
         if not runs.num_left:
