@@ -1,5 +1,6 @@
 """Processes side by side: how many, in which order, and what happens to those that fail."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 from grace.configs.experiment import ExperimentSettings
 from grace.studies import pool
 from grace.studies.cells import Cell
-from grace.studies.pool import Job, ListedJobs, LocalProcess, carry_out
+from grace.studies.pool import Job, ListedJobs, LocalProcess, carry_out, why_failed
 
 SETTINGS = ExperimentSettings()
 
@@ -114,12 +115,18 @@ def test_what_an_earlier_attempt_said_is_no_reason(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals that kill")
 def test_one_that_was_killed_is_told_by_the_signal(tmp_path: Path) -> None:
     script = "import os\nprint('epoch 3')\nos.kill(os.getpid(), {})"
-    jobs = [job(tmp_path, "a", script.format(9)), job(tmp_path, "b", script.format(15))]
+    numbers = {"a": 9, "b": 15, "c": signal.SIGRTMIN + 1}  # The last one has no name.
+    jobs = [job(tmp_path, name, script.format(number)) for name, number in numbers.items()]
     _, failures = carried_out(jobs, 2)
     assert failures == {
         "a-s1": "killed by SIGKILL (out of memory? try fewer runs at a time)",
         "b-s1": "killed by SIGTERM",
+        "c-s1": f"killed by signal {signal.SIGRTMIN + 1}",
     }
+
+
+def test_output_that_a_shared_folder_does_not_show_yet_is_no_error(tmp_path: Path) -> None:
+    assert why_failed(2, tmp_path / "late.txt") == "it printed nothing"
 
 
 def test_its_input_ends_with_its_parent(tmp_path: Path) -> None:

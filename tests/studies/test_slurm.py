@@ -40,8 +40,8 @@ def test_options_are_split_as_a_shell_would(text: str, words: list[str]) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["-p gpu", "gpu", "--a=1\n--b=2", "--x=\x1b[2J", "--array=1-9", "--arr=1-9", "-a1-9", "--wrap=ls", "--", "-",
-     "--output=x", "'--x", "--exclusive evil.sh", "--x --=y"],
+    ["-p gpu", "gpu", "--a=1\n--b=2", "--x=\x1b[2J", "--array=1-9", "--arr=1-9", "-a1-9", "--wrap=ls", "--",
+     "-", "--output=x", "'--x", "--exclusive evil.sh", "--x --=y"],
 )  # fmt: skip
 def test_what_is_no_option_is_refused(text: str) -> None:
     with pytest.raises(GraceError, match="--slurm"):
@@ -98,7 +98,7 @@ def test_a_job_is_submitted(tmp_path: Path, sbatch: Path) -> None:
     assert f"--output={out}/logs/slurm-%A-%a.txt" in words
     for said in ("sbatch: error: invalid partition", "hello", ""):
         (sbatch / "says").write_text(said)
-        with pytest.raises(GraceError, match="sbatch refused: .*fewer tasks by --jobs"):
+        with pytest.raises(GraceError, match=r"sbatch refused: .*fewer tasks by --jobs"):
             submit(["study", "x"], [], 3, out, "mine")
     with pytest.raises(GraceError, match="in its name"):
         submit(["study", "x"], [], 3, tmp_path / "100%", "mine")

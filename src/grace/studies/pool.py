@@ -245,8 +245,11 @@ def why_failed(code: int, log: Path, start: int = 0) -> str | None:
         return None
     if code < 0:
         hint = " (out of memory? try fewer runs at a time)" if code == -9 else ""
-        return f"killed by {signal.Signals(-code).name}{hint}"
-    with log.open("rb") as file:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-code, f'signal {-code}')}{hint}"
+    text = ""
+    # A shared folder may show a new file of another machine later.
+    with suppress(FileNotFoundError), log.open("rb") as file:
         # Its end names the reason; a run may print without end.
         size = file.seek(0, os.SEEK_END)
         file.seek(max(start, size - 2**20))
