@@ -40,8 +40,8 @@ def test_options_are_split_as_a_shell_would(text: str, words: list[str]) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["-p gpu", "gpu", "--a=1\n--b=2", "--x=\x1b[2J", "--array=1-9", "--arr=1-9", "-a1-9", "--wrap=ls", "--",
-     "-", "--output=x", "'--x", "--exclusive evil.sh", "--x --=y"],
+    ["-p gpu", "gpu", "--a=1\n--b=2", "--x=\x1b[2J", "--array=1-9", "--arr=1-9", "-a1-9",
+     "--wrap=ls", "--", "-", "--output=x", "'--x", "--exclusive evil.sh", "--x --=y"],
 )  # fmt: skip
 def test_what_is_no_option_is_refused(text: str) -> None:
     with pytest.raises(GraceError, match="--slurm"):

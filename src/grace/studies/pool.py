@@ -190,15 +190,8 @@ class LocalProcess(Attempt):
     def __init__(self, job: Job, environment: Mapping[str, str] | None = None) -> None:
         self._job = job
         self._log_start = job.log.stat().st_size if job.log.exists() else 0
-        with open_to_append(job.log) as log:
-            # The process ends when this pipe is closed, so that it never outlives its parent.
-            self.process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                job.command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **job.environment, **(environment or {})},
-            )
+        variables = {**job.environment, **(environment or {})}
+        self.process = start_process(job.command, job.log, variables)
 
     @property
     @override
@@ -231,6 +224,31 @@ class LocalProcess(Attempt):
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
+
+
+def start_process(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program of ours that ends when its input is closed, at the latest with this process.
+
+    Args:
+        command: program and arguments.
+        log: file to which its output is appended.
+        environment: variables in addition to those of this process.
+        folder: where its relative paths begin; ``None``: where those of this process do.
+    """
+    with open_to_append(log) as file:
+        return subprocess.Popen(  # noqa: S603 - our own command, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **environment},
+        )
 
 
 def why_failed(code: int, log: Path, start: int = 0) -> str | None:

@@ -4,10 +4,8 @@ Each run is a task that starts the same ``grace run`` as on one machine. Ray cho
 and starts a run again whose machine was lost; that goes on at its last snapshot.
 """
 
-import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +15,9 @@ from typing import Any, final
 from typing_extensions import override
 
 from grace.configs.experiment import ExperimentSettings
-from grace.storage.inside import open_to_append
 from grace.storage.lock import holder
 from grace.studies.machine import has_small_images
-from grace.studies.pool import Attempt, Job, Machines, why_failed
+from grace.studies.pool import Attempt, Job, Machines, start_process, why_failed
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
@@ -202,17 +199,8 @@ def run_there(
     """
     if lock is not None:
         _wait_until_free(Path(lock))
-    with open_to_append(Path(log)) as file:
-        process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-            command,
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env={**os.environ, **environment},
-        )
-        with process:
-            code = process.wait()
+    with start_process(command, Path(log), environment, Path(folder)) as process:
+        code = process.wait()
     if code < 0:
         raise KilledError(code)
     return code

@@ -132,6 +132,7 @@ class Search:
             "them."
         )
 
+    @refused_by_database()
     def advance(
         self,
         record_of: RecordOf,
@@ -150,16 +151,6 @@ class Search:
         Raises:
             GraceError: if the database fails.
         """
-        with refused_by_database():
-            return self._advanced(record_of, has_failed, recorded, room)
-
-    def _advanced(
-        self,
-        record_of: RecordOf,
-        has_failed: Callable[[RunSpec], bool],
-        recorded: Iterable[Pair],
-        room: int,
-    ) -> list[StudyCell]:
         new: list[StudyCell] = []
         if not self._protocols:
             for name, template in self._templates.items():
