@@ -73,6 +73,7 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
         (["ablation", "--seeds", "x"], "--seeds 'x': write seeds as 1,2,3 or 1-3"),
         (["ablation", "method=der"], "use --rows"),
         (["ablation", "seed=4"], "use --seeds"),
+        (["ablation", "--runs", "nowhere"], "--runs nowhere: there is no such folder"),
         (["ablation", "--seeds", "2,1-3"], "seed 2 is given twice: name it once"),
         (["ablation", "--rows", "der,IFL,der"], "row der is given twice"),
         (["ablation", "--protocols", "b0i4,b0i4"], "protocol b0i4 is given twice"),
@@ -161,6 +162,14 @@ def test_a_task_of_an_array_job_gets_the_same_study(
     wanted = Selection(rows=("der", "IFL"), seeds=(1, 2), overrides=("memory.size=9",))
     assert (seen["name"], seen["selection"], seen["out"]) == ("ablation", wanted, out)
     assert (seen["array"], seen["at_once"]) == ("4711", None)
+
+
+def test_the_tables_of_an_array_job_name_the_command_that_makes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["study", "--out=x", "--array-task", "--", "ablation"]
+    monkeypatch.setattr(sys, "argv", ["grace", *words])
+    assert _typed() == "grace study --out=x -- ablation"
 
 
 def test_the_password_of_a_database_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:

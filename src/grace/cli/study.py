@@ -60,6 +60,9 @@ def study(
         _refuse_together(plan=plan, search=search, slurm=slurm, storage=storage, ray=ray, rows=rows)
         chosen_seeds = tuple(numbers(seeds)) if seeds else ()
         selection = Selection(scale, _words(protocols), _words(rows), chosen_seeds, overrides)
+        for folder in runs or ():
+            if not folder.is_dir():
+                raise GraceError(f"--runs {folder}: there is no such folder")
         others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
         found, names = load_study(name), list[str]()
         if search is None:
@@ -110,8 +113,8 @@ def _refuse_together(
 
 
 def _typed() -> str:
-    """Return the command line, without the password that a database's URL may have."""
-    words = ["grace", *sys.argv[1:]]
+    """Return the command line of a person, without the password that a database's URL may have."""
+    words = ["grace", *(word for word in sys.argv[1:] if word != "--array-task")]
     for place, word in enumerate(words):
         if word.startswith("--storage="):
             words[place] = "--storage=URL"
