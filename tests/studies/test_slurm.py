@@ -12,7 +12,7 @@ from test_study import Whole, copy_without, of, study_of
 from test_study import whole as whole
 
 from grace.studies import slurm
-from grace.studies.pool import Unwatched
+from grace.studies.pool import Job, Unwatched
 from grace.studies.reservations import Reservations
 from grace.studies.slurm import sbatch_options, script_of, submit
 from grace.studies.study import make_study, submit_study
@@ -219,6 +219,26 @@ def test_what_another_task_has_just_made_is_seen_at_once(whole: Whole, tmp_path:
     one.ended(der, "no room")
     assert two.take([]) is None
     assert set(two.failures) == {"der tiny s1", "-FL tiny s1"}
+
+
+def test_pairs_of_a_grid_use_all_machines(
+    tmp_path: Path, tiny_backbones: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of one seed may stand for each other, but no machine waits for that."""
+    out = tmp_path / "studies"
+    for name in ("runs", "cells", "logs"):
+        (out / name).mkdir(parents=True)
+    monkeypatch.setattr(Job, "may_start", lambda *_: True)  # Their first task is trained.
+    cells = study_cells(study_of(tmp_path), Selection(rows=("pairs",), seeds=(1, 2)))
+    tasks = [StudyRuns(cells, out, (), Unwatched(), Reservations(out, "7")) for _ in range(2)]
+    seen: list[str] = []
+    for task, at_once in zip(tasks, (3, 1), strict=True):
+        task.share("cpu", at_once)
+        own: list[Job] = []
+        while len(own) < at_once and (job := task.take(own)) is not None:
+            own.append(job)
+        seen += [job.cell.label for job in own]
+    assert seen == ["0.01/0.9 tiny s1", "1/0.9 tiny s1", "0.01/0.9 tiny s2", "1/0.9 tiny s2"]
 
 
 def test_the_tables_show_what_others_made_at_the_end(

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
@@ -290,7 +291,8 @@ class StudyRuns(JobSource):
     def _in_order(self, running: Sequence[Job]) -> Iterator[RunSpec]:
         """Yield the runs that may be made now; those of grids last, since others may spare them.
 
-        Of every stream of a grid there are as many at a time as are needed to use the machine.
+        Of every stream of a grid there are as many at a time as are needed to use the machine, and
+        the machines of other tasks.
         """
         names = {run: self._fingerprint(run) for run in self.left}
         taken = self._begun | self._elsewhere
@@ -300,9 +302,10 @@ class StudyRuns(JobSource):
         for run, name in free.items():
             if run.is_grid:
                 streams.setdefault(self._streams[name], []).append(run)
-        made = [self._streams[job.log.stem] for job in running]
+        made = Counter(self._streams[job.log.stem] for job in running)
+        others = sum(self._streams[name] in streams for name in self._elsewhere)
         for stream, runs in streams.items():
-            if made.count(stream) < max(1, (self.at_once or 1) // len(streams)):
+            if made[stream] < math.ceil(((self.at_once or 1) + others) / len(streams)):
                 yield from halved(runs)
 
     def _job(self, run: RunSpec) -> Job:
