@@ -1,4 +1,4 @@
-"""Go on with a run that was interrupted: whether it is the same, and what was left of it."""
+"""Continue an interrupted run: find its record, compare the rounding, remove its leftovers."""
 
 import shutil
 import warnings

@@ -88,7 +88,7 @@ class JobSource(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """False while a job may still come, such as one for which another machine works."""
+        """False while a job may still come, such as one that needs a run of another machine."""
         ...
 
     def take(self, running: Sequence[Job]) -> Job | None:
@@ -102,7 +102,7 @@ class JobSource(Protocol):
 
 @final
 class ListedJobs(JobSource):
-    """Jobs that are all known, in order as far as they may start."""
+    """A fixed list of jobs; the first one that may start comes next."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.failures: dict[str, str] = {}

@@ -27,9 +27,9 @@ RETRIES = 2
 
 
 class KilledError(Exception):
-    """A run's process was killed, as the first thing that happens on a machine that is lost.
+    """The process of a run was killed, perhaps because its machine is being lost.
 
-    It has the exit code; Ray makes the run again.
+    Its argument is the exit code. Ray makes the run again.
     """
 
 

@@ -76,7 +76,7 @@ class _Protocol:
 
 @final
 class Search:
-    """Chooses pairs and learns what came of them, each protocol for itself.
+    """Asks Optuna for pairs and reports their results to it, separately for each protocol.
 
     Args:
         study: a study with a grid of threshold and decay. Its pairs are points of the search too if
@@ -331,7 +331,7 @@ def _label(pair: Pair) -> str:
 def _pair(params: dict[str, Any]) -> Pair | None:
     """Round a choice of Optuna: pairs that are nearer decide alike, and names stay short.
 
-    ``None``: it is no pair to choose, and someone else wrote it.
+    ``None``: this program cannot have chosen it, so that someone else wrote it.
     """
     if set(params) != set(KEYS):
         return None

@@ -32,7 +32,7 @@ def imported_optuna() -> Any:  # noqa: ANN401 - an optional module
 
 @final
 class SearchStorage:
-    """Optuna's studies by title; each has two objectives, less of one and more of the other.
+    """Optuna's studies by title. Each minimises a first value and maximises a second one.
 
     Args:
         storage: Optuna's storage.

@@ -33,7 +33,7 @@ class StudyRuns(JobSource):
         cells: the study's cells.
         out: folder of all studies.
         others: further folders of runs.
-        watcher: is told how many runs are left where a record spares some.
+        watcher: gets the number of runs that are left when a record spares some of them.
         reservations: of the tasks of an array job, which make the runs together; ``None``: this
             process alone makes them.
         search: adds cells while others are being made; ``None``: the given ones are all.
