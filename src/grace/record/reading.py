@@ -126,9 +126,11 @@ def _read_info(directory: Path) -> RunInfo:
             f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
         ) from error
     except DamagedError as error:
-        raise GraceError(error.what, "run it again") from error
+        raise GraceError(error.what, f"remove {directory} and run it again") from error
     if not isinstance(raw, dict) or type(raw.get("format")) is not int:
-        raise GraceError(f"{path} is damaged: it names no format", "run it again")
+        raise GraceError(
+            f"{path} is damaged: it names no format", f"remove {directory} and run it again"
+        )
     known = RunInfo.model_fields["format"].default
     if raw["format"] > known:
         raise GraceError(
@@ -137,7 +139,9 @@ def _read_info(directory: Path) -> RunInfo:
     try:
         return RunInfo.model_validate(raw)
     except ValidationError as error:
-        raise GraceError(f"{path} is damaged: {first_problem(error)}", "run it again") from error
+        raise GraceError(
+            f"{path} is damaged: {first_problem(error)}", f"remove {directory} and run it again"
+        ) from error
 
 
 def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:

@@ -1,0 +1,92 @@
+"""Put the results of studies into their pages and into the README.
+
+``python docs/results/study_pages.py STUDIES`` takes every study below a folder of ``grace study``
+that has a page of its name here. Between the page's markers it writes the study's facts, claims,
+tables and figures; the text around them is left alone. The README gets one line for each claim,
+and ``data/study-records.tar.xz`` the records of all runs, from which the same command makes the
+same tables without training.
+"""
+
+import argparse
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from grace.storage.atomic import write_bytes, write_text
+
+HERE = Path(__file__).parent
+README = HERE.parents[1] / "README.md"
+CLAIM = re.compile(r"^\| (?P<name>[^|]*?)(?: \|[^|]*){5} \| (?P<verdict>[^|]+) \|$", re.MULTILINE)
+
+
+def between(text: str, name: str, new: str) -> str:
+    """Replace what stands between a page's two markers.
+
+    Args:
+        text: the page.
+        name: word of the markers, as in "<!-- name -->" and "<!-- end name -->".
+        new: what shall stand there.
+    """
+    first, last = f"<!-- {name} -->\n", f"<!-- end {name} -->"
+    start, end = text.index(first) + len(first), text.index(last)
+    return f"{text[:start]}\n{new.strip()}\n\n{text[end:]}"
+
+
+def results(study: Path) -> str:
+    """Return the summary of a study below its title, headings one level lower, with its figures."""
+    summary = (study / "summary.md").read_text(encoding="utf-8")
+    text = summary[summary.index("Scale:") :]
+    text = re.sub(r"^(#+ )", r"#\1", text, flags=re.MULTILINE)
+    links = [f"![{path.stem}](figures/{study.name}-{path.name})" for path in figures(study)]
+    return "\n\n".join([text.strip(), *links])
+
+
+def figures(study: Path) -> Sequence[Path]:
+    """Return the figures of a study."""
+    return sorted((study / "figures").glob("*.svg"))
+
+
+def claims(study: Path) -> Iterator[str]:
+    """Yield a row of the README's table for each claim of a study."""
+    text = (study / "claims.md").read_text(encoding="utf-8")
+    for found in CLAIM.finditer(text):
+        # Further lines of a claim have its id only.
+        if ": " in found["name"] and found["verdict"] != "Verdict":
+            name = found["name"].partition(": ")[2]
+            yield f"| {name} | [{study.name}](docs/results/{study.name}.md) | {found['verdict']} |"
+
+
+def pack(runs: Path, path: Path) -> None:
+    """Write the records of all runs to an archive; equal records give equal bytes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        for file in sorted([*runs.glob("*/run.json"), *runs.glob("*/tasks.jsonl")]):
+            entry = tarfile.TarInfo(f"study-records/{file.parent.name}/{file.name}")
+            entry.size = file.stat().st_size
+            archive.addfile(entry, io.BytesIO(file.read_bytes()))
+    write_bytes(path, packed.getvalue())
+
+
+def main() -> None:
+    """Write the pages of the studies below a folder."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("studies", type=Path, help="folder that grace study wrote")
+    studies: Path = parser.parse_args().studies
+    rows = ["| claim of the paper | study | at small scale |", "|---|---|---|"]
+    for page in sorted(HERE.glob("*.md")):
+        study = studies / page.stem
+        if not (study / "summary.md").exists():
+            continue
+        text = page.read_text(encoding="utf-8")
+        write_text(page, between(text, "study", results(study)))
+        for figure in figures(study):
+            write_bytes(HERE / "figures" / f"{study.name}-{figure.name}", figure.read_bytes())
+        rows += claims(study)
+    write_text(README, between(README.read_text(encoding="utf-8"), "claims", "\n".join(rows)))
+    pack(studies / "runs", HERE / "data" / "study-records.tar.xz")
+
+
+if __name__ == "__main__":
+    main()
