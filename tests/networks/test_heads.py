@@ -34,6 +34,16 @@ def test_logits_by_hand() -> None:
     assert small(torch.tensor([[3.0, 4.0]])).tolist() == [[11.5, -2.0]]
 
 
+def test_scores_stay_float32_where_backbones_compute_in_bfloat16() -> None:
+    # bfloat16 has no number between 8 and 8.0625, nor between 1 and 1 + 2⁻⁷.
+    head = LinearHead(1, 2, None)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1 + 2**-8], [1.0]]))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = head(torch.tensor([[8.0]], dtype=torch.bfloat16))
+    assert scores.tolist() == [[8.03125, 8.0]]
+
+
 def test_seeds_decide_the_weights() -> None:
     assert torch.equal(head(8, 3).weight, head(8, 3).weight)
     assert not torch.equal(head(8, 3).weight, head(8, 3, seed=1).weight)

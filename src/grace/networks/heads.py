@@ -57,7 +57,13 @@ class Head(nn.Module, ABC):
     def forward(self, *features: Tensor) -> Tensor:
         """Map features (B, d) of one or more backbones to scores (B, K)."""
         joined = features[0] if len(features) == 1 else torch.cat(features, dim=1)
-        scores = self.score(joined)
+        kind = joined.device.type
+        if torch.is_autocast_enabled(kind):
+            # Eight bits of a logit near 10 are steps of 1/16: scores stay float32.
+            with torch.autocast(kind, enabled=False):
+                scores = self.score(joined.float())
+        else:
+            scores = self.score(joined)
         return scores.masked_fill(self._hidden, MASKED) if self.masked else scores
 
     @final
