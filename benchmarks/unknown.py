@@ -24,9 +24,10 @@ from torch import Tensor
 
 from grace.configs.experiment import ExperimentSettings
 from grace.data.update_folder import UpdateFolder, load_update
+from grace.learner.false_alarms import cutoff, found_share
 from grace.learner.familiarity import Reference, UnknownScore, refitted_logits
 from grace.learner.learner import Learner
-from grace.learner.unknown import RATE, Seen, cutoff, found_share, left_out_ranks, recogniser
+from grace.learner.unknown import RATE, Seen, left_out_ranks, recogniser
 
 HELD_OUT = 50
 NUM_EXEMPLARS = 50

@@ -17,6 +17,8 @@ hypothesis_settings.load_profile("grace")
 # Tiny tensors gain nothing from a second thread, and lose much where another process wants the
 # core. torch reads this when a test first imports it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests compare with what torch answers, and leave nothing in the user's cache.
+os.environ["GRACE_TWINS"] = "0"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,6 +13,7 @@ from grace.data.images import TensorImages
 from grace.data.selection import image_keys
 from grace.data.squares import letterboxed
 from grace.learner import teaching
+from grace.learner.answering import answerer_of
 from grace.learner.exporting import preprocessing_of
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
@@ -66,7 +67,7 @@ def test_learning_predicting_and_exporting(tmp_path: Path) -> None:
     wanted = pixels(paths)
     kept = learner.method.memory.data()
     assert set(image_keys(kept.images)) == set(image_keys(TensorImages(wanted)))
-    guesses = [own for batch in FilePredictor(learner).predict(paths) for own in batch]
+    guesses = [own for batch in FilePredictor(answerer_of(learner)).predict(paths) for own in batch]
     likely = learner.predict_proba(wanted).max(dim=1).values
     found = torch.tensor([own.guesses[0].probability for own in guesses])
     assert torch.allclose(found, likely, atol=1e-5)

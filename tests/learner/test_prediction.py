@@ -12,7 +12,8 @@ from torch import Tensor
 
 from grace.configs.methods import FinetuneSettings
 from grace.data.decoding import Pixels
-from grace.learner import given_images
+from grace.learner import image_files
+from grace.learner.answering import answerer_of
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
 from support.saved_learners import saved as saved
@@ -24,6 +25,10 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 @pytest.fixture(scope="module")
 def pets(saved: Path) -> Learner:
     return Learner.load(saved)
+
+
+def predictor_of(learner: Learner, **options: Any) -> FilePredictor:
+    return FilePredictor(answerer_of(learner), **options)
 
 
 def write(path: Path, image: Tensor) -> Path:
@@ -44,7 +49,7 @@ def test_files_are_told_what_their_pixels_are(
     pets: Learner, files: tuple[list[Path], Tensor]
 ) -> None:
     paths, images = files
-    (batch,) = FilePredictor(pets, top=2).predict(paths)
+    (batch,) = predictor_of(pets, top=2).predict(paths)
     expected = pets.predict_proba(images)
     assert [told.path for told in batch] == paths
     assert [told.guesses[0].class_name for told in batch] == pets.predict(images)
@@ -61,8 +66,8 @@ def test_batches_change_nothing_and_keep_the_order(
     pets: Learner, files: tuple[list[Path], Tensor]
 ) -> None:
     paths, _ = files
-    (whole,) = FilePredictor(pets).predict(paths)
-    batches = list(FilePredictor(pets, batch_size=2).predict(paths))
+    (whole,) = predictor_of(pets).predict(paths)
+    batches = list(predictor_of(pets, batch_size=2).predict(paths))
     assert [len(batch) for batch in batches] == [2, 2, 1]
     told = [own for batch in batches for own in batch]
     assert [own.path for own in told] == paths
@@ -76,14 +81,14 @@ def test_at_most_two_batches_are_read_ahead(
 ) -> None:
     paths, _ = files
     opened: list[Path] = []
-    read = given_images.read_pixels
+    read = image_files.read_pixels
 
     def noted(path: Path, channels: int, size: int | None, **others: Any) -> Pixels:
         opened.append(path)
         return read(path, 1 if channels == 1 else 3, size, **others)
 
-    monkeypatch.setattr(given_images, "read_pixels", noted)
-    batches = FilePredictor(pets, batch_size=1).predict(paths * 20)
+    monkeypatch.setattr(image_files, "read_pixels", noted)
+    batches = predictor_of(pets, batch_size=1).predict(paths * 20)
     next(batches)
     assert len(opened) <= 2
     batches.close()
@@ -91,12 +96,12 @@ def test_at_most_two_batches_are_read_ahead(
 
 
 def test_no_files_give_no_batches(pets: Learner) -> None:
-    assert list(FilePredictor(pets).predict([])) == []
+    assert list(predictor_of(pets).predict([])) == []
 
 
 def test_forgotten_classes_never_appear(pets: Learner, files: tuple[list[Path], Tensor]) -> None:
     paths, _ = files
-    predictor = FilePredictor(pets, top=99)
+    predictor = predictor_of(pets, top=99)
     assert predictor.top == 4
     for told in next(predictor.predict(paths)):
         assert sorted(guess.index for guess in told.guesses) == [0, 1, 3, 4]
@@ -111,7 +116,7 @@ def test_equal_probabilities_are_told_in_the_order_of_the_classes(
     with torch.no_grad():
         head.weight.zero_()
         head.bias.zero_()
-    for told in next(FilePredictor(torn, top=4).predict(files[0])):
+    for told in next(predictor_of(torn, top=4).predict(files[0])):
         assert [guess.index for guess in told.guesses] == [0, 1, 3, 4]
         assert [guess.probability for guess in told.guesses] == [0.25] * 4
 
@@ -125,7 +130,7 @@ def test_other_sizes_are_brought_to_the_learners_square(pets: Learner, tmp_path:
     ]
     # One colour stays one colour; of the wide one the middle is taken.
     expected = pets.predict_proba(torch.stack([grey, pictures(0, 1)[0]]))
-    (batch,) = FilePredictor(pets, top=4).predict(paths)
+    (batch,) = predictor_of(pets, top=4).predict(paths)
     for told, own in zip(batch, expected, strict=True):
         for guess in told.guesses:
             assert guess.probability == pytest.approx(float(own[guess.index]), abs=1e-6)
@@ -140,7 +145,7 @@ def test_files_that_cannot_be_read_say_why(
     (tmp_path / "cut.png").write_bytes(paths[0].read_bytes()[:60])
     bad = [tmp_path / f"{name}.png" for name in ("empty", "text", "cut", "absent")]
     mixed = [bad[0], paths[0], bad[1], bad[2], paths[1], bad[3]]
-    told = [own for batch in FilePredictor(pets, batch_size=2).predict(mixed) for own in batch]
+    told = [own for batch in predictor_of(pets, batch_size=2).predict(mixed) for own in batch]
     assert [own.path for own in told] == mixed
     readable = [own for own in told if own.problem is None]
     assert [own.path for own in readable] == paths[:2]
@@ -164,7 +169,7 @@ def test_decoders_warnings_are_not_passed_on(
     with pytest.warns(Image.DecompressionBombWarning):
         Image.open(large).close()
     recwarn.clear()
-    (batch,) = FilePredictor(pets).predict([large])
+    (batch,) = predictor_of(pets).predict([large])
     assert "11×11 pixels are too many" in str(batch[0].problem)
     assert len(recwarn) == 0
 
@@ -179,7 +184,7 @@ def test_without_a_square_images_must_have_the_size(tmp_path: Path) -> None:
         write(tmp_path / "right.png", images[0]),
         write(tmp_path / "turned.png", images[0].transpose(1, 2).contiguous()),
     ]
-    (batch,) = FilePredictor(made).predict(paths)
+    (batch,) = predictor_of(made).predict(paths)
     assert batch[0].guesses[0].class_name == made.predict(images[:1])[0]
     assert batch[1].problem == (
         f"image '{paths[1]}' has 8×16 pixels, this learner takes 16×8: resize it"
@@ -192,7 +197,7 @@ def test_a_grey_learner_sees_colours_as_grey(tmp_path: Path) -> None:
     made.update(data.images, class_names(data))
     image = pictures(1, 1, channels=1)
     path = write(tmp_path / "colour.png", image[0].expand(3, -1, -1).contiguous())
-    (batch,) = FilePredictor(made).predict([path])
+    (batch,) = predictor_of(made).predict([path])
     assert batch[0].guesses[0].probability == float(made.predict_proba(image).max())
 
 
@@ -213,7 +218,7 @@ def test_unknown_images_are_told_at_the_promised_rate(
     # Of 12 held-out images at 0.4: the floor(0.4 · 13) = fifth smallest.
     assert len(known) == 12
     expected = energy(pets.decision_function(images)) < known[4]
-    predictor = FilePredictor(pets, false_alarms=0.4)
+    predictor = predictor_of(pets, false_alarms=0.4)
     assert predictor.num_held_out == 12
     (batch,) = predictor.predict([*paths, black])
     assert [told.is_unknown for told in batch] == expected.tolist()
@@ -221,8 +226,8 @@ def test_unknown_images_are_told_at_the_promised_rate(
 
 def test_what_cannot_be_asked_is_refused(pets: Learner) -> None:
     with pytest.raises(ValueError, match="top 0 names no class"):
-        FilePredictor(pets, top=0)
+        predictor_of(pets, top=0)
     with pytest.raises(ValueError, match="needs at least 19 held-out images"):
-        FilePredictor(pets, false_alarms=0.05)
+        predictor_of(pets, false_alarms=0.05)
     with pytest.raises(ValueError, match="nothing has been learnt yet"):
-        FilePredictor(learner(FinetuneSettings(base=recipe(), update=recipe())))
+        predictor_of(learner(FinetuneSettings(base=recipe(), update=recipe())))

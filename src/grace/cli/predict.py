@@ -65,25 +65,26 @@ def predict(
     with one_line_errors():
         rate = _rate(unknown, false_alarms)
         files, folders = _found_files(images, watch=watch)
-        # torch takes seconds to import: --help and what is refused here do not wait for it.
-        from grace.learner.learner import Learner
+        # These take half a second to import: --help and what is refused here do not wait for them.
         from grace.learner.prediction import FilePredictor
+        from grace.learner.twin import answering
 
-        learner = Learner.load(model, version)
-        predictor = FilePredictor(learner, top=top, false_alarms=rate)
-        rows = FORMS[form.value](learner.class_names, predictor.top, unknown)
-        emit(rows.head())
-        num_problems = num_images = 0
-        with suppress(KeyboardInterrupt) if watch else nullcontext():
-            for paths in _watched(files, folders) if watch else [files]:
-                num_images += len(paths)
-                for batch in predictor.predict(paths):
-                    num_problems += sum(prediction.problem is not None for prediction in batch)
-                    emit(b"".join(rows.row(prediction) for prediction in batch))
-        if rate is not None:
-            say(_about_unknown(predictor, rate), err=form is not PredictionForm.TABLE)
+        with answering(model, version, makes_twin=not watch) as answerer:
+            predictor = FilePredictor(answerer, top=top, false_alarms=rate)
+            rows = FORMS[form.value](answerer.class_names, predictor.top, unknown)
+            emit(rows.head())
+            num_problems = num_images = 0
+            with suppress(KeyboardInterrupt) if watch else nullcontext():
+                for paths in _watched(files, folders) if watch else [files]:
+                    num_images += len(paths)
+                    for batch in predictor.predict(paths):
+                        num_problems += sum(prediction.problem is not None for prediction in batch)
+                        emit(b"".join(rows.row(prediction) for prediction in batch))
+            if rate is not None:
+                say(_about_unknown(predictor, rate), err=form is not PredictionForm.TABLE)
+            if num_problems:
+                say(f"{num_problems} of {num_images} images could not be read", err=True)
         if num_problems:
-            say(f"{num_problems} of {num_images} images could not be read", err=True)
             raise typer.Exit(1)
 
 
@@ -136,10 +137,10 @@ def _about_unknown(predictor: "FilePredictor", rate: float) -> str:
 
 def _found(predictor: "FilePredictor") -> str:
     """Say how many images of unknown classes are found, and by which score."""
-    score = predictor.score_name.replace("_", " ")
+    score = predictor.answerer.score_name.replace("_", " ")
     if predictor.detection is None:
         return f"how many images of unknown classes are found was not measured (score: {score})"
     share = f"{100 * predictor.detection:.0f} %"
     # A network that was trained on a class tells its images apart even where the class is left out.
-    fewer = "" if predictor.is_frozen else ", fewer of classes never seen"
+    fewer = "" if predictor.answerer.is_frozen else ", fewer of classes never seen"
     return f"{share} of images of a class left out are found{fewer} (score: {score})"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from grace.home import twins
 from grace.home.document import MAX_BYTES, Document, ObjectRef, parse_document
 from grace.storage import atomic, strict_json
 from grace.storage.inside import inside
@@ -172,6 +173,16 @@ class VersionFiles:
         data = self._objects.get(ref.ref, f"{what} of '{self.path}'")
         return tensors.decode(data, f"{what} of '{self.path}'")[0]
 
+    def verify(self, document: Document) -> None:
+        """Check the content of what a version predicts with; its images are not read.
+
+        Raises:
+            DamagedError: if an object is missing or has other content.
+        """
+        calibration = [document.calibration] if document.calibration else []
+        for ref in (*document.parts.values(), *calibration):
+            self._objects.get(ref.ref, f"an object of '{self.path}'")
+
     def outline(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
         """Read the names, shapes and types of one object's tensors, on the meta device.
 
@@ -205,6 +216,7 @@ class VersionFiles:
                 f"more than the {MAX_BYTES} that can be read",
                 "learn fewer classes",
             )
+        self._remove_twin(document.number)
         atomic.write_bytes(self._document_path(document.number), data)
 
     def make_current(self, number: int) -> None:
@@ -255,6 +267,7 @@ class VersionFiles:
 
     def drop(self, number: int) -> None:
         """Remove the document of a version; its objects stay until ``remove_unused``."""
+        self._remove_twin(number)
         path = self._document_path(number)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -276,6 +289,11 @@ class VersionFiles:
                 continue  # An old version that cannot be read uses nothing.
             used.update(match.decode() for match in _REFERENCE.findall(data))
         self._objects.keep_only(used)
+
+    def _remove_twin(self, number: int) -> None:
+        """Remove the twin of a document that is replaced or removed, as far as it can be read."""
+        with suppress(GraceError, OSError):
+            twins.remove(self.document(number))
 
     def _document_path(self, number: int) -> Path:
         return inside(self.path, "versions") / f"{number:04d}.json"

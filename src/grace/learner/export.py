@@ -6,6 +6,7 @@ constants wrong. The file's metadata describes how to make such pixels and what 
 Shapes: N images, C channels, H×W pixels, K classes.
 """
 
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from grace.networks.heads import MASKED
 from grace.storage.atomic import write_bytes
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
+
+_OUTPUTS = ("logits", "probabilities", "familiarity")
 
 
 @final
@@ -189,6 +192,41 @@ def export_onnx(
     write_bytes(path, proto.SerializeToString())
 
 
+def traced(
+    score: Callable[[Tensor], Tensor],
+    backbones: Sequence[nn.Module],
+    preprocessing: Preprocessing,
+    familiarity: UnknownScore,
+) -> bytes:
+    """Return the graph of ``export_onnx`` without metadata, by torch's older exporter.
+
+    It takes a tenth of the seconds and needs no other package. It records what two images did:
+    compare its answers for other numbers of images before they are used.
+
+    Args:
+        score: maps concatenated features (N, D) to logits (N, K).
+        backbones: in the order of the features; not changed.
+        preprocessing: input shape and normalisation constants.
+        familiarity: of unknown images.
+
+    Raises:
+        Exception: of many types, if a part cannot be exported.
+    """
+    graph = _Graph(score, backbones, preprocessing, familiarity).eval()
+    file = io.BytesIO()
+    with torch.no_grad():
+        torch.onnx.export(
+            graph,
+            (torch.zeros(2, *preprocessing.shape),),
+            file,  # type: ignore[arg-type]
+            dynamo=False,
+            input_names=["images"],
+            output_names=list(_OUTPUTS),
+            dynamic_axes={"images": {0: "N"}},
+        )
+    return file.getvalue()
+
+
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     """Open an exported file with onnxruntime, on the CPU with torch's number of threads.
 
@@ -310,7 +348,7 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
                 (example,),
                 dynamo=True,
                 input_names=["images"],
-                output_names=["logits", "probabilities", "familiarity"],
+                output_names=list(_OUTPUTS),
                 # Keyed by the name of forward's argument, not by that of the input.
                 dynamic_shapes={"images": {0: torch.export.Dim("N", min=1)}},
                 external_data=False,

@@ -71,7 +71,7 @@ def export_checked(
         if taken.exists() and not replace:
             raise GraceError(f"'{taken}' exists already", "choose another name or remove it")
     state, classifier = model.state, model.classifier()
-    images, labels, kind = _images(state.method, state.held_out, model.shape)
+    images, labels, kind = check_images(state.method, state.held_out, model.shape)
     data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))
     # By default a GPU's convolutions round to TF32.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
@@ -103,10 +103,17 @@ def export_checked(
     return Exported(check, kind, names, reduced)
 
 
-def _images(
+def check_images(
     method: Method[Any], held_out: HeldOut, shape: tuple[int, int, int], most: int = 256
 ) -> tuple[Tensor, Tensor, Literal["held-out images", "exemplars", "images of noise"]]:
-    """Choose at most ``most`` images (N, C, H, W) and labels (N,), at even distances."""
+    """Choose images (N, C, H, W) and labels (N,), at even distances; and say what they are.
+
+    Args:
+        method: its exemplars are taken if no images are held out; without any, noise is.
+        held_out: of the learner.
+        shape: (C, H, W) of an image.
+        most: largest N; more show more.
+    """
     kind: Literal["held-out images", "exemplars"] = "held-out images"
     data = held_out.data()
     if data is None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
+from grace.learner.answering import answerer_of
 from grace.learner.evaluated import Evaluated, ImageResult
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
@@ -30,7 +31,7 @@ def evaluate(
     images = Path(images)
     files, notes = _files(images)
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
-    predictor = FilePredictor(learner)
+    predictor = FilePredictor(answerer_of(learner))
     live = {n for i, n in enumerate(learner.class_names) if i not in learner.forgotten}
     strangers = sorted({file.class_name for file in files} - live)
     if strangers:

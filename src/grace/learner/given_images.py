@@ -6,7 +6,7 @@ Shapes: N images; C channels, H×W pixels, those of the learner.
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from grace.configs.experiment import DataSettings
-from grace.data.decoding import Pixels, pixels_of, read_pixels
+from grace.data.decoding import pixels_of
 from grace.data.images import Images, TensorImages
+from grace.learner.image_files import channels_and_side, of_size, read_file
 from grace.text.refusals import GraceError
 
 Pixelated = Tensor | np.ndarray[Any, Any]
@@ -86,23 +87,6 @@ def as_labels(labels: Iterable[Any], num_images: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def read_file(path: Path, shape: tuple[int, int, int], settings: DataSettings) -> Pixels:
-    """Read an image file in a learner's shape, as pixels (H, W, C).
-
-    Args:
-        path: the file.
-        shape: the learner's (C, H, W).
-        settings: how it becomes a square, and how many pixels it may have.
-
-    Raises:
-        GraceError: if it cannot be read, or has another size and the learner's images are no
-            squares.
-    """
-    channels, side = _channels_and_side(shape)
-    pixels = read_pixels(path, channels, side, max_pixels=settings.max_pixels, fit=settings.fit)
-    return _of_size(pixels, shape, f"image '{path}'")
-
-
 def _one(image: object, shape: tuple[int, int, int], settings: DataSettings) -> Tensor:
     """Return one image of any form as uint8 (C, H, W)."""
     if isinstance(image, Tensor | np.ndarray):
@@ -113,8 +97,8 @@ def _one(image: object, shape: tuple[int, int, int], settings: DataSettings) -> 
     if isinstance(image, str | os.PathLike):
         pixels = read_file(Path(image), shape, settings)
     elif isinstance(image, Image.Image):
-        channels, side = _channels_and_side(shape)
-        pixels = _of_size(pixels_of(image, channels, side, settings.fit), shape, "an image")
+        channels, side = channels_and_side(shape)
+        pixels = of_size(pixels_of(image, channels, side, settings.fit), shape, "an image")
     else:
         raise TypeError(f"an image must be a path, a PIL image or uint8 pixels, not {_kind(image)}")
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
@@ -157,21 +141,6 @@ def _each(images: object) -> Sequence[object]:
 def _holds_objects(images: Pixelated) -> bool:
     """Return ``True`` for an array of texts or objects, such as the paths of a table's column."""
     return isinstance(images, np.ndarray) and images.dtype.kind in "OUT"
-
-
-def _channels_and_side(shape: tuple[int, int, int]) -> tuple[Literal[1, 3], int | None]:
-    channels, height, width = shape
-    return 1 if channels == 1 else 3, height if height == width else None
-
-
-def _of_size(pixels: Pixels, shape: tuple[int, int, int], what: str) -> Pixels:
-    if pixels.shape[:2] != shape[1:]:
-        raise GraceError(
-            f"{what} has {pixels.shape[1]}×{pixels.shape[0]} pixels, this learner takes "
-            f"{shape[2]}×{shape[1]}",
-            "resize it",
-        )
-    return pixels
 
 
 def _other_shape(found: Sequence[int], shape: tuple[int, int, int]) -> GraceError:

@@ -21,6 +21,7 @@ from grace.learner import saving, updating
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
 from grace.learner.exporting import Exported, export_checked
+from grace.learner.false_alarms import cutoff
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -28,7 +29,7 @@ from grace.learner.machine_speed import new_model
 from grace.learner.model import Model
 from grace.learner.model_state import Size
 from grace.learner.reduced_precision import Precision
-from grace.learner.unknown import Recogniser, cutoff
+from grace.learner.unknown import Recogniser
 from grace.learner.update_input import check_input
 from grace.learner.versions import Versions
 from grace.methods.method import Method

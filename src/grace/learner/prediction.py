@@ -1,25 +1,30 @@
-"""Predict the classes of image files, a few hundred files at a time.
+"""Predict the classes of image files, a few hundred files at a time. Torch-free.
 
-Shapes: N images, K classes.
+Shapes: N images, C channels, H×W pixels, K classes, n held-out images.
 """
 
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import torch
 
+from grace.configs.experiment import DataSettings
 from grace.data.decoding import Pixels
-from grace.learner.given_images import read_file
-from grace.learner.learner import Learner
-from grace.learner.unknown import cutoff
+from grace.learner.false_alarms import cutoff, found_share
+from grace.learner.image_files import read_file
 from grace.text.refusals import GraceError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @final
@@ -49,12 +54,37 @@ class Prediction:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Answerer:
+    """What answers for a learner: the learner itself, or its twin."""
+
+    class_names: Sequence[str]
+    """Names of all classes, forgotten ones included."""
+    forgotten: Collection[int]
+    """Indices of the forgotten classes."""
+    shape: tuple[int, int, int]
+    """(C, H, W) of every image."""
+    data: DataSettings
+    """How image files become images."""
+    score_name: str
+    """The score by which unknown images are recognised."""
+    is_frozen: bool
+    """The features are those of a network that learns nothing."""
+    familiarities: "Sequence[float] | Tensor"
+    """Scores of the held-out images (n,), which set the limit below which an image is unknown."""
+    left_out: "Sequence[float] | Tensor"
+    """See ``Recogniser``."""
+    answer: Callable[[Pixels], tuple[Numbers, Numbers]]
+    """Map pixels (N, H, W, C) to probabilities (N, K), and to how familiar images look (N,)."""
+
+
+@final
 class FilePredictor:
     """Predicts the classes of image files with a learner's primary predictor.
 
     Args:
-        learner: a learner that has learnt something. If its images are squares, files are resized
-            as in training; otherwise files must have the right size.
+        answerer: of a learner that has learnt something. If its images are squares, files are
+            resized as in training; otherwise files must have the right size.
         top: number of guesses for each image, at most the number of classes not forgotten.
         false_alarms: share of images of learnt classes that may be called unknown; ``None``:
             images are not checked for being unknown.
@@ -68,35 +98,33 @@ class FilePredictor:
 
     def __init__(
         self,
-        learner: Learner,
+        answerer: Answerer,
         *,
         top: int = 1,
         false_alarms: float | None = None,
         batch_size: int = 256,
         num_threads: int = 4,
     ) -> None:
-        if not learner.class_names:
+        if not answerer.class_names:
             raise GraceError("nothing has been learnt yet", "teach this learner with 'grace learn'")
         if top < 1:
             raise GraceError(f"top {top} names no class", "ask for 1 or more")
-        self._learner = learner
-        self._live = [i for i in range(len(learner.class_names)) if i not in learner.forgotten]
+        self.answerer = answerer
+        """What answers."""
+        self._live = [i for i in range(len(answerer.class_names)) if i not in answerer.forgotten]
         self.top = min(top, len(self._live))
         """Number of guesses for each image."""
-        self.num_held_out = len(learner.familiarities)
+        self.num_held_out = len(answerer.familiarities)
         """Number of held-out images that set the limit below which an image is unknown."""
-        self.score_name = learner.recogniser.score.name
-        """The score by which unknown images are recognised."""
-        self.is_frozen = learner.method.features is not None
-        """The features are those of a network that learns nothing."""
         self.cutoff: float | None = None
         """Familiarity below which an image is unknown; ``None``: images are not checked."""
         self.detection: float | None = None
         """Estimated share of images of unknown classes that are found, in [0, 1]."""
         if false_alarms is not None:
-            self.cutoff = cutoff(learner.familiarities, false_alarms)
-            self.detection = learner.recogniser.detection(false_alarms)
-        image_bytes = learner.shape[0] * learner.shape[1] * learner.shape[2]
+            self.cutoff = cutoff(answerer.familiarities, false_alarms)
+            if len(answerer.left_out):
+                self.detection = found_share(answerer.left_out, false_alarms)
+        image_bytes = math.prod(answerer.shape)
         # Two batches are in memory: one is read while the other is predicted.
         self._batch_size = max(1, min(batch_size, 2**26 // image_bytes))
         self._num_threads = num_threads
@@ -107,8 +135,7 @@ class FilePredictor:
             paths[start : start + self._batch_size]
             for start in range(0, len(paths), self._batch_size)
         ]
-        learner = self._learner
-        read = partial(read_file, shape=learner.shape, settings=learner.settings.data)
+        read = partial(read_file, shape=self.answerer.shape, settings=self.answerer.data)
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
@@ -141,21 +168,15 @@ class FilePredictor:
 
     def _answers(self, images: Sequence[Pixels]) -> Iterator[tuple[list[Guess], float]]:
         """Yield for each image its guesses, and how familiar it looks."""
-        learner = self._learner
-        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-        scores, familiarities = learner.recognise(pixels)
+        probabilities, familiarities = self.answerer.answer(np.stack(images))
+        live = probabilities[:, self._live]
         # Of equal probabilities the first index comes first, as with argmax.
-        best = scores.softmax(dim=1)[:, self._live].sort(dim=1, descending=True, stable=True)
-        for probabilities, places, familiarity in zip(
-            best.values[:, : self.top].tolist(),
-            best.indices[:, : self.top].tolist(),
-            familiarities.tolist(),
-            strict=True,
-        ):
-            indices = [self._live[place] for place in places]
+        best = np.argsort(-live, axis=1, kind="stable")[:, : self.top]
+        for row, places, familiarity in zip(live, best, familiarities.tolist(), strict=True):
+            indices = [self._live[place] for place in places.tolist()]
             guesses = [
-                Guess(learner.class_names[index], index, probability)
-                for index, probability in zip(indices, probabilities, strict=True)
+                Guess(self.answerer.class_names[index], index, probability)
+                for index, probability in zip(indices, row[places].tolist(), strict=True)
             ]
             yield guesses, familiarity
 

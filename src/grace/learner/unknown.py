@@ -16,6 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from grace.learner.false_alarms import cutoff, found_share
 from grace.learner.familiarity import (
     LOGIT_SCORES,
     SCORES,
@@ -24,7 +25,6 @@ from grace.learner.familiarity import (
     fits,
     refitted_logits,
 )
-from grace.text.refusals import GraceError
 
 RATE = 0.05
 """Share of false alarms at which scores are compared, and the default of what is asked."""
@@ -96,40 +96,6 @@ class Seen:
     def subset(self, places: Tensor) -> "Seen":
         """Return some of the images, by a mask (n,) or indices."""
         return Seen(self.features[places], self.logits[places], self.labels[places])
-
-
-def cutoff(held_out: Tensor, false_alarms: float) -> float:
-    """Return the familiarity below which an image counts as unknown.
-
-    The k-th smallest of n held-out scores with ``k = floor(a·(n + 1))``: a fresh image of a learnt
-    class, drawn like the held-out ones, falls below it with probability at most ``k/(n + 1) ≤ a``
-    (split conformal prediction).
-
-    Args:
-        held_out: (n,) familiarities of held-out images of learnt classes.
-        false_alarms: share a of images of learnt classes that may be called unknown, in (0, 1);
-            a larger share recognises more unknown images.
-
-    Raises:
-        GraceError: if there are too few held-out images for so small a share.
-    """
-    if not 0 < false_alarms < 1:
-        raise GraceError(f"false alarm rate {false_alarms} must lie between 0 and 1")
-    # 1e-9 against rounding, so that 0.05 · 20 is 1 and a third of 3 too.
-    rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
-    if rank == 0:
-        enough = math.ceil((1 - 1e-9) / max(false_alarms, 1e-12)) - 1
-        raise GraceError(
-            f"a false-alarm rate of {false_alarms:g} needs at least {enough} held-out images, "
-            f"this learner has {len(held_out)}",
-            "allow more false alarms or hold out more images",
-        )
-    return float(held_out.sort().values[rank - 1])
-
-
-def found_share(left_out: Tensor, false_alarms: float) -> float:
-    """Return the share of left-out images (m,) found at a rate of false alarms; see ``ranks``."""
-    return float((left_out <= false_alarms + 1e-6).double().mean())
 
 
 def ranks(known: Tensor, asked: Tensor) -> Tensor:

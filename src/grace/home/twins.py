@@ -1,0 +1,141 @@
+"""Twins: what a saved version answers with, as an ONNX graph in the user's cache. Torch-free.
+
+Importing torch takes longer than all else that one prediction needs. A twin is derived data: it is
+named by the hash of its version's document, and so of the objects that the document names, and it
+holds a hash of its own bytes. If anything is wrong with it, it counts as absent. It lies outside
+the learner, in a folder that only the user can write: learners of strangers bring no twins.
+"""
+
+import hashlib
+import os
+import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import final
+
+from pydantic import ValidationError
+
+import grace
+from grace.home.accuracies import Strict
+from grace.home.document import Document, ScoreName
+from grace.storage import atomic, strict_json
+from grace.storage.reading import read_small
+from grace.text.refusals import DamagedError
+
+FOLDER = "~/.cache/grace/twins"
+"""One file for each version. If a file is deleted, the next prediction makes it again."""
+VARIABLE = "GRACE_TWINS"
+"""Environment variable; at 0 no twins are made or used."""
+FORMAT = 1
+"""Part of their names: raise it when the same version shall get another twin."""
+MAX_BYTES = 1 << 28
+"""The largest file that is written or read."""
+MAX_ALL_BYTES, MAX_FILES = 1 << 30, 32
+"""Bytes and files of all twins together; those not used for longest are removed."""
+
+
+@final
+class Twin(Strict):
+    """What a twin knows beside its graph; see ``grace.learner.prediction.Answerer``."""
+
+    score_name: ScoreName
+    is_frozen: bool
+    familiarities: tuple[float, ...]
+    left_out: tuple[float, ...]
+
+
+def read(document: Document) -> tuple[Twin, bytes] | None:
+    """Return a version's twin and its graph; ``None``: there is none that can be used."""
+    path = _path(document)
+    if path is None or not _is_private(path.parent) or not os.path.lexists(path):
+        return None
+    try:
+        data = read_small(path, f"'{path}'", MAX_BYTES)
+        digest, _, rest = data.partition(b"\n")
+        if digest.decode("ascii", "replace") != hashlib.sha256(rest).hexdigest():
+            raise DamagedError(f"'{path}' is damaged")
+        head, _, graph = rest.partition(b"\n")
+        twin = Twin.model_validate(strict_json.parse(head, f"'{path}'")) if graph else None
+    except (DamagedError, OSError, ValidationError):
+        with suppress(OSError):
+            path.unlink()
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return None if twin is None else (twin, graph)
+
+
+def is_missing(document: Document) -> bool:
+    """Return ``True`` if a version has no twin and could get one; create the folder for it."""
+    path = _path(document)
+    if path is None or os.path.lexists(path):
+        return False
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return _is_private(path.parent) and os.access(path.parent, os.W_OK)
+
+
+def write(document: Document, twin: Twin | None, graph: bytes = b"") -> None:
+    """Keep a version's twin, and remove those that were not used for longest.
+
+    Args:
+        document: of the version.
+        twin: ``None``: none can be made, which the next prediction shall not try again.
+        graph: an ONNX graph.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = _path(document)
+    assert path is not None
+    head = b"" if twin is None else strict_json.dump(twin.model_dump()).replace(b"\n", b" ")
+    rest = head + b"\n" + graph
+    data = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    if len(data) <= MAX_BYTES:
+        atomic.write_bytes(path, data)
+        _remove_oldest(path.parent)
+
+
+def remove(document: Document) -> None:
+    """Remove a version's twin, if this user has one on this machine."""
+    path = _path(document, wanted=True)
+    if path is not None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _path(document: Document, *, wanted: bool = False) -> Path | None:
+    """Return where a version's twin lies; ``None``: the user wants no twins, or has no home."""
+    if not wanted and os.environ.get(VARIABLE) == "0":
+        return None
+    try:
+        made_by = f"{FORMAT} {grace.__version__} {version('torch')}\n"
+        folder = Path(FOLDER).expanduser()
+    except (PackageNotFoundError, RuntimeError):
+        return None
+    return folder / f"{hashlib.sha256(made_by.encode() + document.dump()).hexdigest()}.twin"
+
+
+def _is_private(folder: Path) -> bool:
+    """Return ``True`` for a folder that belongs to the user, and that nobody else can write."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    return sys.platform == "win32" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Remove what was not used for longest, unfinished files of killed processes among them."""
+    with suppress(OSError):
+        found = sorted(
+            ((own.stat(), own) for own in folder.iterdir()), key=lambda o: -o[0].st_mtime
+        )
+        total = 0
+        for count, (status, own) in enumerate(found, start=1):
+            total += status.st_size
+            if count > MAX_FILES or total > MAX_ALL_BYTES:
+                own.unlink(missing_ok=True)

@@ -1,0 +1,105 @@
+"""What answers for a learner: with torch the learner itself, without torch its twin.
+
+Shapes: N images, C channels, H×W pixels, K classes.
+"""
+
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import torch
+
+from grace.data.decoding import Pixels
+from grace.home import twins
+from grace.home.document import Document
+from grace.learner.export import traced
+from grace.learner.exporting import check_images, preprocessing_of
+from grace.learner.learner import Learner
+from grace.learner.prediction import Answerer, Numbers
+from grace.learner.twin import run_graph
+from grace.text.refusals import GraceError
+
+
+def answerer_of(learner: Learner) -> Answerer:
+    """Return a learner as what answers."""
+
+    def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        scores, familiarities = learner.recognise(images)
+        return scores.softmax(dim=1).numpy(), familiarities.numpy()
+
+    return Answerer(
+        class_names=learner.class_names,
+        forgotten=learner.forgotten,
+        shape=learner.shape,
+        data=learner.settings.data,
+        score_name=learner.recogniser.score.name,
+        is_frozen=learner.method.features is not None,
+        familiarities=learner.familiarities,
+        left_out=learner.recogniser.left_out,
+        answer=answer,
+    )
+
+
+def make_twin(learner: Learner, document: Document) -> None:
+    """Make the twin of a learner, which was loaded from a version's document, if it has none.
+
+    It takes half a second for a ResNet-32. Nothing is made for a GPU, for large weights, and where
+    the twin's answers differ; whatever fails, nobody is disturbed.
+    """
+    on_cpu = learner.trainer.device.torch_device.type == "cpu"
+    is_small = learner.size().weight_bytes < twins.MAX_BYTES
+    if not (on_cpu and is_small and twins.is_missing(document)):
+        return
+    with suppress(OSError, GraceError, KeyboardInterrupt):
+        made = twin_of(learner, document)
+        if not _is_still(learner, document):
+            return
+        twins.write(document, *made)
+        if not _is_still(learner, document):
+            twins.remove(document)  # A class that is forgotten meanwhile shall leave nothing.
+
+
+def _is_still(learner: Learner, document: Document) -> bool:
+    """Return ``True`` if a learner's version has had this document since it was loaded."""
+    assert learner.home is not None
+    number = learner.version
+    return number is not None and learner.home.document(number) == document
+
+
+def twin_of(learner: Learner, document: Document) -> tuple[twins.Twin | None, bytes]:
+    """Return a learner's twin and its graph; ``None``: it would not answer like the learner.
+
+    Probabilities must agree to 1e-5, and so must familiarities of at most 1, larger ones relative
+    to their size.
+
+    Args:
+        learner: on the CPU.
+        document: that it was loaded from.
+    """
+    answerer, model = answerer_of(learner), learner.model
+    classifier, score = model.classifier(), learner.recogniser.score
+    images, _, _ = check_images(model.state.method, learner.held_out, learner.shape, most=16)
+    pixels = images.permute(0, 2, 3, 1).numpy()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graph = traced(classifier.score, classifier.backbones, preprocessing_of(model), score)
+            run = run_graph(graph, document)
+            # Batches of other sizes than the one that was traced.
+            found = [run(pixels[:1]), run(pixels[1:])] if len(pixels) > 1 else [run(pixels)]
+    except Exception:  # Of torch's exporter or onnxruntime: they have many.
+        return None, b""
+    expected = answerer.answer(pixels)
+    for own, other in zip(expected, zip(*found, strict=True), strict=True):
+        joined = np.concatenate(other)
+        bound = 1e-5 * np.maximum(1, np.abs(own))
+        if own.shape != joined.shape or not (np.abs(own - joined) <= bound).all():
+            return None, b""
+    twin = twins.Twin(
+        score_name=document.unknown_score,
+        is_frozen=answerer.is_frozen,
+        familiarities=tuple(learner.familiarities.tolist()),
+        left_out=tuple(learner.recogniser.left_out.tolist()),
+    )
+    return twin, graph

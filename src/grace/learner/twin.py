@@ -1,0 +1,122 @@
+"""Answer for a saved learner with its twin, if there is one; otherwise with torch.
+
+Shapes: N images, C channels, H×W pixels, K classes.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from grace.data.decoding import Pixels
+from grace.home import twins
+from grace.home.document import Document
+from grace.home.store import ModelStore
+from grace.learner.prediction import Answerer, Numbers
+from grace.text.refusals import DamagedError, GraceError
+
+BATCH = 64
+"""Images that a graph gets at once: more need more memory."""
+
+
+@contextmanager
+def answering(
+    directory: Path, version: int | None = None, *, makes_twin: bool = True
+) -> Iterator[Answerer]:
+    """Yield what answers for a saved learner; a twin that is missing is made at the context's end.
+
+    Args:
+        directory: home of the learner.
+        version: number of a version; ``None``: the version in use.
+        makes_twin: make a twin.
+
+    Raises:
+        GraceError: as ``Learner.load``.
+        DamagedError: likewise.
+    """
+    document = _document(directory, version) if find_spec("onnxruntime") else None
+    found = document and _opened(directory, document)
+    if found is not None:
+        yield found
+        return
+    # torch takes seconds to import.
+    from grace.learner.answering import answerer_of, make_twin
+    from grace.learner.learner import Learner
+
+    learner = Learner.load(directory, version)
+    yield answerer_of(learner)
+    if makes_twin and document is not None:
+        make_twin(learner, document)
+
+
+def run_graph(graph: bytes, document: Document) -> Callable[[Pixels], tuple[Numbers, Numbers]]:
+    """Return ``Answerer.answer`` by onnxruntime on the CPU; its errors have many types.
+
+    Args:
+        graph: of a twin.
+        document: of its version, which names shape and threads.
+
+    Raises:
+        DamagedError: if it is the graph of another learner.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # As torch does, which counts cores otherwise.
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    cores = int(limit) if limit.isdecimal() else os.cpu_count() or 1
+    options.intra_op_num_threads = min(document.settings.engine.threads or cores, cores)
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    (given,), outputs = session.get_inputs(), session.get_outputs()
+    if given.shape[1:] != list(document.shape) or outputs[1].shape[1] != len(document.class_names):
+        raise DamagedError("the twin is that of another learner")
+
+    def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
+        parts = []
+        for start in range(0, len(pixels), BATCH):
+            images = pixels[start : start + BATCH].transpose(0, 3, 1, 2).astype(np.float32) / 255
+            parts.append(session.run(["probabilities", "familiarity"], {"images": images}))
+        probabilities, familiarities = (np.concatenate(own) for own in zip(*parts, strict=True))
+        if not (np.isfinite(probabilities).all() and np.isfinite(familiarities).all()):
+            raise GraceError("the scores are not finite: the weights are damaged")
+        return probabilities, familiarities
+
+    return answer
+
+
+def _document(directory: Path, version: int | None) -> Document | None:
+    """Return a version's document; ``None``: loading the learner says what is wrong."""
+    try:
+        store = ModelStore.open(directory)
+        number = store.current() if version is None else version
+        return None if number is None else store.document(number)
+    except (GraceError, OSError):
+        return None
+
+
+def _opened(directory: Path, document: Document) -> Answerer | None:
+    """Open the twin of a version; ``None``: there is none, or the version's weights are damaged."""
+    found = twins.read(document)
+    if found is None:
+        return None
+    twin, graph = found
+    try:
+        ModelStore.open(directory).verify(document)
+        answer = run_graph(graph, document)
+    except Exception:  # Of onnxruntime: it has many. torch answers, or says what is wrong.
+        return None
+    return Answerer(
+        class_names=document.class_names,
+        forgotten=document.forgotten,
+        shape=document.shape,
+        data=document.settings.data,
+        score_name=twin.score_name,
+        is_frozen=twin.is_frozen,
+        familiarities=twin.familiarities,
+        left_out=twin.left_out,
+        answer=answer,
+    )
