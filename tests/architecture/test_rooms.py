@@ -158,6 +158,7 @@ def test_starts_without_torch() -> None:
         "import grace.record, grace.studies.report, grace.studies.tables",
         "from grace.studies import claims, drawing, paper, pareto, replay, trends",
         "import grace.storage.lock, grace.storage.objects, grace.storage.strict_json",
+        "import grace.learner.prediction, grace.learner.twin",
         "from grace.configs.load import load_experiment; load_experiment('digits')",
         "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison",
     ]

@@ -4,6 +4,8 @@ Importing torch takes longer than all else that one prediction needs. A twin is 
 named by the hash of its version's document, and so of the objects that the document names, and it
 holds a hash of its own bytes. If anything is wrong with it, it counts as absent. It lies outside
 the learner, in a folder that only the user can write: learners of strangers bring no twins.
+
+In all functions ``document`` is the content of the file of the version's document.
 """
 
 import hashlib
@@ -18,7 +20,6 @@ from pydantic import ValidationError
 
 import grace
 from grace.home.accuracies import Strict
-from grace.home.document import Document, ScoreName
 from grace.storage import atomic, strict_json
 from grace.storage.reading import read_small
 from grace.text.refusals import DamagedError
@@ -39,13 +40,13 @@ MAX_ALL_BYTES, MAX_FILES = 1 << 30, 32
 class Twin(Strict):
     """What a twin knows beside its graph; see ``grace.learner.prediction.Answerer``."""
 
-    score_name: ScoreName
+    score_name: str
     is_frozen: bool
     familiarities: tuple[float, ...]
     left_out: tuple[float, ...]
 
 
-def read(document: Document) -> tuple[Twin, bytes] | None:
+def read(document: bytes) -> tuple[Twin, bytes] | None:
     """Return a version's twin and its graph; ``None``: there is none that can be used."""
     path = _path(document)
     if path is None or not _is_private(path.parent) or not os.path.lexists(path):
@@ -53,7 +54,7 @@ def read(document: Document) -> tuple[Twin, bytes] | None:
     try:
         data = read_small(path, f"'{path}'", MAX_BYTES)
         digest, _, rest = data.partition(b"\n")
-        if digest.decode("ascii", "replace") != hashlib.sha256(rest).hexdigest():
+        if digest.decode("ascii", "replace") != _hash(rest):
             raise DamagedError(f"'{path}' is damaged")
         head, _, graph = rest.partition(b"\n")
         twin = Twin.model_validate(strict_json.parse(head, f"'{path}'")) if graph else None
@@ -66,7 +67,7 @@ def read(document: Document) -> tuple[Twin, bytes] | None:
     return None if twin is None else (twin, graph)
 
 
-def is_missing(document: Document) -> bool:
+def is_missing(document: bytes) -> bool:
     """Return ``True`` if a version has no twin and could get one; create the folder for it."""
     path = _path(document)
     if path is None or os.path.lexists(path):
@@ -78,11 +79,11 @@ def is_missing(document: Document) -> bool:
     return _is_private(path.parent) and os.access(path.parent, os.W_OK)
 
 
-def write(document: Document, twin: Twin | None, graph: bytes = b"") -> None:
+def write(document: bytes, twin: Twin | None, graph: bytes = b"") -> None:
     """Keep a version's twin, and remove those that were not used for longest.
 
     Args:
-        document: of the version.
+        document: see this module.
         twin: ``None``: none can be made, which the next prediction shall not try again.
         graph: an ONNX graph.
 
@@ -93,30 +94,43 @@ def write(document: Document, twin: Twin | None, graph: bytes = b"") -> None:
     assert path is not None
     head = b"" if twin is None else strict_json.dump(twin.model_dump()).replace(b"\n", b" ")
     rest = head + b"\n" + graph
-    data = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    data = _hash(rest).encode() + b"\n" + rest
     if len(data) <= MAX_BYTES:
         atomic.write_bytes(path, data)
         _remove_oldest(path.parent)
 
 
-def remove(document: Document) -> None:
-    """Remove a version's twin, if this user has one on this machine."""
-    path = _path(document, wanted=True)
-    if path is not None:
+def remove(document: bytes) -> None:
+    """Remove a version's twins, those of other versions of grace and torch among them."""
+    folder = _folder()
+    if folder is not None:
         with suppress(OSError):
-            path.unlink(missing_ok=True)
+            for path in folder.glob(f"{_hash(document)}-*"):
+                path.unlink(missing_ok=True)
 
 
-def _path(document: Document, *, wanted: bool = False) -> Path | None:
+def _path(document: bytes) -> Path | None:
     """Return where a version's twin lies; ``None``: the user wants no twins, or has no home."""
-    if not wanted and os.environ.get(VARIABLE) == "0":
+    folder = _folder()
+    if folder is None or os.environ.get(VARIABLE) == "0":
         return None
     try:
-        made_by = f"{FORMAT} {grace.__version__} {version('torch')}\n"
-        folder = Path(FOLDER).expanduser()
-    except (PackageNotFoundError, RuntimeError):
+        made_by = f"{FORMAT} {grace.__version__} {version('torch')}"
+    except PackageNotFoundError:
         return None
-    return folder / f"{hashlib.sha256(made_by.encode() + document.dump()).hexdigest()}.twin"
+    return folder / f"{_hash(document)}-{_hash(made_by.encode())[:16]}.twin"
+
+
+def _folder() -> Path | None:
+    """Return the folder of all twins; ``None``: the user has no home."""
+    try:
+        return Path(FOLDER).expanduser()
+    except RuntimeError:
+        return None
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _is_private(folder: Path) -> bool:

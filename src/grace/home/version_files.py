@@ -94,13 +94,31 @@ class VersionFiles:
             GraceError: if there is no such version.
             DamagedError: if it is damaged.
         """
+        return self.parsed(number, self.document_bytes(number))
+
+    def document_bytes(self, number: int) -> bytes:
+        """Read the file of one version's document.
+
+        Raises:
+            GraceError: if there is no such version.
+            DamagedError: if it is no regular file, or too large.
+        """
         path = self._document_path(number)
         if not os.path.lexists(path):
             numbers = self.numbers()
             known = ", ".join(map(str, numbers[-20:])) or "none"
             more = "…, " if len(numbers) > 20 else ""
             raise GraceError(f"'{self.path}' has no version {number} (it has {more}{known})")
-        document = parse_document(read_small(path, f"'{path}'", MAX_BYTES), f"'{path}'")
+        return read_small(path, f"'{path}'", MAX_BYTES)
+
+    def parsed(self, number: int, data: bytes) -> Document:
+        """Return the document of one version that a file's content is.
+
+        Raises:
+            DamagedError: if it is damaged.
+        """
+        path = self._document_path(number)
+        document = parse_document(data, f"'{path}'")
         if document.number != number:
             raise DamagedError(f"'{path}' is damaged: it says that it is version {document.number}")
         return document
@@ -291,9 +309,9 @@ class VersionFiles:
         self._objects.keep_only(used)
 
     def _remove_twin(self, number: int) -> None:
-        """Remove the twin of a document that is replaced or removed, as far as it can be read."""
+        """Remove the twin of a document that is replaced or removed, if that can be read."""
         with suppress(GraceError, OSError):
-            twins.remove(self.document(number))
+            twins.remove(self.document_bytes(number))
 
     def _document_path(self, number: int) -> Path:
         return inside(self.path, "versions") / f"{number:04d}.json"

@@ -11,7 +11,6 @@ import torch
 
 from grace.data.decoding import Pixels
 from grace.home import twins
-from grace.home.document import Document
 from grace.learner.export import traced
 from grace.learner.exporting import check_images, preprocessing_of
 from grace.learner.learner import Learner
@@ -41,7 +40,7 @@ def answerer_of(learner: Learner) -> Answerer:
     )
 
 
-def make_twin(learner: Learner, document: Document) -> None:
+def make_twin(learner: Learner, document: bytes) -> None:
     """Make the twin of a learner, which was loaded from a version's document, if it has none.
 
     It takes half a second for a ResNet-32. Nothing is made for a GPU, for large weights, and where
@@ -51,8 +50,8 @@ def make_twin(learner: Learner, document: Document) -> None:
     is_small = learner.size().weight_bytes < twins.MAX_BYTES
     if not (on_cpu and is_small and twins.is_missing(document)):
         return
-    with suppress(OSError, GraceError, KeyboardInterrupt):
-        made = twin_of(learner, document)
+    with suppress(OSError, GraceError, MemoryError, KeyboardInterrupt):
+        made = twin_of(learner)
         if not _is_still(learner, document):
             return
         twins.write(document, *made)
@@ -60,44 +59,44 @@ def make_twin(learner: Learner, document: Document) -> None:
             twins.remove(document)  # A class that is forgotten meanwhile shall leave nothing.
 
 
-def _is_still(learner: Learner, document: Document) -> bool:
+def _is_still(learner: Learner, document: bytes) -> bool:
     """Return ``True`` if a learner's version has had this document since it was loaded."""
     assert learner.home is not None
     number = learner.version
-    return number is not None and learner.home.document(number) == document
+    return number is not None and learner.home.document_bytes(number) == document
 
 
-def twin_of(learner: Learner, document: Document) -> tuple[twins.Twin | None, bytes]:
+def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
     """Return a learner's twin and its graph; ``None``: it would not answer like the learner.
 
-    Probabilities must agree to 1e-5, and so must familiarities of at most 1, larger ones relative
-    to their size.
-
-    Args:
-        learner: on the CPU.
-        document: that it was loaded from.
+    Probabilities must agree to 1e-5, familiarities to 1e-3 (above 1, of their size): those that
+    are sums are logits divided by a small deviation, whose rounding shows more.
     """
     answerer, model = answerer_of(learner), learner.model
     classifier, score = model.classifier(), learner.recogniser.score
-    images, _, _ = check_images(model.state.method, learner.held_out, learner.shape, most=16)
+    images, _, _ = check_images(model.state.method, learner.held_out, learner.shape, most=8)
     pixels = images.permute(0, 2, 3, 1).numpy()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = traced(classifier.score, classifier.backbones, preprocessing_of(model), score)
-            run = run_graph(graph, document)
+            run = run_graph(
+                graph, learner.shape, len(learner.class_names), learner.settings.engine.threads
+            )
             # Batches of other sizes than the one that was traced.
             found = [run(pixels[:1]), run(pixels[1:])] if len(pixels) > 1 else [run(pixels)]
     except Exception:  # Of torch's exporter or onnxruntime: they have many.
         return None, b""
     expected = answerer.answer(pixels)
-    for own, other in zip(expected, zip(*found, strict=True), strict=True):
+    for own, other, bound in zip(expected, zip(*found, strict=True), (1e-5, 1e-3), strict=True):
         joined = np.concatenate(other)
-        bound = 1e-5 * np.maximum(1, np.abs(own))
-        if own.shape != joined.shape or not (np.abs(own - joined) <= bound).all():
+        is_close = own.shape == joined.shape and bool(
+            (np.abs(own - joined) <= bound * np.maximum(1, np.abs(own))).all()
+        )
+        if not is_close:
             return None, b""
     twin = twins.Twin(
-        score_name=document.unknown_score,
+        score_name=answerer.score_name,
         is_frozen=answerer.is_frozen,
         familiarities=tuple(learner.familiarities.tolist()),
         left_out=tuple(learner.recogniser.left_out.tolist()),

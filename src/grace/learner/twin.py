@@ -6,20 +6,31 @@ Shapes: N images, C channels, H×W pixels, K classes.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import final
 
 import numpy as np
 
 from grace.data.decoding import Pixels
 from grace.home import twins
-from grace.home.document import Document
 from grace.home.store import ModelStore
 from grace.learner.prediction import Answerer, Numbers
 from grace.text.refusals import DamagedError, GraceError
 
 BATCH = 64
 """Images that a graph gets at once: more need more memory."""
+
+
+@final
+@dataclass(frozen=True)
+class _Saved:
+    """A version of a learner: its home, its number, and the content of its document's file."""
+
+    store: ModelStore
+    number: int
+    data: bytes
 
 
 @contextmanager
@@ -37,8 +48,8 @@ def answering(
         GraceError: as ``Learner.load``.
         DamagedError: likewise.
     """
-    document = _document(directory, version) if find_spec("onnxruntime") else None
-    found = document and _opened(directory, document)
+    saved = _saved(directory, version) if find_spec("onnxruntime") else None
+    found = saved and _opened(saved)
     if found is not None:
         yield found
         return
@@ -48,16 +59,20 @@ def answering(
 
     learner = Learner.load(directory, version)
     yield answerer_of(learner)
-    if makes_twin and document is not None:
-        make_twin(learner, document)
+    if makes_twin and saved is not None:
+        make_twin(learner, saved.data)
 
 
-def run_graph(graph: bytes, document: Document) -> Callable[[Pixels], tuple[Numbers, Numbers]]:
+def run_graph(
+    graph: bytes, shape: tuple[int, int, int], num_classes: int, threads: int | None
+) -> Callable[[Pixels], tuple[Numbers, Numbers]]:
     """Return ``Answerer.answer`` by onnxruntime on the CPU; its errors have many types.
 
     Args:
         graph: of a twin.
-        document: of its version, which names shape and threads.
+        shape: (C, H, W) of the learner's images.
+        num_classes: K.
+        threads: of the learner's settings; ``None``: as many as torch would take.
 
     Raises:
         DamagedError: if it is the graph of another learner.
@@ -66,13 +81,12 @@ def run_graph(graph: bytes, document: Document) -> Callable[[Pixels], tuple[Numb
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    # As torch does, which counts cores otherwise.
     limit = os.environ.get("OMP_NUM_THREADS", "")
     cores = int(limit) if limit.isdecimal() else os.cpu_count() or 1
-    options.intra_op_num_threads = min(document.settings.engine.threads or cores, cores)
+    options.intra_op_num_threads = min(threads or cores, cores)
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     (given,), outputs = session.get_inputs(), session.get_outputs()
-    if given.shape[1:] != list(document.shape) or outputs[1].shape[1] != len(document.class_names):
+    if given.shape[1:] != list(shape) or outputs[1].shape[1] != num_classes:
         raise DamagedError("the twin is that of another learner")
 
     def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
@@ -88,25 +102,27 @@ def run_graph(graph: bytes, document: Document) -> Callable[[Pixels], tuple[Numb
     return answer
 
 
-def _document(directory: Path, version: int | None) -> Document | None:
-    """Return a version's document; ``None``: loading the learner says what is wrong."""
+def _saved(directory: Path, version: int | None) -> _Saved | None:
+    """Read a version's document; ``None``: loading the learner says what is wrong."""
     try:
         store = ModelStore.open(directory)
         number = store.current() if version is None else version
-        return None if number is None else store.document(number)
+        return None if number is None else _Saved(store, number, store.document_bytes(number))
     except (GraceError, OSError):
         return None
 
 
-def _opened(directory: Path, document: Document) -> Answerer | None:
+def _opened(saved: _Saved) -> Answerer | None:
     """Open the twin of a version; ``None``: there is none, or the version's weights are damaged."""
-    found = twins.read(document)
+    found = twins.read(saved.data)
     if found is None:
         return None
     twin, graph = found
     try:
-        ModelStore.open(directory).verify(document)
-        answer = run_graph(graph, document)
+        document = saved.store.parsed(saved.number, saved.data)
+        saved.store.verify(document)
+        threads = document.settings.engine.threads
+        answer = run_graph(graph, document.shape, len(document.class_names), threads)
     except Exception:  # Of onnxruntime: it has many. torch answers, or says what is wrong.
         return None
     return Answerer(
