@@ -24,6 +24,7 @@ from grace.home.store import ModelStore
 from grace.learner import answering, twin
 from grace.learner.familiarity import SCORES
 from grace.learner.learner import Learner
+from grace.learner.onnx_graph import run_graph
 from support.commands import ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -89,7 +90,7 @@ def assert_equal_answers(own: Learner) -> None:
     images = torch.cat([pictures(index, 3, seed=9) for index in (0, 3, 4)])
     pixels = images.permute(0, 2, 3, 1).numpy()
     expected = answering.answerer_of(own).answer(pixels)
-    probabilities, familiarities = twin.run_graph(graph, own.shape, len(own.class_names), 1)(pixels)
+    probabilities, familiarities = run_graph(graph, own.shape, len(own.class_names), 1)(pixels)
     np.testing.assert_allclose(probabilities, expected[0], rtol=0, atol=1e-5)
     assert (probabilities.argmax(axis=1) == expected[0].argmax(axis=1)).all()
     np.testing.assert_allclose(familiarities, expected[1], rtol=1e-3, atol=1e-3)
@@ -236,7 +237,7 @@ DAMAGES: dict[str, Callable[[bytes, bytes], bytes]] = {
     "a byte of its facts": lambda data, graph: data[:80] + b"9" + data[81:],
     "a byte of its graph": lambda data, graph: data[:-900] + b"\x00\x11" + data[-898:],
     "another graph": lambda data, graph: signed(HEAD + b"\n" + b"no graph"),
-    "no facts": lambda data, graph: signed(b"\n" + graph),
+    "no graph": lambda data, graph: signed(b"\n"),
     "facts of another kind": lambda data, graph: signed(b'{"score_name": 3}\n' + graph),
     "data elsewhere": lambda data, graph: signed(HEAD + b"\n" + with_external_data(graph)),
 }
@@ -273,6 +274,7 @@ class TestDamaged:
         path.write_bytes(DAMAGES[damage](path.read_bytes(), graph))
         with pytest.raises(LoadedError), twin.answering(saved):
             pass
+        assert twins.is_missing(contents(saved)) or damage == "no graph"
 
     def test_torch_answers_and_a_new_one_is_made(
         self, saved: Path, folder: Path, graph: bytes, loads: list[Path], cache: Path
@@ -304,7 +306,7 @@ class TestDamaged:
     def test_a_graph_of_other_images_or_classes_is_refused(self, saved: Path, graph: bytes) -> None:
         for shape, num_classes in (((3, 8, 9), 5), ((3, 8, 8), 6)):
             with pytest.raises(ValueError, match="of another learner"):
-                twin.run_graph(graph, shape, num_classes, 1)
+                run_graph(graph, shape, num_classes, 1)
 
     def test_a_folder_that_others_can_write_is_not_used(
         self, saved: Path, folder: Path, graph: bytes, loads: list[Path], cache: Path

@@ -14,8 +14,8 @@ from grace.home import twins
 from grace.learner.export import traced
 from grace.learner.exporting import check_images, preprocessing_of
 from grace.learner.learner import Learner
+from grace.learner.onnx_graph import run_graph
 from grace.learner.prediction import Answerer, Numbers
-from grace.learner.twin import run_graph
 from grace.text.refusals import GraceError
 
 

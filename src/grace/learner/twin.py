@@ -1,26 +1,17 @@
-"""Answer for a saved learner with its twin, if there is one; otherwise with torch.
+"""Answer for a saved learner with its twin, if there is one; otherwise with torch."""
 
-Shapes: N images, C channels, H×W pixels, K classes.
-"""
-
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
-from grace.data.decoding import Pixels
 from grace.home import twins
 from grace.home.store import ModelStore
-from grace.learner.prediction import Answerer, Numbers
-from grace.text.refusals import DamagedError, GraceError
-
-BATCH = 64
-"""Images that a graph gets at once: more need more memory."""
+from grace.learner.onnx_graph import run_graph
+from grace.learner.prediction import Answerer
+from grace.text.refusals import GraceError
 
 
 @final
@@ -63,45 +54,6 @@ def answering(
         make_twin(learner, saved.data)
 
 
-def run_graph(
-    graph: bytes, shape: tuple[int, int, int], num_classes: int, threads: int | None
-) -> Callable[[Pixels], tuple[Numbers, Numbers]]:
-    """Return ``Answerer.answer`` by onnxruntime on the CPU; its errors have many types.
-
-    Args:
-        graph: of a twin.
-        shape: (C, H, W) of the learner's images.
-        num_classes: K.
-        threads: of the learner's settings; ``None``: as many as torch would take.
-
-    Raises:
-        DamagedError: if it is the graph of another learner.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    cores = int(limit) if limit.isdecimal() else os.cpu_count() or 1
-    options.intra_op_num_threads = min(threads or cores, cores)
-    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    (given,), outputs = session.get_inputs(), session.get_outputs()
-    if given.shape[1:] != list(shape) or outputs[1].shape[1] != num_classes:
-        raise DamagedError("the twin is that of another learner")
-
-    def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
-        parts = []
-        for start in range(0, len(pixels), BATCH):
-            images = pixels[start : start + BATCH].transpose(0, 3, 1, 2).astype(np.float32) / 255
-            parts.append(session.run(["probabilities", "familiarity"], {"images": images}))
-        probabilities, familiarities = (np.concatenate(own) for own in zip(*parts, strict=True))
-        if not (np.isfinite(probabilities).all() and np.isfinite(familiarities).all()):
-            raise GraceError("the scores are not finite: the weights are damaged")
-        return probabilities, familiarities
-
-    return answer
-
-
 def _saved(directory: Path, version: int | None) -> _Saved | None:
     """Read a version's document; ``None``: loading the learner says what is wrong."""
     try:
@@ -124,6 +76,7 @@ def _opened(saved: _Saved) -> Answerer | None:
         threads = document.settings.engine.threads
         answer = run_graph(graph, document.shape, len(document.class_names), threads)
     except Exception:  # Of onnxruntime: it has many. torch answers, or says what is wrong.
+        twins.remove(saved.data)
         return None
     return Answerer(
         class_names=document.class_names,
