@@ -3,8 +3,11 @@
 Shapes: N images, C channels, H×W pixels, K classes.
 """
 
+import os
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -50,20 +53,16 @@ def make_twin(learner: Learner, document: bytes) -> None:
     is_small = learner.size().weight_bytes < twins.MAX_BYTES
     if not (on_cpu and is_small and twins.is_missing(document)):
         return
+    store, number = learner.home, learner.version
+    assert store is not None
+    assert number is not None
     with suppress(OSError, GraceError, MemoryError, KeyboardInterrupt):
         made = twin_of(learner)
-        if not _is_still(learner, document):
-            return
-        twins.write(document, *made)
-        if not _is_still(learner, document):
-            twins.remove(document)  # A class that is forgotten meanwhile shall leave nothing.
-
-
-def _is_still(learner: Learner, document: bytes) -> bool:
-    """Return ``True`` if a learner's version has had this document since it was loaded."""
-    assert learner.home is not None
-    number = learner.version
-    return number is not None and learner.home.document_bytes(number) == document
+        # A class may be forgotten meanwhile: then nothing of it shall be left.
+        if store.document_bytes(number) == document:
+            twins.write(document, *made)
+        if store.document_bytes(number) != document:
+            twins.remove(document)
 
 
 def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
@@ -76,17 +75,17 @@ def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
     classifier, score = model.classifier(), learner.recogniser.score
     images, _, _ = check_images(model.state.method, learner.held_out, learner.shape, most=8)
     pixels = images.permute(0, 2, 3, 1).numpy()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings(), _silent():
+        warnings.simplefilter("ignore")
+        try:
             graph = traced(classifier.score, classifier.backbones, preprocessing_of(model), score)
             run = run_graph(
                 graph, learner.shape, len(learner.class_names), learner.settings.engine.threads
             )
             # Batches of other sizes than the one that was traced.
             found = [run(pixels[:1]), run(pixels[1:])] if len(pixels) > 1 else [run(pixels)]
-    except Exception:  # Of torch's exporter or onnxruntime: they have many.
-        return None, b""
+        except Exception:  # Of torch's exporter or onnxruntime: they have many.
+            return None, b""
     expected = answerer.answer(pixels)
     for own, other, bound in zip(expected, zip(*found, strict=True), (1e-5, 1e-3), strict=True):
         joined = np.concatenate(other)
@@ -102,3 +101,16 @@ def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
         left_out=tuple(learner.recogniser.left_out.tolist()),
     )
     return twin, graph
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Drop what is printed: torch's exporter prints what it cannot export, past Python."""
+    before = os.dup(1)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)

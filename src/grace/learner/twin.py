@@ -2,26 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import final
 
 from grace.home import twins
 from grace.home.store import ModelStore
 from grace.learner.onnx_graph import run_graph
 from grace.learner.prediction import Answerer
 from grace.text.refusals import GraceError
-
-
-@final
-@dataclass(frozen=True)
-class _Saved:
-    """A version of a learner: its home, its number, and the content of its document's file."""
-
-    store: ModelStore
-    number: int
-    data: bytes
 
 
 @contextmanager
@@ -40,7 +28,7 @@ def answering(
         DamagedError: likewise.
     """
     saved = _saved(directory, version) if find_spec("onnxruntime") else None
-    found = saved and _opened(saved)
+    found = _opened(*saved) if saved else None
     if found is not None:
         yield found
         return
@@ -50,33 +38,36 @@ def answering(
 
     learner = Learner.load(directory, version)
     yield answerer_of(learner)
-    if makes_twin and saved is not None:
-        make_twin(learner, saved.data)
+    if makes_twin and saved:
+        make_twin(learner, saved[-1])
 
 
-def _saved(directory: Path, version: int | None) -> _Saved | None:
-    """Read a version's document; ``None``: loading the learner says what is wrong."""
+def _saved(directory: Path, version: int | None) -> tuple[ModelStore, int, bytes] | None:
+    """Return a learner's home, a version's number, and the content of its document's file.
+
+    ``None``: there is none, or it cannot be read, and loading the learner says why.
+    """
     try:
         store = ModelStore.open(directory)
         number = store.current() if version is None else version
-        return None if number is None else _Saved(store, number, store.document_bytes(number))
+        return None if number is None else (store, number, store.document_bytes(number))
     except (GraceError, OSError):
         return None
 
 
-def _opened(saved: _Saved) -> Answerer | None:
+def _opened(store: ModelStore, number: int, data: bytes) -> Answerer | None:
     """Open the twin of a version; ``None``: there is none, or the version's weights are damaged."""
-    found = twins.read(saved.data)
+    found = twins.read(data)
     if found is None:
         return None
     twin, graph = found
     try:
-        document = saved.store.parsed(saved.number, saved.data)
-        saved.store.verify(document)
+        document = store.parsed(number, data)
+        store.verify(document)
         threads = document.settings.engine.threads
         answer = run_graph(graph, document.shape, len(document.class_names), threads)
     except Exception:  # Of onnxruntime: it has many. torch answers, or says what is wrong.
-        twins.remove(saved.data)
+        twins.remove(data)
         return None
     return Answerer(
         class_names=document.class_names,
