@@ -22,7 +22,6 @@ from grace.home import twins
 from grace.home.predictor import Predictor
 from grace.home.store import ModelStore
 from grace.learner import answering, twin
-from grace.learner.familiarity import SCORES
 from grace.learner.learner import Learner
 from grace.learner.onnx_graph import run_graph
 from support.commands import ran
@@ -100,15 +99,16 @@ def assert_equal_answers(own: Learner) -> None:
 def test_predictors_and_scores_agree_with_torch(saved: Path) -> None:
     own = Learner.load(saved)
     assert (len(own.method.network.backbones), own.forgotten) == (2, {2})
-    for chosen in (
-        Predictor(classifier="linear", prior=(9, 3, 7, 20, 6), temperature=1.7),
-        Predictor(classifier="nearest_mean"),
-        Predictor(classifier="linear"),
+    linear = Predictor(classifier="linear")
+    # The sums hold the other scores.
+    for chosen, name in (
+        (Predictor(classifier="linear", prior=(9, 3, 7, 20, 6), temperature=1.7), "energy+cosine"),
+        (Predictor(classifier="nearest_mean"), "energy+mahalanobis"),
+        (linear, "discriminant+cosine"),
+        (linear, "nearest"),
+        (linear, "max_probability"),
     ):
         own.model.state.predictor = chosen
-        assert_equal_answers(own)
-    # The sums hold the other scores.
-    for name in ("nearest", "max_probability", *(name for name in SCORES if "+" in name)):
         own.model.calibrate(name)
         assert own.recogniser.score.name == name
         assert_equal_answers(own)
@@ -203,8 +203,12 @@ class TestStale:
         ran("prune", copied, "--keep", "0")
         assert len(list(cache.iterdir())) == 1
 
-    def test_damaged_weights_are_refused_as_ever(self, copied: Path, folder: Path) -> None:
+    def test_damaged_weights_are_refused_as_ever(
+        self, copied: Path, folder: Path, graph: bytes, loads: list[Path], cache: Path
+    ) -> None:
+        put(cache, copied, graph)
         ran("predict", copied, folder)
+        assert loads == []
         ref = ModelStore.open(copied).document(5).parts["head"]
         path = copied / "objects" / f"{ref.sha256}.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"\x01")
