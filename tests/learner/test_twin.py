@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ from grace.home.store import ModelStore
 from grace.learner import answering, twin
 from grace.learner.learner import Learner
 from grace.learner.onnx_graph import run_graph
+from grace.learner.unknown import Recogniser
 from support.commands import ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -376,6 +378,11 @@ class TestMaking:
         answering.make_twin(own, contents(saved))
         assert next(tries, None) is None
         assert capfd.readouterr() == ("", "")
+
+    def test_infinite_scores_of_a_forged_learner_make_none(self, saved: Path) -> None:
+        own = Learner.load(saved)
+        own.model.state.recogniser = Recogniser(familiarities=torch.tensor([0.5, math.inf]))
+        assert answering.twin_of(own) == (None, b"")
 
     def test_those_not_used_for_longest_are_removed(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch

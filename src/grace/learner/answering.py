@@ -78,13 +78,19 @@ def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
     with warnings.catch_warnings(), _silent():
         warnings.simplefilter("ignore")
         try:
+            twin = twins.Twin(
+                score_name=answerer.score_name,
+                is_frozen=answerer.is_frozen,
+                familiarities=tuple(learner.familiarities.tolist()),
+                left_out=tuple(learner.recogniser.left_out.tolist()),
+            )
             graph = traced(classifier.score, classifier.backbones, preprocessing_of(model), score)
             run = run_graph(
                 graph, learner.shape, len(learner.class_names), learner.settings.engine.threads
             )
             # Batches of other sizes than the one that was traced.
             found = [run(pixels[:1]), run(pixels[1:])] if len(pixels) > 1 else [run(pixels)]
-        except Exception:  # Of torch's exporter or onnxruntime: they have many.
+        except Exception:  # Torch's exporter and onnxruntime have many; scores may be infinite.
             return None, b""
     expected = answerer.answer(pixels)
     for own, other, bound in zip(expected, zip(*found, strict=True), (1e-5, 1e-3), strict=True):
@@ -94,12 +100,6 @@ def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
         )
         if not is_close:
             return None, b""
-    twin = twins.Twin(
-        score_name=answerer.score_name,
-        is_frozen=answerer.is_frozen,
-        familiarities=tuple(learner.familiarities.tolist()),
-        left_out=tuple(learner.recogniser.left_out.tolist()),
-    )
     return twin, graph
 
 
