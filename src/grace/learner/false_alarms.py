@@ -11,9 +11,6 @@ from grace.text.refusals import GraceError
 if TYPE_CHECKING:
     from torch import Tensor
 
-if TYPE_CHECKING:
-    pass
-
 
 def cutoff(held_out: "Sequence[float] | Tensor", false_alarms: float) -> float:
     """Return the familiarity below which an image counts as unknown.
