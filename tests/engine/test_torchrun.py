@@ -1,6 +1,5 @@
-"""Several processes do what one does: what ``two_processes`` found, started once by torchrun."""
+"""Several processes do what one does: what ``two_processes`` found."""
 
-import fcntl
 import json
 import os
 import re
@@ -20,54 +19,38 @@ pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()),
     reason="this build of torch has no gloo, by which processes on CPUs exchange",
 )
-SUPPORT = Path(__file__).parents[1] / "support"
+
+
+Found = tuple[dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What each of the two processes found; the workers of one session start them once."""
-    # By number, as the name of a machine without a network may lead nowhere.
-    torchrun = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2"
-    folder = started_once(tmp_path_factory, *torchrun.split(), str(SUPPORT / "two_processes.py"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the processes wrote, which are started once."""
+    written = tmp_path_factory.mktemp("processes")
+    done = subprocess.run(
+        [sys.executable, "-m", "support.several_processes", str(written)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return written
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Found:
+    """What each of the two processes found."""
     one, two = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
     return one, two
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def failed(folder: Path) -> dict[str, Any]:
     """How runs that two processes could not finish ended."""
-    folder = started_once(tmp_path_factory, str(SUPPORT / "failing_processes.py"))
-    ends: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    ends: dict[str, Any] = json.loads((folder / "failed.json").read_text())
     return ends
-
-
-def started_once(tmp_path_factory: pytest.TempPathFactory, *command: str) -> Path:
-    """Run a script, once for all workers of the session; give the folder that it wrote into."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    folder = folder / Path(command[-1]).stem
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "started").exists():
-            (folder / "started").touch()
-            start(*command, str(folder))
-    return folder
-
-
-def start(*command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-Found = tuple[dict[str, Any], dict[str, Any]]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

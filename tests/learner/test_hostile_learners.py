@@ -23,13 +23,13 @@ TESTS = Path(__file__).parents[1]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def test_six_hundred_mutants(tmp_path: Path) -> None:
+def test_hundreds_of_mutants(tmp_path: Path) -> None:
     """All special ones, and drawn ones; ``benchmarks/hostile_files.py`` examines 20,000."""
     work, out = tmp_path / "work", tmp_path / "report.json"
     work.mkdir()
     program = [sys.executable, "-m", "support.hostile", str(work), "--out", str(out)]
     done = subprocess.run(
-        [*program, "--count", "600", "--seed", "0", "--quick"],
+        [*program, "--count", "300", "--seed", "0", "--quick"],
         cwd=TESTS,
         env=ALONE,
         capture_output=True,
@@ -42,7 +42,7 @@ def test_six_hundred_mutants(tmp_path: Path) -> None:
     assert report["failures"] == []
     assert done.returncode == 0, done.stderr
     counts: Mapping[str, Mapping[str, int]] = report["counts"]
-    assert sum(number for found in counts.values() for number in found.values()) == 600
+    assert sum(number for found in counts.values() for number in found.values()) == 300
     assert counts.keys() == {"special", *KINDS}
     # Every object is known by its hash, but a file that no version in use needs may be anything.
     assert counts["damaged object"].keys() == {"refused"}
@@ -66,8 +66,8 @@ MISDEEDS = {
     "runs text": ("eval('1 + 1')", "compile("),
     "runs code": ("exec(CODE)", "exec("),
     "finds a class by its name": ("pickle.loads(STREAM)", "pickle.find_class("),
-    "computes": ("while True: pass", "took more than 1 s"),
-    "waits": ("time.sleep(20)", "took more than 1 s"),
+    "computes": ("while True: pass", "took more than 0.2 s"),
+    "waits": ("time.sleep(20)", "took more than 0.2 s"),
     "takes memory": ("block = b'x' * 700_000_000", "MB more memory"),
 }
 MISBEHAVE = """
@@ -80,7 +80,8 @@ guard, found = Guard(Path('model')), {}
 guard.is_learning = False
 for name, text in json.loads(sys.argv[1]).items():
     code = compile(text, __import__('support.hostile_guard').hostile_guard.__file__, 'exec')
-    with guard.watching(may_write=False, seconds=1) as wrong:
+    seconds = 0.2 if name in ("computes", "waits") else 1
+    with guard.watching(may_write=False, seconds=seconds) as wrong:
         exec(code)
     found[name] = wrong
 print(json.dumps(found))

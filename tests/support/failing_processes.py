@@ -178,8 +178,8 @@ def ends(act: Act, folder: Path) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    here = Path(sys.argv[1])
+def find(folder: Path) -> None:
+    """Write down how each run ended."""
     acts = (no_data, full, alone, occupied, other_settings, other_data)
-    found = {act.__name__: ends(act, here / act.__name__) for act in acts}
-    (here / "found.json").write_text(json.dumps(found))
+    found = {act.__name__: ends(act, folder / act.__name__) for act in acts}
+    (folder / "failed.json").write_text(json.dumps(found))

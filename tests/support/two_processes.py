@@ -1,4 +1,4 @@
-"""What two processes make of the same work; torchrun starts this, ``test_torchrun`` reads it.
+"""What two processes make of the same work; ``test_torchrun`` reads it.
 
 Each process writes down what it found: how far its gradients are from those of one process, what
 its weights and exemplars hash to, what it heard and printed.
@@ -50,7 +50,6 @@ from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.methods.method import Method
 from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.expandable import copy_of
 from grace.networks.heads import LinearHead
 from grace.randomness import generator
 from grace.record import RunRecord, read_record
@@ -533,10 +532,10 @@ def look(folder: Path) -> dict[str, Any]:
     return {**found, "rank": ranks.rank, "runs": runs(folder), "command": command(folder)}
 
 
-if __name__ == "__main__":
+def find(folder: Path) -> None:
+    """Write down everything that this process finds."""
     grace.methods.module_factory.build_backbone = stillable_resnet8  # type: ignore[assignment]
     # Batch norms of its own are not folded, and looking for others takes longer than the passes.
-    grace.engine.trainer.folded = copy_of
-    here = Path(sys.argv[1])
-    everything = look(here)
-    (here / f"{everything['rank']}.json").write_text(json.dumps(everything))
+    grace.engine.trainer.folded = lambda module: module
+    found = look(folder)
+    (folder / f"{found['rank']}.json").write_text(json.dumps(found))
