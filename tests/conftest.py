@@ -1,7 +1,9 @@
 """What every test runs under, and the fixtures that all rooms share."""
 
+import gc
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,15 @@ from support.synthetic_records import make_record as make_record
 # A loaded machine is slow, not wrong: pytest's own timeout is the limit.
 hypothesis_settings.register_profile("grace", deadline=None)
 hypothesis_settings.load_profile("grace")
+
+# Two workers and a hundred processes read the same sources: they are compiled once, also where the
+# environment says that what is compiled shall not be kept.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What is imported while tests are collected stays: looking for garbage in it takes a quarter of
+# the time.
+gc.disable()
 
 # Tiny tensors gain nothing from a second thread, and lose much where another process wants the
 # core. torch reads this when a test first imports it.
@@ -32,6 +43,17 @@ def quick_disk() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests of whole runs, which take longest: no worker shall wait for them."""
     items.sort(key=lambda item: len(item.path.parts))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, in what tests make."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let go of all that was imported."""
+    gc.unfreeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

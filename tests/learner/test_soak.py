@@ -4,7 +4,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -141,12 +141,10 @@ def carry_out(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def newcomers() -> Iterator[None]:
+def newcomers() -> None:
     """Leave what was there before uncounted: looking at it would take half of the time."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from grace.studies.ray_cluster import RayCluster
 from grace.text.refusals import GraceError
 from support.jobs import script_job
 
-ray = pytest.importorskip("ray", reason="the cluster extra is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own; it also leaves sockets open.
 SETTINGS = load_experiment("digits", ["engine.device=cpu", "engine.threads=1"])
 ON_GPU = load_experiment("digits", ["engine.threads=1"])
@@ -28,16 +27,17 @@ SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head without processors, and two workers with two each, one of them with a GPU in name."""
+    """A head with two processors and, in name, a GPU, and a worker with two processors."""
+    ray = pytest.importorskip("ray", reason="the cluster extra is not installed")
     from ray.cluster_utils import Cluster
 
     # A short name: it becomes part of the names of sockets, which have 107 characters at most.
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ray") as folder:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # By default its workers yield to all others.
-        head = {"num_cpus": 0, "temp_dir": folder, **SMALL}
+        head = {"num_cpus": 2, "num_gpus": 1, "temp_dir": folder, **SMALL}
         made = Cluster(initialize_head=True, head_node_args=head)
-        made.workers = [made.add_node(num_cpus=2, num_gpus=gpus, **SMALL) for gpus in (0, 1)]
+        made.worker = made.add_node(num_cpus=2, **SMALL)
         yield made
         ray.shutdown()
         made.shutdown()
@@ -103,7 +103,7 @@ def test_a_run_whose_node_is_lost_is_made_again_elsewhere(
         if not before and len(begun()) == 4:
             before.append(sum(begun()))
             cluster.add_node(num_cpus=2, **SMALL)
-            cluster.remove_node(cluster.workers[0], allow_graceful=False)
+            cluster.remove_node(cluster.worker, allow_graceful=False)
         elif before and sum(begun()) > before[0]:
             (tmp_path / "go").touch()
 
@@ -115,7 +115,8 @@ def test_a_run_whose_node_is_lost_is_made_again_elsewhere(
 
 
 def test_no_cluster_is_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    pytest.importorskip("ray", reason="the cluster extra is not installed")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     with pytest.raises(GraceError, match="ray start"):
         RayCluster("no address")
     with socket.create_server(("127.0.0.1", 0)) as server:
