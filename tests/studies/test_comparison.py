@@ -156,7 +156,8 @@ def unfinished(place: Path) -> None:
 def test_a_failed_cell_is_told_and_begun_again(
     whole: tuple[Path, Comparison, Notes], copied: Path, stay_here: Callable[[], None]
 ) -> None:
-    """Another process holds one run: its cell fails, the rest is reported on."""
+    """Somebody holds one run: its cell fails, the rest is reported on."""
+    stay_here()
     place = copied / "runs" / "wa-s4"
     unfinished(place)
     with exclusive(place / "lock", "the run"):
@@ -165,7 +166,6 @@ def test_a_failed_cell_is_told_and_begun_again(
     assert f"pid {os.getpid()}" in result.failures["wa-s4"]
     assert [record.method for record in result.records] == ["replay"]
 
-    stay_here()
     again = compare(cells("wa", "replay"), copied, Notes(), at_once=1)
     assert again.failures == {}
     assert results(again) == results(whole[1])

@@ -6,6 +6,7 @@ from typing import Any
 from grace.experiment import run_experiment
 from grace.studies.cells import loaded
 from grace.studies.pool import Job, JobSource, Watcher
+from grace.text.refusals import BusyError
 
 
 def carry_out_here(
@@ -29,11 +30,15 @@ def carry_out_here(
         settings = job.command[job.command.index("run") + 1]
         out = job.command[job.command.index("--out") + 1]
         first_tasks = job.command[job.command.index("--first-tasks") + 1]
-        run_experiment(
-            loaded(settings, ())[0], Path(out), resume=True, first_tasks=Path(first_tasks)
-        )
-        watcher.cell_ended(job.cell, None)
-        source.ended(job, None)
+        failure = None
+        try:
+            run_experiment(
+                loaded(settings, ())[0], Path(out), resume=True, first_tasks=Path(first_tasks)
+            )
+        except BusyError as error:
+            failure = str(error)
+        watcher.cell_ended(job.cell, failure)
+        source.ended(job, failure)
 
 
 def left_by_killed(run: Path) -> None:
