@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given
@@ -23,6 +24,20 @@ def test_wilson_by_hand() -> None:
     assert wilson(8, 10, z=2) == pytest.approx(((1 - spread) / 1.4, (1 + spread) / 1.4))
     assert wilson(0, 10)[0] == 0
     assert wilson(10, 10)[1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("right", "num", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_as_published(right: int, num: int, low: float, high: float) -> None:
+    """Newcombe, Statistics in Medicine 17 (1998), table I, method 3."""
+    assert wilson(right, num) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(0, 500), st.integers(0, 500))
@@ -76,6 +91,17 @@ def test_the_smallest_drop_is_what_the_test_shows(num: int, num_tests: int) -> N
     lost = num + 1 if drop is None else round(drop * num / 100)
     assert drop is None or sign_test(lost, 0) <= 0.05 / num_tests
     assert lost == 1 or sign_test(lost - 1, 0) > 0.05 / num_tests
+
+
+def test_the_calibration_error_is_that_of_bins_by_numpy() -> None:
+    draws = np.random.default_rng(5)
+    sure = draws.random(400)
+    right = draws.random(400) < sure**2
+    bins = np.digitize(sure, np.linspace(0, 1, 16)[1:-1], right=True)
+    gaps = [abs(right[bins == b].mean() - sure[bins == b].mean()) for b in range(15)]
+    shares = np.bincount(bins, minlength=15) / 400
+    found = calibration_error(sure.tolist(), right.tolist())
+    assert found == pytest.approx(float(np.dot(shares, gaps)))
 
 
 def test_the_calibration_error_by_hand() -> None:

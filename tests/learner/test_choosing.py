@@ -14,6 +14,7 @@ from torch import Tensor
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import DERSettings, FosterSettings, ReplaySettings
 from grace.engine.phase import Phase, Sweep
+from grace.home.intervals import calibration_error
 from grace.home.predictor import Predictor
 from grace.learner.choosing import (
     calibrated,
@@ -117,6 +118,13 @@ class TestTemperature:
         before, after = found.calibration_error
         assert after < before / 3
         assert found.temperature > 3
+        shares = [(6 * logits / t).softmax(dim=1).max(dim=1) for t in (1, found.temperature)]
+        errors = [
+            calibration_error(own.values.tolist(), (own.indices == labels).tolist())
+            for own in shares
+        ]
+        assert before == pytest.approx(errors[0], abs=1e-6)
+        assert after == pytest.approx(errors[1], abs=1e-6)
         assert calibrated(LINEAR, logits[:49], labels[:49]) == LINEAR
 
 

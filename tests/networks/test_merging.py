@@ -53,6 +53,12 @@ def test_average_by_hand() -> None:
     assert present(merged.norm.running_var).tolist() == [1.0, 1.0]
     assert int(present(merged.norm.num_batches_tracked)) == 0
     assert float(merged.mark) == 3.0
+    # Halves are torch's running average of two.
+    average = torch.optim.swa_utils.AveragedModel(mergeable)
+    average.update_parameters(mergeable)
+    average.update_parameters(provisional)
+    half = typed(Tiny, merge_backbones(mergeable, provisional, 0.5))
+    assert half.scale.tolist() == pytest.approx(typed(Tiny, average.module).scale.tolist())
     # Neither parent moves.
     assert mergeable.scale.tolist() == [1.0, -2.0]
     assert provisional.norm.weight.tolist() == [7.0, 7.0]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, confusion_matrix
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
 
 from grace.record import metrics
 
@@ -147,6 +147,22 @@ def test_accuracies_are_scikit_learns() -> None:
     assert metrics.old_new_accuracy(confusion, 2) == pytest.approx((among(0, 2), among(2, 6)))
     by_task = [among(0, 3), among(3, 4), among(4, 6)]
     assert metrics.per_task_accuracy(confusion, [3, 1, 2]) == pytest.approx(by_task)
+
+
+def test_accuracies_of_parts_make_the_whole() -> None:
+    """Weighted by images; where all classes have as many, it is their mean recall."""
+    draws = np.random.default_rng(9)
+    labels = np.repeat(np.arange(6), 50)
+    predictions = np.where(draws.random(300) < 0.7, labels, draws.integers(0, 6, 300))
+    confusion = metrics.confusion_matrix(labels.tolist(), predictions.tolist(), 6)
+    whole = metrics.overall_accuracy(confusion)
+    assert whole == pytest.approx(100 * balanced_accuracy_score(labels, predictions))
+    old, new = metrics.old_new_accuracy(confusion, 4)
+    assert old is not None
+    assert new is not None
+    assert whole == pytest.approx((200 * old + 100 * new) / 300)
+    tasks = [own for own in metrics.per_task_accuracy(confusion, [1, 3, 2]) if own is not None]
+    assert whole == pytest.approx(np.average(tasks, weights=[1, 3, 2]))
 
 
 def test_streams_of_random_accuracies_against_numpy() -> None:

@@ -30,6 +30,21 @@ def test_four_images_of_two_tasks_by_hand() -> None:
     assert metrics.per_task_accuracy(confusion, [2, 3]) == [100.0, 50.0]
 
 
+def test_chance_is_one_in_the_classes_of_the_task() -> None:
+    """Scores of noise: 1/10 of all classes, 1/2 and 1/8 within tasks of two and of eight."""
+    draws = torch.Generator().manual_seed(4)
+    labels = torch.arange(10).repeat(2000)
+    scores = torch.rand(len(labels), 10, generator=draws)
+    told = task_aware_predictions(scores, labels, [2, 8])
+    confusion = metrics.confusion_matrix(labels.tolist(), told.tolist(), 10)
+    # Three standard errors: 3·sqrt(p(1 − p)/n) for n = 4,000 and 16,000 images.
+    first, second = metrics.per_task_accuracy(confusion, [2, 8])
+    assert first == pytest.approx(50, abs=2.4)
+    assert second == pytest.approx(12.5, abs=0.8)
+    untold = float((scores.argmax(dim=1) == labels).double().mean())
+    assert untold == pytest.approx(0.1, abs=0.007)
+
+
 def test_the_lowest_index_wins_a_tie() -> None:
     scores = torch.tensor([[9.0, 1.0, 1.0], [9.0, 1.0, 1.0]])
     assert task_aware_predictions(scores, torch.tensor([1, 2]), [1, 2]).tolist() == [1, 1]

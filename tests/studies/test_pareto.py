@@ -2,8 +2,11 @@
 
 import random
 
+import numpy as np
 import pytest
+import scipy.stats
 
+from grace.studies.claims import judge_claim
 from grace.studies.pareto import (
     Point,
     dominates,
@@ -62,6 +65,24 @@ def test_means_are_over_the_seeds_that_all_have() -> None:
     assert (x.deviation, y.deviation) == (pytest.approx(0.5**0.5), pytest.approx(0.5**0.5))
     assert mean_points({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == []
     assert share_in_front({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == {}
+
+
+def test_spreads_are_numpys() -> None:
+    draws = np.random.default_rng(6)
+    placed = draws.normal(50, 9, (2, 5, 2))
+    measured = {
+        label: {seed: (float(x), float(y)) for seed, (x, y) in enumerate(own)}
+        for label, own in zip("ab", placed, strict=True)
+    }
+    for own, found in zip(placed, spreads(measured).values(), strict=True):
+        assert [f.mean for f in found] == pytest.approx(own.mean(axis=0).tolist())
+        assert [f.deviation for f in found] == pytest.approx(own.std(axis=0, ddof=1).tolist())
+    # A claim is judged by Student's t, against 2.
+    differences = placed[0, :, 1] - placed[1, :, 1]
+    judged = judge_claim(differences.tolist())
+    assert judged.standard_error == pytest.approx(float(scipy.stats.sem(differences)))
+    student = scipy.stats.ttest_1samp(differences, 0).statistic
+    assert judged.mean / judged.standard_error == pytest.approx(float(student))
 
 
 def test_share_of_seeds_in_whose_own_front_a_pair_stands() -> None:

@@ -1,6 +1,10 @@
 """Rise, reset and agreement of saturation measures, by hand."""
 
+import numpy as np
 import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grace.studies.trends import Trend, agreement, rise, spearman, split_at, trend
 
@@ -25,6 +29,25 @@ def test_spearman_by_hand() -> None:
     # Equal values share rank 1.5: ranks 1, 2, 3 against 1.5, 1.5, 3 correlate by 1.5/√3.
     assert spearman(range(3), (1.0, 1.0, 2.0)) == pytest.approx(1.5 / 3**0.5)
     assert spearman(range(3), (7.0, 7.0, 7.0)) == 0
+
+
+LEVELS = st.sampled_from([-2.5, -1.0, 0.0, 0.25, 1.5, 3.0, 40.0])
+
+
+@given(st.lists(st.tuples(LEVELS, LEVELS), min_size=2, max_size=12))
+def test_spearman_is_scipys(pairs: list[tuple[float, float]]) -> None:
+    one, other = zip(*pairs, strict=True)
+    constant = len(set(one)) == 1 or len(set(other)) == 1
+    expected = 0.0 if constant else scipy.stats.spearmanr(one, other).statistic
+    assert spearman(one, other) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_rise_and_agreement_are_those_of_scipy_and_numpy() -> None:
+    ranges = np.random.default_rng(8).normal(2.0, 0.5, (4, 6))
+    found = [scipy.stats.spearmanr(range(6), values).statistic for values in ranges]
+    assert rise(ranges.tolist()) == pytest.approx(float(np.mean(found)))
+    shares = ranges.std(axis=0) / np.abs(ranges.mean(axis=0))
+    assert agreement(ranges.tolist()) == pytest.approx(float(shares.mean()))
 
 
 def test_ranges_of_figure_5() -> None:
