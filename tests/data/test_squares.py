@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
+from torchvision.transforms.v2.functional import center_crop, resize
 
 from grace.configs.experiment import Fit
 from grace.configs.load import load_experiment
@@ -39,6 +40,27 @@ def test_margins_worked_by_hand() -> None:
     assert (tall[:, 6:] == GREY).all()
     grey = letterboxed(Image.new("L", (5, 8), 7), 8)
     assert np.asarray(grey)[0].tolist() == [GREY, 7, 7, 7, 7, 7, GREY, GREY]
+
+
+def noise(width: int, height: int) -> Image.Image:
+    levels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(levels)
+
+
+@pytest.mark.parametrize("size", [(40, 30), (30, 40), (41, 24), (17, 17)])
+def test_crops_are_torchvisions(size: tuple[int, int]) -> None:
+    image = noise(*size)
+    expected = center_crop(resize(image, [12]), [8, 8])
+    found = torch.from_numpy(np.array(squared(image, 8, 12, "crop")))
+    assert torch.equal(found, torch.from_numpy(np.array(expected)))
+
+
+@pytest.mark.parametrize("size", [(40, 30), (30, 40), (20, 20), (64, 16)])
+def test_margins_are_pillows(size: tuple[int, int]) -> None:
+    image = noise(*size)
+    expected = ImageOps.pad(image, (8, 8), Image.Resampling.BILINEAR, color=(GREY,) * 3)
+    found = torch.from_numpy(np.array(squared(image, 8, 8, "letterbox")))
+    assert torch.equal(found, torch.from_numpy(np.array(expected)))
 
 
 @pytest.mark.parametrize("size", [(1, 900), (900, 1), (3, 3), (40, 41), (8, 8)])
