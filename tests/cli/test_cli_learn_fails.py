@@ -144,7 +144,6 @@ class TestInterruptions:
         learner = Learner.create(
             "folder", ["backbone.name=resnet20"], shape=(3, 64, 64), directory=model
         )
-        assert learner.home is not None
         learner.home.begin(None, "0" * 64)
         learn(images, "--model", model, *TINY, "--method", "replay")
         assert ModelStore.open(model).document(1).settings.method.name == "replay"

@@ -126,7 +126,6 @@ def test_unreadable_images_are_rows_and_exit_code_1(saved: Path, folder: Path) -
 def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path) -> None:
     learner = Learner.load(saved)
     held_out = learner.held_out.data()
-    assert held_out is not None
     pixels = held_out.images.gather(torch.arange(12))
     for number, image in enumerate(pixels):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{number:02}.png")

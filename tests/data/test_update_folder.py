@@ -57,7 +57,6 @@ def test_images_stand_by_class_and_then_by_file(images: Path, name: str) -> None
     assert found.labels == ["ant"] * 3 + ["bee"] * 3
     assert [path.name for path in found.paths] == ["000.png", "001.png", "002.png"] * 2
     assert torch.equal(found.images.pixels[3], planes(noise(1000)))
-    assert found.test_images is not None
     assert torch.equal(found.test_images.pixels[1], planes(noise(10001)))
     assert list(found.test_labels) == ["ant", "ant"]
     assert found.test_paths[0] == images / name / "ant" / "000.png"

@@ -80,7 +80,6 @@ def test_the_run_on_images_from_python_runs(
     exec(block, {"__name__": "readme"})  # noqa: S102 - of our own page
     (directory,) = (tmp_path / "runs" / "digits").iterdir()
     record = read_record(directory)
-    assert record.info.dataset is not None
     assert (record.info.dataset.name, record.info.dataset.num_train) == ("greys", 80)
     assert record.info.task_sizes == (2, 2)
     shown = capsys.readouterr().out

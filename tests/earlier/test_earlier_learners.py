@@ -113,7 +113,6 @@ def test_the_cutoff_of_what_is_unknown_is_kept(written: Path) -> None:
     learner = Learner.load(written / "learners" / "grace-grown")
     assert len(learner.familiarities) == 8
     held_out = learner.held_out.data()
-    assert held_out is not None
     found = learner.decision_function(held_out.images).logsumexp(dim=1).sort().values
     torch.testing.assert_close(learner.familiarities, found, rtol=0, atol=SCORES)
 

@@ -325,7 +325,6 @@ class TestSnapshots:
         shelf = Shelf(2)
         straight = adamw_phase()
         trainer().run(straight, shelf)
-        assert shelf.snapshot is not None
         tensors = shelf.snapshot.tensors
         assert any(name.startswith(lost) for name in tensors)
         kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(lost)}

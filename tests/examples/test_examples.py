@@ -75,7 +75,6 @@ def test_an_exported_model_answers_over_http(tmp_path: Path) -> None:
     command = [sys.executable, script, str(tmp_path / "pets.onnx"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout is not None
             address = server.stdout.readline().split()[-1]
             picture = io.BytesIO()
             Image.fromarray(images[0].permute(1, 2, 0).numpy()).save(picture, "png")

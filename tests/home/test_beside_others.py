@@ -57,7 +57,6 @@ def test_of_two_processes_one_creates_a_learner(tmp_path: Path) -> None:
         for trial in range(60):
             path = tmp_path / str(trial)
             for process in both:
-                assert process.stdin is not None
                 process.stdin.write(f"{path}\n")
             told = [process.stdout.readline() for process in both if process.stdout]
             assert sorted(line.split()[0] for line in told) == ["created", "refused"], told

@@ -59,7 +59,6 @@ def test_versions(saved: Path) -> None:
     inventory = take_inventory(ModelStore.open(saved))
     assert (inventory.versions, inventory.rejected) == ([1, 2, 3, 4, 5], [4])
     assert not inventory.is_interrupted
-    assert inventory.in_use is not None
     assert inventory.in_use.document.number == 5
     assert inventory.in_use.last.new_class_names == ("fox",)
     # The one before assessed too: the last one counts.
@@ -69,7 +68,6 @@ def test_versions(saved: Path) -> None:
 def test_after_a_rollback_the_earlier_version_is_told(copied: Path) -> None:
     Learner.load(copied).rollback(2)
     inventory = take_inventory(ModelStore.open(copied))
-    assert inventory.in_use is not None
     assert inventory.in_use.document.number == 2
     assert [entry.name for entry in inventory.in_use.classes] == ["apple", "Käse", "cat"]
     assert len(inventory.versions) == 5
@@ -107,7 +105,6 @@ def test_before_anything_was_assessed_and_forgotten(tmp_path: Path) -> None:
     data = labelled({0: 6, 1: 6})
     made.update(data.images, class_names(data))
     in_use = take_inventory(ModelStore.open(path)).in_use
-    assert in_use is not None
     assert in_use.assessed is None
     assert [entry.num_held_out for entry in in_use.classes] == [1, 1]
     # The scores of the held-out images are among what is kept.

@@ -197,7 +197,6 @@ class TestALearner:
         assert made.history[-1].predictor == chosen
         assert chosen.calibration_error is not None
         data = made.held_out.data()
-        assert data is not None
         found = made.decision_function(data.images)
         # What is told is what is answered.
         accuracy = made.history[-1].accuracy

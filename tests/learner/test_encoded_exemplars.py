@@ -73,7 +73,6 @@ def test_saved_and_loaded_bits_are_equal(tmp_path: Path) -> None:
     assert {index: len(files) for index, files in kept(made).items()} == {0: 4, 1: 4, 2: 4}
     assert {index: kept(made)[index] for index in first} == {i: f[:4] for i, f in first.items()}
     inventory = take_inventory(ModelStore.open(tmp_path / "m"))
-    assert inventory.in_use is not None
     document = inventory.in_use.document
     assert document.exemplar_counts == {0: 4, 1: 4, 2: 4}
     total = sum(len(file) for files in kept(made).values() for file in files)

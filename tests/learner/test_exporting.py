@@ -200,13 +200,11 @@ def test_lower_precision_says_what_it_costs(
     exported = pets.export(small, precision=precision)
     assert small.stat().st_size < exact[1].stat().st_size
     held_out = pets.held_out.data()
-    assert held_out is not None
     pixels = held_out.images.gather(torch.arange(12))
     session = onnxruntime.InferenceSession(small, providers=["CPUExecutionProvider"])
     logits, probabilities, familiarity = session.run(None, {"images": (pixels / 255).numpy()})
     assert logits.dtype == probabilities.dtype == familiarity.dtype == np.float32
     found, expected = logits.argmax(axis=1).tolist(), pets.decision_function(pixels).argmax(dim=1)
-    assert exported.agreement is not None
     assert exported.agreement.same_class == np.mean(found == expected.numpy()) > 0.5
     labels = held_out.labels.numpy()
     assert exported.agreement.accuracy == (

@@ -86,7 +86,6 @@ def contents(home: Path, number: int = 5) -> bytes:
 
 def assert_equal_answers(own: Learner) -> None:
     known, graph = answering.twin_of(own)
-    assert known is not None
     assert known.score_name == own.recogniser.score.name
     images = torch.cat([pictures(index, 3, seed=9) for index in (0, 3, 4)])
     pixels = images.permute(0, 2, 3, 1).numpy()
@@ -414,7 +413,6 @@ class TestMaking:
         def write(graph: bytes) -> None:
             twins.write(b"document", FACTS, graph)
             found = twins.read(b"document")
-            assert found is not None
             assert found[1] in graphs
 
         with ThreadPoolExecutor(8) as pool:

@@ -113,7 +113,6 @@ class TestStream:
         self, recordings: Recordings, variant: str
     ) -> None:
         step = recordings[variant].steps[3]
-        assert step.update is not None
         assert step.update.new_class_names == ("class 6",)
         if variant not in WITHOUT_PHASE and (name_of(variant), step.phases[0].name) not in HEADLESS:
             head = step.phases[0].head
@@ -306,7 +305,6 @@ def test_a_task_without_a_new_class_is_taken_in(recordings: Recordings, variant:
     run = recordings[variant]
     step = run.steps[4]
     assert step.refusal == ""
-    assert step.update is not None
     assert step.update.new_class_names == ()
     assert len(run.learner.class_names) == 7
     assert step.num_backbones == run.steps[3].num_backbones
@@ -331,7 +329,6 @@ def test_a_task_without_a_new_class_is_refused_in_one_line(
 def test_grace_refreshes(recordings: Recordings, variant: str) -> None:
     run = recordings[variant]
     step = run.steps[4]
-    assert step.update is not None
     assert step.update.outcome.verdict == "refresh"
     method: Any = run.learner.method
     assert step.update.outcome.threshold == method.threshold.value

@@ -57,7 +57,6 @@ def test_the_trunk_never_changes(name: str, tmp_path: Any) -> None:
         stream.append({0: 5})
     teach(made, stream[0])
     trunk, first = made.method.network.trunk, made.method.network.backbones[0]
-    assert trunk is not None
     # Stem and stage 1 of a ResNet-8 are the trunk; stages 2 and 3 learn.
     assert len(list(trunk.children())) == 2
     before, learnt = state(trunk), state(first)

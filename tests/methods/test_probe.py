@@ -57,7 +57,6 @@ def test_more_images_of_a_class_go_on_with_its_mean() -> None:
     method = probe(head="nearest_mean")
     drive(method, task(1, {0: 1, 1: 1}, 0), given(rows((4, 0), (0, 1))))
     drive(method, task(2, {0: 3}, 2, seed=1), given(rows((0, 2), (0, 1), (0, 1))))
-    assert method.sums.value is not None
     # One of (4, 0), three that sum to (0, 4): the mean is (1, 1).
     assert method.sums.value["sums"][0, :2].tolist() == [4, 4]
     assert method.sums.value["counts"].tolist() == [4, 1]

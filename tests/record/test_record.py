@@ -116,7 +116,6 @@ def test_the_shortest_line_ever_written_is_read(make_record: MakeRecord) -> None
     path = make_record(task_sizes=(2,)).directory / "tasks.jsonl"
     path.write_text(json.dumps(line) + "\n")
     (task,) = read_record(path.parent).tasks
-    assert task.accuracy is not None
     assert (task.accuracy.all, task.accuracy.old, task.accuracy.task_aware) == (87.5, None, None)
     assert task.confusion == ((4, 0), (1, 3))
     assert (task.reason, task.class_names_new) == ("", ())

@@ -31,7 +31,6 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
             yield process
         finally:
@@ -92,7 +91,6 @@ def test_a_child_that_lives_on_does_not_keep_it(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", script, str(tmp_path / "lock")]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "released\n"
         with exclusive(tmp_path / "lock", "it"):
             assert process.poll() is None

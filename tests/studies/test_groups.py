@@ -13,18 +13,15 @@ from support.synthetic_records import MakeRecord
 def test_spread_agrees_with_numpy(values: list[float]) -> None:
     # Reference: numpy's sample standard deviation.
     found = spread(values)
-    assert found is not None
     assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
     assert found.deviation == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-6)
 
 
 def test_spread_of_one_none_and_missing() -> None:
     single = spread([3.0])
-    assert single is not None
     assert (single.mean, single.deviation, single.count) == (3.0, None, 1)
     assert (spread([]), spread([1.0, None])) == (None, None)
     both = spread([80.0, 84.0])
-    assert both is not None
     # (4 + 4) / (2 - 1) = 8
     assert both.deviation == pytest.approx(8**0.5)
 

@@ -189,7 +189,6 @@ def test_verdicts_and_threshold_are_drawn(make_record: MakeRecord) -> None:
     groups = group_records([record])
     looks = figures.styles(groups)
     figure = figures.saturation_figure(groups, looks)
-    assert figure is not None
     threshold, saturation = figure["data"]
     assert threshold["y"] == [task.threshold for task in record.tasks]
     assert saturation["y"] == [task.saturation for task in record.tasks]
@@ -225,14 +224,12 @@ def test_task_aware_accuracies_are_drawn_beside_the_others(make_record: MakeReco
     records = [make_record("der", seed, task_sizes=(3, 1, 2)) for seed in (1, 2)]
     groups = group_records(records)
     curve = figures.task_aware_figure(groups, figures.styles(groups))
-    assert curve is not None
     assert curve["layout"]["yaxis"]["title"]["text"] == "task-aware accuracy (%)"
     firsts = [record.tasks[1].classifiers["linear"] for record in records]
     told = [first.task_aware.all for first in firsts if first.task_aware]
     assert curve["data"][1]["y"][1] == pytest.approx(sum(told) / 2)
     assert sum(told) > sum(first.all for first in firsts)
     matrix = figures.task_aware_matrix_figure(records[0])
-    assert matrix is not None
     assert matrix["data"][0]["z"] == records[0].task_aware_matrix
     assert [row[1] for row in records[0].task_aware_matrix[1:]] == [100.0, 100.0]
     page = render_report(records)
@@ -253,7 +250,6 @@ def test_confusion_is_the_share_of_each_true_class(make_record: MakeRecord) -> N
     record = make_record("replay", 1)
     counts = record.tasks[-1].confusion
     figure = figures.confusion_figure(record)
-    assert figure is not None
     assert counts is not None
     shares = figure["data"][0]["z"]
     assert all(sum(row) == pytest.approx(100) for row in shares)

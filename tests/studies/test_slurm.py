@@ -137,11 +137,8 @@ def test_tasks_share_the_runs(whole: Whole, tmp_path: Path) -> None:
 
     der = one.take([])
     first = two.take([])
-    assert der is not None
-    assert first is not None
     assert [der.cell.label, first.cell.label] == ["der tiny s1", "IFL tiny s1"]
     plain = one.take([der])
-    assert plain is not None
     assert plain.cell.label == "replay tiny s1 needs 1"
     assert two.take([first]) is None  # Pairs of the grid wait for IFL, which may stand for them.
     assert not two.is_over
@@ -150,10 +147,8 @@ def test_tasks_share_the_runs(whole: Whole, tmp_path: Path) -> None:
     record(first.log.stem)
     two.ended(first, None)
     held = two.take([])
-    assert held is not None
     assert held.cell.label == "-FL tiny s1"
     last = one.take([der])
-    assert last is not None
     assert last.cell.label == "1/0.9 tiny s1"
     for job in (held, last):
         record(job.log.stem)
@@ -174,7 +169,6 @@ def test_tasks_share_the_runs(whole: Whole, tmp_path: Path) -> None:
     assert [path.suffix for path in (out / "taken").iterdir()] == [".failed"]
     # Another array job tries it again.
     again = StudyRuns(cells, out, (), Unwatched(), Reservations(out, "8")).take([])
-    assert again is not None
     assert again.cell.label == plain.cell.label
 
 
@@ -207,13 +201,10 @@ def test_what_another_task_has_just_made_is_seen_at_once(whole: Whole, tmp_path:
         for _ in range(2)
     )
     der, first = one.take([]), two.take([])
-    assert der is not None
-    assert first is not None
     assert (der.cell.label, first.cell.label) == ("der tiny s1", "IFL tiny s1")
     shutil.copytree(whole[0] / "runs" / first.log.stem, out / "runs" / first.log.stem)
     two.ended(first, None)
     held = one.take([der])
-    assert held is not None
     assert held.cell.label == "-FL tiny s1"
     one.ended(held, "no room")
     one.ended(der, "no room")

@@ -94,7 +94,6 @@ def test_aligned_rows_wait_for_two_runs(make_record: MakeRecord) -> None:
     der = sized(make_record("der"), 5 * ONE, 5, (3, 16, 16), 400)
     records = {runs[1]: der, runs[0]: der, runs[3]: small}
     held = settings_of(runs[4], records.get)
-    assert held is not None
     assert held.memory.size == 400 + 3 * 121
     assert held.method.model_dump()["expand_at"] == (2, 4)
 
@@ -104,7 +103,6 @@ def test_overrides_go_to_every_run_and_a_seed_sets_all_but_the_published_order()
     chosen = Selection("published", rows=("IFL",), seeds=(7,), overrides=("memory.size=50",))
     [cell] = study_cells(study, chosen)
     settings = settings_of(cell.run, lambda run: None)
-    assert settings is not None
     assert settings.memory.size == 50
     assert settings.seeds.model_dump() == {
         "class_order": 1993,
