@@ -60,10 +60,7 @@ def study(
         _refuse_together(plan=plan, search=search, slurm=slurm, storage=storage, ray=ray, rows=rows)
         chosen_seeds = tuple(numbers(seeds)) if seeds else ()
         selection = Selection(scale, _words(protocols), _words(rows), chosen_seeds, overrides)
-        for folder in runs or ():
-            if not folder.is_dir():
-                raise GraceError(f"--runs {folder}: there is no such folder")
-        others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
+        others = [*_folders(runs), *(folder for folder in _HABITUAL if folder.is_dir())]
         found, names = load_study(name), list[str]()
         if search is None:
             with one_line_warnings():
@@ -92,6 +89,14 @@ def study(
         say(*result_lines(made))
         if made.failures:
             raise typer.Exit(1)
+
+
+def _folders(runs: Sequence[Path] | None) -> Sequence[Path]:
+    """Return the folders of ``--runs``; refuse those that do not exist."""
+    for folder in runs or ():
+        if not folder.is_dir():
+            raise GraceError(f"--runs {folder}: there is no such folder")
+    return runs or ()
 
 
 def _refuse_together(

@@ -57,14 +57,13 @@ def make_study(
         machines: where the runs are carried out; ``None``: on this machine.
         array: id of the array job of which this process is a task; the last one to end writes the
             tables. ``None``: it is none.
-        search: pairs of threshold and decay that are looked for in place of the study's rows;
-            ``None``: the rows are made.
+        search: looks for pairs of threshold and decay; ``None``: the study's rows are made.
 
     Returns:
         The study with its records.
 
     Raises:
-        GraceError: for settings or data that no run can use, or a folder that cannot be used.
+        GraceError: for settings, data or a folder that cannot be used.
         BusyError: if another process makes runs in the same folder.
     """
     cells = [] if search else study_cells(study, selection)
