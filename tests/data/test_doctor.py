@@ -233,6 +233,7 @@ def test_folders_and_names_that_are_refused(images: Path) -> None:
 
 def test_what_is_not_used(images: Path) -> None:
     put(images / "train" / "ant" / "notes.txt", b"")
+    put(images / "train" / "ant" / "a.HEIC", b"")
     put(images / "train" / "ant" / ".hidden.png", b"")
     put(images / "cover.png", noise(70))
     put(images / "raw" / "1.png", noise(71))
@@ -244,6 +245,7 @@ def test_what_is_not_used(images: Path) -> None:
         "images outside the class folders, which are ignored (1): 'cover.png'",
         "folders beside train, which are ignored (1): 'raw'",
         "links to folders, which are not followed (1): 'test/ant/link'",
+        "AVIF and HEIC images, which are ignored (1): 'train/ant/a.HEIC'",
     ]
     assert lines(found, "note") == [
         "files that are no images, which are ignored (2): 'train/ant/notes.txt', "

@@ -26,8 +26,10 @@ def test_order_is_that_of_the_names_and_of_each_folder(place: Path) -> None:
 
 def test_what_a_folder_keeps_back_is_noted(place: Path) -> None:
     (place / "folder" / "link").symlink_to(place)
-    (note,) = given_files([place / "folder"]).notes
-    assert "link' is a link to a folder and was not followed" in note
+    (place / "folder" / "photo.avif").touch()
+    link, frames = given_files([place / "folder"]).notes
+    assert "link' is a link to a folder and was not followed" in link
+    assert frames.startswith("1 AVIF and HEIC images in '")
 
 
 def test_what_is_not_there_is_taken_for_a_file(place: Path) -> None:

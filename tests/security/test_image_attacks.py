@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, features
 
 from grace.configs.experiment import DataSettings
 from grace.data import cifar
@@ -137,6 +137,22 @@ def test_a_gif_file_of_gigabytes_is_not_searched(tmp_path: Path) -> None:
     os.truncate(path, 2**31)  # Holes, which take no room on the disk.
     with pytest.raises(GraceError, match=r"a\.gif': the file has 2147483648 bytes, too many"):
         read_pixels(path, 3, 8)
+
+
+@pytest.mark.parametrize(("brand", "name"), [("avif", "AVIF"), ("heic", "HEIC"), ("mif1", "HEIC")])
+def test_frames_of_films_are_refused(tmp_path: Path, brand: str, name: str) -> None:
+    """A file of one kilobyte whose header said 8×8 pixels took 253 MB: its frame had 8192×8192."""
+    path = put(tmp_path / "a.jpg", b"\0\0\0\x1cftyp" + brand.encode() + bytes(40))
+    with pytest.raises(GraceError, match=rf"a\.jpg': .*{name} images are not read") as caught:
+        read_pixels(path, 3, 8)
+    assert caught.value.remedy == "convert it to JPEG or PNG"
+    if brand == "avif" and features.check("avif"):
+        whole = encoded(noise(1, (16, 16)), "AVIF")
+        place = whole.index(b"ispe") + 8
+        lying = whole[:place] + struct.pack(">LL", 8, 8) + whole[place + 8 :]
+        with Image.open(put(tmp_path / "b.avif", lying)) as image:
+            assert image.size == (8, 8)  # PIL shows what the header says.
+        assert outcome(tmp_path / "b.avif") == "refused"
 
 
 def test_an_animation_of_many_pixels_is_refused(

@@ -16,6 +16,7 @@ from grace.data.decoding_budget import BUDGET
 from grace.data.image_file import (
     open_regular,
     refuse_exif,
+    refuse_frames_of_films,
     refuse_many_scans,
     refuse_oversized_parts,
 )
@@ -140,6 +141,7 @@ def opened(file: BinaryIO, formats: tuple[str, ...], max_pixels: int) -> Iterato
         formats: PIL's names of the formats that it may have.
         max_pixels: an image with more pixels is refused.
     """
+    refuse_frames_of_films(file)
     refuse_oversized_parts(file)
     with Image.open(file, formats=formats) as image:
         num_pixels = image.width * image.height

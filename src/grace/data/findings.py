@@ -188,13 +188,19 @@ def _files(tree: FolderTree) -> Iterator[Finding]:
         "error",
         "class folders without images",
         all_of(lambda folder: [] if folder.found.images else [folder.path]),
-        "add images (JPEG, PNG, WebP or BMP), or remove the folders",
+        "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders",
     )
     yield from some(
         "warning",
         "links to folders, which are not followed",
         all_of(lambda folder: folder.found.links),
         "move the images themselves into the class folders",
+    )
+    yield from some(
+        "warning",
+        "AVIF and HEIC images, which are ignored",
+        all_of(lambda folder: folder.found.refused),
+        "convert them to JPEG or PNG",
     )
     yield from some(
         "note",

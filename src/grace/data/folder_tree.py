@@ -14,6 +14,9 @@ from grace.text.refusals import GraceError
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""
 
+REFUSED = (".avif", ".heic", ".heif", ".hif")
+"""Extensions of images that are not read; see ``image_file.refuse_frames_of_films``."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,8 @@ class FoundFiles:
     images: Sequence[Path]
     others: Sequence[Path]
     """Files with another extension, and files that are not regular (pipes, devices)."""
+    refused: Sequence[Path]
+    """AVIF and HEIC images, by their extension."""
     links: Sequence[Path]
     """Links to folders; they are not followed, because they may form a circle."""
     closed: Sequence[Path]
@@ -135,6 +140,7 @@ def files_below(folder: Path) -> FoundFiles:
     """
     images: list[Path] = []
     others: list[Path] = []
+    refused: list[Path] = []
     links: list[Path] = []
     closed: list[Path] = []
     waiting = [folder]
@@ -153,9 +159,10 @@ def files_below(folder: Path) -> FoundFiles:
                 (links if _is_link(path) else inner).append(path)
             else:
                 is_candidate = _is_image(path) and not _is_special(path)
-                (images if is_candidate else others).append(path)
+                is_refused = path.suffix.lower() in REFUSED
+                (images if is_candidate else refused if is_refused else others).append(path)
         waiting += reversed(inner)
-    return FoundFiles(images=images, others=others, links=links, closed=closed)
+    return FoundFiles(images=images, others=others, refused=refused, links=links, closed=closed)
 
 
 def _leads_to_folder(entry: "os.DirEntry[str]") -> bool:

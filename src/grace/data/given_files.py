@@ -41,6 +41,11 @@ def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFi
         found = files_below(name)
         notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
         notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
+        if found.refused:
+            notes.append(
+                f"{len(found.refused)} AVIF and HEIC images in '{name}' were left out: "
+                "convert them to JPEG or PNG"
+            )
         if not found.images and not may_be_empty:
             known = ", ".join(extension[1:] for extension in EXTENSIONS)
             raise GraceError(f"'{name}' holds no images ({known})")

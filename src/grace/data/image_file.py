@@ -34,6 +34,9 @@ _MAX_GIF = 2**27
 """Bytes of a GIF file; what is no block takes the decoder a tenth of a microsecond for each."""
 _HARMLESS = 16 * 2**10
 """Files of fewer bytes cannot name themselves so often that they take more than 25 MB."""
+_UNBOUNDED = {b"avif": "AVIF", b"avis": "AVIF", b"mif1": "AVIF or HEIC", b"msf1": "AVIF or HEIC"}
+_UNBOUNDED |= dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"), "HEIC")
+"""Formats whose images are frames of films, by the brand at the start of the file."""
 _TAG_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
 _TAG_SIZES |= {16: 8, 17: 8, 18: 8}
 _SUBDIRECTORIES = (34665, 34853, 40965)
@@ -58,6 +61,26 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 def _refuse_special(mode: int) -> None:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise GraceError("it is no regular file")
+
+
+def refuse_frames_of_films(file: BinaryIO) -> None:
+    """Refuse AVIF and HEIC files; leave the position at the start.
+
+    The frame inside may have far more pixels than the header says: the decoder makes all of them
+    and shrinks them to the header's size, and nothing in PIL limits it. A file of one kilobyte that
+    said 8×8 pixels took 253 MB.
+
+    Raises:
+        GraceError: if it is such a file; it says what to do.
+    """
+    start = file.read(12)
+    file.seek(0)
+    name = _UNBOUNDED.get(start[8:12]) if start[4:8] == b"ftyp" else None
+    if name is not None:
+        raise GraceError(
+            f"{name} images are not read, as their headers do not limit the memory that they take",
+            "convert it to JPEG or PNG",
+        )
 
 
 def refuse_oversized_parts(file: BinaryIO) -> None:
