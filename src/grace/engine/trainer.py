@@ -445,6 +445,9 @@ class Trainer:
 
     def _forward_for(self, phase: Phase) -> Forward | None:
         """Return the compiled forward pass of a phase; ``None``: modules are called as they are."""
+        # Heads on stored features train in seconds, whatever the size of the images is.
+        if not any("images" in part.reads for part in phase.parts.values()):
+            return None
         compiles = self.device.compiles(phase.recipe, len(phase.data), phase.data.images.shape)
         # Synchronised batch norm exchanges in the middle of the pass, which nobody has compiled.
         if not compiles or self._synchronises:
