@@ -1,12 +1,15 @@
-"""Unpack ten classes of a Tiny-ImageNet archive into the four folders of the tutorial.
+"""Unpack ten classes of a Tiny-ImageNet archive into the folders of the tutorial.
 
 ``python examples/tutorial_images.py tiny-imagenet-20-64px.tar products`` writes
-``products/week1/train/basketball/…``, ``products/week1/test/basketball/…`` and so on.
+``products/week1/basketball/…`` to ``products/week4/…``, a delivery with two folders swapped
+(``products/swapped``), all deliveries together (``products/all``), and test images that no
+delivery has (``products/test``).
 """
 
 import argparse
 import tarfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 WEEKS = {
@@ -23,6 +26,18 @@ WEEKS = {
         "n02094433_yorkshire_terrier": "yorkshire terrier",
     },
 }
+SWAPPED = {"basketball": "ice cream", "ice cream": "basketball"}
+"""Classes of which week 3 brings more images, and the folders where a mistake puts them."""
+
+
+def folders(week: str, name: str, is_more: bool) -> Iterator[str]:
+    """Yield the folders to which a training image of a class belongs."""
+    yield f"all/{name}"
+    yield f"{'week3' if is_more else week}/{name}"
+    if is_more:
+        yield f"swapped/{SWAPPED[name]}"
+    elif week == "week3":
+        yield f"swapped/{name}"
 
 
 def main() -> None:
@@ -31,27 +46,35 @@ def main() -> None:
     parser.add_argument("archive", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--train", type=int, default=300, help="training images of each class")
-    parser.add_argument("--test", type=int, default=30, help="test images of each class")
+    parser.add_argument("--more", type=int, default=150, help="later images of two of the classes")
+    parser.add_argument("--test", type=int, default=50, help="test images of each class")
     arguments = parser.parse_args()
     places = {key: (week, name) for week, names in WEEKS.items() for key, name in names.items()}
-    limits = {"train": arguments.train, "test": arguments.test}
-    written: Counter[tuple[str, str]] = Counter()
+    read: Counter[tuple[str, str]] = Counter()
     with tarfile.open(arguments.archive) as archive:
         for member in archive:
             # Only names are taken from the archive, never paths: nothing can lead outside.
             part, _, rest = member.name.partition("/")
             key, image = PurePosixPath(rest).parent.name, PurePosixPath(rest).name
             content = archive.extractfile(member)
-            if content is None or key not in places or part not in limits or image == "..":
+            if content is None or key not in places or image == "..":
                 continue
-            if written[part, key] == limits[part]:
-                continue
-            written[part, key] += 1
             week, name = places[key]
-            folder = arguments.out / week / part / name
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / image).write_bytes(content.read())
-    print(f"{sum(written.values())} images in {arguments.out}/week1 … week4")
+            number = read[part, key]
+            read[part, key] += 1
+            is_more = part == "train" and number >= arguments.train
+            if part == "test":
+                found = [f"test/{name}"] if number < arguments.test else []
+            elif part == "train":
+                is_wanted = number < arguments.train + arguments.more * (name in SWAPPED)
+                found = list(folders(week, name, is_more)) if is_wanted else []
+            else:
+                continue
+            data = content.read()
+            for folder in found:
+                (arguments.out / folder).mkdir(parents=True, exist_ok=True)
+                (arguments.out / folder / image).write_bytes(data)
+    print(f"images in {arguments.out}: week1 … week4, swapped, all, test")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from grace.engine.progress import Observer
 from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.networks import folding
+from grace.networks.build import build_backbone
 from grace.networks.cifar_resnet import CifarResNet, _draw_weights
 from grace.randomness import generator
 
@@ -150,8 +151,10 @@ def _blank(num_channels: int) -> CifarResNet:
 
 
 def _resnet8(
-    _: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
 ) -> torch.nn.Module:
+    if settings.name.startswith("timm/"):
+        return build_backbone(settings, num_channels, seed, *purpose)
     draws = generator(seed, *purpose)
     if torch.get_default_device().type == "meta":
         return CifarResNet(8, num_channels, draws)
