@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--experiment", help="start from an experiment, as grace learn would")
     parser.add_argument("--set", nargs="*", default=[], help="KEY=VALUE settings")
     parser.add_argument("--out", type=Path, help="folder for the results")
+    parser.add_argument("--name", help="of the results; default: the experiment, or chosen")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = list(measured(given, Path(folder)))
@@ -101,7 +102,7 @@ def percent(pairs: Sequence[tuple[str, str]], names: Sequence[str]) -> float:
 
 def write(given: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
     """Write the rows as JSON and as a table."""
-    now, which = datetime.now(UTC), given.experiment or "chosen"
+    now, which = datetime.now(UTC), given.name or given.experiment or "chosen"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     about = {
         "date": now.isoformat(timespec="seconds"),
