@@ -142,5 +142,5 @@ def _found(predictor: "FilePredictor") -> str:
         return f"how many images of unknown classes are found was not measured (score: {score})"
     share = f"{100 * predictor.detection:.0f} %"
     # A network that was trained on a class tells its images apart even where the class is left out.
-    fewer = "" if predictor.answerer.is_frozen else ", fewer of classes never seen"
-    return f"{share} of images of a class left out are found{fewer} (score: {score})"
+    bound = "about" if predictor.answerer.is_frozen else "fewer than"
+    return f"{bound} {share} of images of unknown classes are found (score: {score})"
