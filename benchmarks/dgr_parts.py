@@ -6,6 +6,8 @@
     python benchmarks/dgr_parts.py prior 1 runs/dgr-without-prior data.root=tiny-imagenet
 
 run ``tiny-imagenet-16px`` with DGR and seed 1, without the named part, and write the records there.
+The parts are left out by changing the code, which a record does not show: by their settings these
+are runs of DGR, so keep them out of the folders that ``grace study`` and ``compare`` look through.
 """
 
 import sys

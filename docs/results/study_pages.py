@@ -50,10 +50,10 @@ def figures(study: Path) -> Sequence[Path]:
 
 def claims(study: Path) -> Iterator[str]:
     """Yield a row of the README's table for each claim of a study."""
-    text = (study / "claims.md").read_text(encoding="utf-8")
-    for found in CLAIM.finditer(text):
-        # Further lines of a claim have its id only.
-        if ": " in found["name"] and found["verdict"] != "Verdict":
+    path = study / "claims.md"
+    for found in CLAIM.finditer(path.read_text(encoding="utf-8") if path.exists() else ""):
+        # Further lines of a claim have its id only; other protocols are not measured.
+        if ": " in found["name"] and found["verdict"] not in ("Verdict", "not measured"):
             name = found["name"].partition(": ")[2]
             yield f"| {name} | [{study.name}](docs/results/{study.name}.md) | {found['verdict']} |"
 
