@@ -40,7 +40,7 @@ def results(study: Path) -> str:
     text = summary[summary.index("Scale:") :]
     text = re.sub(r"^(#+ )", r"#\1", text, flags=re.MULTILINE)
     links = [f"![{path.stem}](figures/{study.name}-{path.name})" for path in figures(study)]
-    return "\n\n".join([text.strip(), *links])
+    return readable("\n\n".join([text.strip(), *links]))
 
 
 def figures(study: Path) -> Sequence[Path]:
@@ -55,7 +55,13 @@ def claims(study: Path) -> Iterator[str]:
         # Further lines of a claim have its id only; other protocols are not measured.
         if ": " in found["name"] and found["verdict"] not in ("Verdict", "not measured"):
             name = found["name"].partition(": ")[2]
-            yield f"| {name} | [{study.name}](docs/results/{study.name}.md) | {found['verdict']} |"
+            link = f"[{study.name}](docs/results/{study.name}.md)"
+            yield readable(f"| {name} | {link} | {found['verdict']} |")
+
+
+def readable(text: str) -> str:
+    """Write "<" as the documentation's tool understands it too."""
+    return text.replace("\\<", "&lt;")
 
 
 def pack(runs: Path, path: Path) -> None:
