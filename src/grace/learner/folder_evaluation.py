@@ -32,7 +32,7 @@ def evaluate(
     files, notes = _files(images)
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
     predictor = FilePredictor(answerer_of(learner))
-    live = {n for i, n in enumerate(learner.class_names) if i not in learner.forgotten}
+    live = set(learner.model.state.live_class_names)
     strangers = sorted({file.class_name for file in files} - live)
     if strangers:
         names = ", ".join(strangers[:12]) + (" …" if len(strangers) > 12 else "")

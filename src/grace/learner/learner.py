@@ -21,7 +21,6 @@ from grace.learner import saving, updating
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
 from grace.learner.exporting import Exported, export_checked
-from grace.learner.false_alarms import cutoff
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -381,7 +380,7 @@ class Learner:
             GraceError: if no version has this class, it is the last class of this learner, or an
                 update of the home was interrupted.
         """
-        live = [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
+        live = self.model.state.live_class_names
         refuse_unknown(self.home, live, name)
         if self.home is not None:
             with self.home.changing():
@@ -432,8 +431,7 @@ class Learner:
         Raises:
             GraceError: if too few images are held out to promise that.
         """
-        lowest = cutoff(self.familiarities, false_alarms)
-        return (self.recognise(images)[1] < lowest).tolist()
+        return (self.recognise(images)[1] < self.recogniser.cutoff(false_alarms)).tolist()
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decision_function``, and how familiar images look (N,).

@@ -56,6 +56,11 @@ class ModelState:
     version: int | None = None
     changed: tuple[SettingChange, ...] = ()
 
+    @property
+    def live_class_names(self) -> list[str]:
+        """Names of the classes that are not forgotten."""
+        return [n for i, n in enumerate(self.class_names) if i not in self.forgotten]
+
     def copy(self) -> "ModelState":
         """Return a copy that no update of this one changes."""
         # Exemplars and the factory are shared with the copy: updates never write into them.

@@ -63,10 +63,14 @@ class Recogniser:
         """
         return found_share(self.left_out, false_alarms) if len(self.left_out) else None
 
+    def cutoff(self, false_alarms: float) -> float:
+        """Return the familiarity below which an image is unknown; see ``false_alarms.cutoff``."""
+        return cutoff(self.familiarities, false_alarms)
+
     def limits(self, rates: Sequence[float] = (0.01, 0.02, 0.05, 0.1)) -> dict[str, float]:
         """Return the limit of each rate of false alarms that the held-out images allow."""
         enough = [rate for rate in rates if rate * (len(self.familiarities) + 1) >= 1]
-        return {f"{rate:g}": cutoff(self.familiarities, rate) for rate in enough}
+        return {f"{rate:g}": self.cutoff(rate) for rate in enough}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
