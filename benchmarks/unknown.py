@@ -11,15 +11,25 @@ these weights know ImageNet's classes and flatter them.
 
 For every score: what leave-one-class-out on the held-out images promises, the share of images of
 unknown classes that is found, and the share of test images of learnt classes marked by mistake.
+
+At the end, how much of that the network's features and logits hold at all: a linear classifier is
+shown images of unknown classes, which no score ever sees, and then tells test images of learnt
+classes from those of a further unknown class, or of the very classes that it was shown.
 """
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from grace.configs.experiment import ExperimentSettings
@@ -54,28 +64,55 @@ def learnt(folder: UpdateFolder, known: Sequence[str], path: Path, epochs: int) 
     return learner
 
 
-def seen_by_learner(
-    learner: Learner, folder: UpdateFolder, known: Sequence[str]
-) -> tuple[Seen, Seen, Seen, Seen]:
-    """Return exemplars, held-out images, and test images of known and of unknown classes."""
+@dataclass(frozen=True)
+class Images:
+    """What a network makes of the images; those of unknown classes have labels of their own.
+
+    Args:
+        exemplars: of learnt classes.
+        held_out: of learnt classes, not trained on.
+        known: test images of learnt classes, without labels.
+        unknown: test images of the other classes.
+        shown: training images of the other classes, for ``bound``.
+    """
+
+    exemplars: Seen
+    held_out: Seen
+    known: Seen
+    unknown: Seen
+    shown: Seen
+
+
+def seen_by_learner(learner: Learner, folder: UpdateFolder, known: Sequence[str]) -> Images:
+    """Ask a learner about all images of a folder."""
     model = learner.model
     exemplars, held_out = model.exemplars(), learner.held_out.data()
     assert exemplars is not None
     assert held_out is not None
     assert folder.test_images is not None
-    tested = [name in known for name in folder.test_labels]
-    pixels, is_known = folder.test_images.pixels, torch.tensor(tested)
-    return (
+    names = sorted(set(folder.labels) - set(known))
+    tested, trained = numbered(folder.test_labels, names), numbered(folder.labels, names)
+    pixels = folder.test_images.pixels
+    return Images(
         model.see(exemplars),
         model.see(held_out),
-        model.see_images(pixels[is_known]),
-        model.see_images(pixels[~is_known]),
+        model.see_images(pixels[tested < 0]),
+        labelled(model.see_images(pixels[tested >= 0]), tested[tested >= 0]),
+        labelled(model.see_images(folder.images.pixels[trained >= 0]), trained[trained >= 0]),
     )
 
 
-def seen_by_lite0(
-    folder: UpdateFolder, known: Sequence[str], weights: Path, size: int
-) -> tuple[Seen, Seen, Seen, Seen]:
+def numbered(labels: Sequence[str], names: Sequence[str]) -> Tensor:
+    """Return each label's place among the names (N,), and -1 for others."""
+    return torch.tensor([names.index(label) if label in names else -1 for label in labels])
+
+
+def labelled(seen: Seen, labels: Tensor) -> Seen:
+    """Return what was seen with labels (n,)."""
+    return Seen(seen.features, seen.logits, labels)
+
+
+def seen_by_lite0(folder: UpdateFolder, known: Sequence[str], weights: Path, size: int) -> Images:
     """Return the same of frozen features, under logistic regression on what is not held out."""
     import timm
 
@@ -107,19 +144,21 @@ def seen_by_lite0(
         return Seen(rows, refitted_logits(found, labels[trained], rows), own)
 
     assert folder.test_images is not None
-    is_known = torch.tensor([name in known for name in folder.test_labels])
+    names = sorted(set(folder.labels) - set(known))
+    asked, shown = numbered(folder.test_labels, names), numbered(folder.labels, names)
     tested = features(folder.test_images.pixels)
-    nobody = torch.zeros(len(tested), dtype=torch.int64)
-    return (
+    return Images(
         seen(features(folder.images.pixels[exemplars]), labels[exemplars]),
         seen(features(folder.images.pixels[held_out]), labels[held_out]),
-        seen(tested[is_known], nobody[is_known]),
-        seen(tested[~is_known], nobody[~is_known]),
+        seen(tested[asked < 0], asked[asked < 0]),
+        seen(tested[asked >= 0], asked[asked >= 0]),
+        seen(features(folder.images.pixels[shown >= 0]), shown[shown >= 0]),
     )
 
 
-def report(exemplars: Seen, held_out: Seen, known: Seen, unknown: Seen) -> None:
-    """Print every score's shares, and which score is chosen."""
+def report(images: Images) -> None:
+    """Print every score's shares, which score is chosen, and the bound."""
+    exemplars, held_out = images.exemplars, images.held_out
     reference = Reference(exemplars.features, exemplars.labels)
     print(f"{'score':22} promised  found  false alarms   at a rate of {RATE:g}")
     for name, left_out in left_out_ranks(exemplars, held_out).items():
@@ -129,11 +168,41 @@ def report(exemplars: Seen, held_out: Seen, known: Seen, unknown: Seen) -> None:
             found_share(left_out, RATE),
             *(
                 float((score(own.features, own.logits) < lowest).double().mean())
-                for own in (unknown, known)
+                for own in (images.unknown, images.known)
             ),
         ]
         print(f"{name:22} {shares[0]:8.1%} {shares[1]:6.1%} {shares[2]:13.1%}")
     print("chosen:", recogniser(exemplars, held_out).score.name)
+    others, same = bound(images)
+    print(f"shown images of the other unknown classes, a linear classifier finds {others:.1%}")
+    print(f"shown images of all unknown classes, it finds {same:.1%}")
+
+
+def bound(images: Images) -> tuple[float, float]:
+    """Measure what a classifier finds that was shown images of unknown classes, at ``RATE``.
+
+    Returns:
+        Share found of a class of which it was shown nothing (a mean over all of them), and of the
+        classes that it was shown.
+    """
+    shown, unknown, own = images.shown, images.unknown, _rows(images.held_out)
+
+    def found(trained: Tensor, asked: Tensor) -> float:
+        rows = _rows(shown.subset(trained))
+        told = make_pipeline(
+            StandardScaler(), LogisticRegression(C=0.1, max_iter=2000, class_weight="balanced")
+        )
+        told.fit(np.concatenate([rows, own]), np.arange(len(rows) + len(own)) >= len(rows))
+        lowest = np.quantile(told.decision_function(_rows(images.known)), RATE)
+        return float((told.decision_function(_rows(unknown.subset(asked))) < lowest).mean())
+
+    classes = shown.labels.unique().tolist()
+    others = [found(shown.labels != one, unknown.labels == one) for one in classes]
+    return float(np.mean(others)), found(shown.labels >= 0, unknown.labels >= 0)
+
+
+def _rows(seen: Seen) -> NDArray[np.float64]:
+    return torch.cat([seen.features, seen.logits], dim=1).double().numpy()
 
 
 def main() -> None:
@@ -154,10 +223,10 @@ def main() -> None:
     )
     known = sorted(set(folder.labels))[options.first :: 2]
     if options.weights:
-        report(*seen_by_lite0(folder, known, options.weights, options.input_size))
+        report(seen_by_lite0(folder, known, options.weights, options.input_size))
     else:
         learner = learnt(folder, known, options.out, options.epochs)
-        report(*seen_by_learner(learner, folder, known))
+        report(seen_by_learner(learner, folder, known))
 
 
 if __name__ == "__main__":
