@@ -1,8 +1,8 @@
 """Put the results of studies into their pages and into the README.
 
 ``python docs/results/study_pages.py STUDIES`` takes every study below a folder of ``grace study``
-that has a page of its name here. Between the page's markers it writes the study's facts, claims,
-tables and figures; the text around them is left alone. The README gets one line for each claim,
+that a page here has markers for. Between them it writes the study's facts, claims, tables and
+figures; the text around them is left alone. The README gets one line for each claim of the paper,
 and ``data/study-records.tar.xz`` the records of all runs, from which the same command makes the
 same tables without training.
 """
@@ -14,10 +14,12 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from grace.configs.study import load_study
 from grace.storage.atomic import write_bytes, write_text
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
+MARKER = re.compile(r"^<!-- study (.+) -->$", re.MULTILINE)
 CLAIM = re.compile(r"^\| (?P<name>[^|]*?)(?: \|[^|]*){5} \| (?P<verdict>[^|]+) \|$", re.MULTILINE)
 
 
@@ -26,7 +28,7 @@ def between(text: str, name: str, new: str) -> str:
 
     Args:
         text: the page.
-        name: word of the markers, as in "<!-- name -->" and "<!-- end name -->".
+        name: words of the markers, as in "<!-- name -->" and "<!-- end name -->".
         new: what shall stand there.
     """
     first, last = f"<!-- {name} -->\n", f"<!-- end {name} -->"
@@ -82,14 +84,15 @@ def main() -> None:
     studies: Path = parser.parse_args().studies
     rows = ["| claim of the paper | study | at small scale |", "|---|---|---|"]
     for page in sorted(HERE.glob("*.md")):
-        study = studies / page.stem
-        if not (study / "summary.md").exists():
-            continue
-        text = page.read_text(encoding="utf-8")
-        write_text(page, between(text, "study", results(study)))
-        for figure in figures(study):
-            write_bytes(HERE / "figures" / f"{study.name}-{figure.name}", figure.read_bytes())
-        rows += claims(study)
+        for name in MARKER.findall(page.read_text(encoding="utf-8")):
+            study = studies / name
+            if not (study / "summary.md").exists():
+                continue
+            text = page.read_text(encoding="utf-8")
+            write_text(page, between(text, f"study {name}", results(study)))
+            for figure in figures(study):
+                write_bytes(HERE / "figures" / f"{name}-{figure.name}", figure.read_bytes())
+            rows += () if load_study(name).beyond_paper else claims(study)
     write_text(README, between(README.read_text(encoding="utf-8"), "claims", "\n".join(rows)))
     pack(studies / "runs", HERE / "data" / "study-records.tar.xz")
 

@@ -32,14 +32,17 @@ def written(folder: Path, **changes: Any) -> str:
     return str(file)
 
 
-def test_the_ten_studies_are_there() -> None:
+def test_the_packaged_studies_are_there() -> None:
     assert NAMES == [
         "ablation",
         "autoaugment",
         "benchmark",
+        "class-prior",
+        "factors",
         "grid",
         "initialisation",
         "memory-aligned",
+        "order",
         "overview",
         "saturation",
         "sensitivity",
@@ -53,9 +56,12 @@ CELLS: Mapping[str, tuple[int, int]] = {
     "ablation": (17, 51),
     "autoaugment": (12, 36),
     "benchmark": (84, 72),
+    "class-prior": (60, 60),
+    "factors": (12, 12),
     "grid": (80, 54),
     "initialisation": (20, 30),
     "memory-aligned": (68, 51),
+    "order": (24, 48),
     "overview": (24, 36),
     "saturation": (1, 3),
     "sensitivity": (30, 30),

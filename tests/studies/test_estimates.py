@@ -1,6 +1,7 @@
 """The time of runs to come, from finished runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,25 @@ def test_runs_of_the_same_method_tell_the_time(make_record: MakeRecord) -> None:
     # Five tasks of 1.75 s.
     assert seconds_of(settings, pairs(records)) == pytest.approx(8.75)
     assert bytes_of(records) > 1000
+
+
+def test_twice_the_epochs_take_longer(make_record: MakeRecord) -> None:
+    # 10 epochs in every task; now 20 in the later ones.
+    first, later = 287.4, 4 * 387.4
+    settings = load_experiment("digits", ["method=der", "method.grow.epochs=20"])
+    expected = 8.75 * (10 * first + 20 * later) / (10 * first + 10 * later)
+    assert seconds_of(settings, pairs([make_record("der")])) == pytest.approx(expected)
+
+
+def test_a_run_on_a_loaded_machine_counts_like_any_other(make_record: MakeRecord) -> None:
+    records = [make_record("der", seed) for seed in (1, 2, 3)]
+    tasks = [
+        task.model_copy(update={"seconds": task.seconds.model_copy(update={"total": 100.0})})
+        for task in records[0].tasks
+    ]
+    loaded = replace(records[0], tasks=tasks)
+    settings = load_experiment("digits", ["method=der"])
+    assert seconds_of(settings, pairs([loaded, *records[1:]])) == pytest.approx(8.75)
 
 
 def test_other_methods_tell_the_time_by_images_and_epochs(make_record: MakeRecord) -> None:

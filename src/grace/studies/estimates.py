@@ -1,7 +1,7 @@
 """Estimate how long runs take, from finished runs of the same stream. Imports no torch."""
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.recipe import Recipe
@@ -15,26 +15,24 @@ def seconds_of(
 ) -> float | None:
     """Estimate the seconds of a run.
 
-    The mean of runs of the same method on the same stream; else, from all runs on this stream,
-    seconds by images × epochs; ``None`` if there is no run on this stream.
+    Seconds by images × epochs, the median of runs of the same method on the same stream, or else of
+    all runs on it: runs that shared their machine with other work do not count for more.
 
     Args:
         settings: of the run.
         runs: finished runs with their settings.
+
+    Returns:
+        ``None`` if there is no run on this stream.
     """
     stream = _stream(settings)
     known = [(found, record) for found, record in runs if _stream(found) == stream]
-    like = [r.seconds for found, r in known if found.method.name == settings.method.name]
-    if like:
-        return fmean(like)
-    rates = [
-        record.seconds / work
-        for found, record in known
-        if (work := _images_by_epochs(found, record)) > 0
-    ]
-    if not rates:
-        return None
-    return fmean(rates) * _images_by_epochs(settings, known[0][1])
+    like = [pair for pair in known if pair[0].method.name == settings.method.name]
+    work = [(_images_by_epochs(*pair), pair[1].seconds) for pair in like or known]
+    rates = [seconds / images for images, seconds in work if images > 0]
+    if not rates:  # A method that trains nothing.
+        return median(record.seconds for _, record in like) if like else None
+    return median(rates) * _images_by_epochs(settings, known[0][1])
 
 
 def bytes_of(records: Sequence[RunRecord]) -> int:
