@@ -35,9 +35,9 @@ from torch import Tensor
 from grace.configs.experiment import ExperimentSettings
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.learner.false_alarms import cutoff, found_share
-from grace.learner.familiarity import Reference, UnknownScore, refitted_logits
+from grace.learner.familiarity import SCORES, Reference, UnknownScore, refitted_logits
 from grace.learner.learner import Learner
-from grace.learner.unknown import RATE, Seen, left_out_ranks, recogniser
+from grace.learner.unknown import RATE, TRAINED_SCORES, Seen, left_out_ranks, recogniser
 
 HELD_OUT = 50
 NUM_EXEMPLARS = 50
@@ -156,8 +156,8 @@ def seen_by_lite0(folder: UpdateFolder, known: Sequence[str], weights: Path, siz
     )
 
 
-def report(images: Images) -> None:
-    """Print every score's shares, which score is chosen, and the bound."""
+def report(images: Images, names: Sequence[str]) -> None:
+    """Print every score's shares, which of ``names`` is chosen, and the bound."""
     exemplars, held_out = images.exemplars, images.held_out
     reference = Reference(exemplars.features, exemplars.labels)
     print(f"{'score':22} promised  found  false alarms   at a rate of {RATE:g}")
@@ -172,7 +172,7 @@ def report(images: Images) -> None:
             ),
         ]
         print(f"{name:22} {shares[0]:8.1%} {shares[1]:6.1%} {shares[2]:13.1%}")
-    print("chosen:", recogniser(exemplars, held_out).score.name)
+    print("chosen:", recogniser(exemplars, held_out, names=names).score.name)
     others, same = bound(images)
     print(f"shown images of the other unknown classes, a linear classifier finds {others:.1%}")
     print(f"shown images of all unknown classes, it finds {same:.1%}")
@@ -223,10 +223,10 @@ def main() -> None:
     )
     known = sorted(set(folder.labels))[options.first :: 2]
     if options.weights:
-        report(seen_by_lite0(folder, known, options.weights, options.input_size))
+        report(seen_by_lite0(folder, known, options.weights, options.input_size), SCORES)
     else:
         learner = learnt(folder, known, options.out, options.epochs)
-        report(seen_by_learner(learner, folder, known))
+        report(seen_by_learner(learner, folder, known), TRAINED_SCORES)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from support.tiny_streams import labelled, learner, pictures, recipe
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-FACTS = twins.Twin(score_name="energy", is_frozen=False, familiarities=(0.5, 1.0), left_out=())
+FACTS = twins.Twin(score_name="energy", familiarities=(0.5, 1.0), left_out=())
 
 
 @pytest.fixture(autouse=True)

@@ -141,6 +141,4 @@ def _found(predictor: "FilePredictor") -> str:
     if predictor.detection is None:
         return f"how many images of unknown classes are found was not measured (score: {score})"
     share = f"{100 * predictor.detection:.0f} %"
-    # A network that was trained on a class tells its images apart even where the class is left out.
-    bound = "about" if predictor.answerer.is_frozen else "fewer than"
-    return f"{bound} {share} of images of unknown classes are found (score: {score})"
+    return f"an estimated {share} of images of unknown classes are found (score: {score})"

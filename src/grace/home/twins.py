@@ -28,7 +28,7 @@ FOLDER = "~/.cache/grace/twins"
 """One file for each version. If a file is deleted, the next prediction makes it again."""
 VARIABLE = "GRACE_TWINS"
 """Environment variable; at 0 no twins are made or used."""
-FORMAT = 1
+FORMAT = 2
 """Part of their names: raise it when the same version shall get another twin."""
 MAX_BYTES = 1 << 28
 """The largest file that is written or read."""
@@ -41,7 +41,6 @@ class Twin(Strict):
     """What a twin knows beside its graph; see ``grace.learner.prediction.Answerer``."""
 
     score_name: str
-    is_frozen: bool
     familiarities: tuple[float, ...]
     left_out: tuple[float, ...]
 

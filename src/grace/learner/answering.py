@@ -36,7 +36,6 @@ def answerer_of(learner: Learner) -> Answerer:
         shape=learner.shape,
         data=learner.settings.data,
         score_name=learner.recogniser.score.name,
-        is_frozen=learner.method.features is not None,
         familiarities=learner.familiarities,
         left_out=learner.recogniser.left_out,
         answer=answer,
@@ -80,7 +79,6 @@ def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
         try:
             twin = twins.Twin(
                 score_name=answerer.score_name,
-                is_frozen=answerer.is_frozen,
                 familiarities=tuple(learner.familiarities.tolist()),
                 left_out=tuple(learner.recogniser.left_out.tolist()),
             )

@@ -22,9 +22,16 @@ from grace.home.creation import Creation
 from grace.learner import choosing, saving
 from grace.learner.admission import Admission
 from grace.learner.evaluation import finite, scores, see
+from grace.learner.familiarity import SCORES
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.model_state import ModelState, Size
-from grace.learner.unknown import MOST_EXEMPLARS, Recogniser, Seen, recogniser
+from grace.learner.unknown import (
+    MOST_EXEMPLARS,
+    TRAINED_SCORES,
+    Recogniser,
+    Seen,
+    recogniser,
+)
 from grace.learner.update_input import (
     check_input,
     class_indices,
@@ -185,7 +192,8 @@ class Model:
             most_bytes = self.ceiling.num_bytes - self.admission.reserved - others
         exemplars, cache = self.exemplars(), state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
-        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, chosen)
+        names = TRAINED_SCORES if cache is None else SCORES
+        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, chosen, names)
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""

@@ -68,8 +68,6 @@ class Answerer:
     """How image files become images."""
     score_name: str
     """The score by which unknown images are recognised."""
-    is_frozen: bool
-    """The features are those of a network that learns nothing."""
     familiarities: "Sequence[float] | Tensor"
     """Scores of the held-out images (n,), which set the limit below which an image is unknown."""
     left_out: "Sequence[float] | Tensor"

@@ -75,7 +75,6 @@ def _opened(store: ModelStore, number: int, data: bytes) -> Answerer | None:
         shape=document.shape,
         data=document.settings.data,
         score_name=twin.score_name,
-        is_frozen=twin.is_frozen,
         familiarities=twin.familiarities,
         left_out=twin.left_out,
         answer=answer,

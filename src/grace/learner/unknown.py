@@ -2,8 +2,9 @@
 
 A learner chooses its score by leave-one-class-out: a class's held-out images act as unknown for the
 scores that are computed without its exemplars, its mean and its logit. A network that was itself
-trained on the class still tells it apart better than a class that nobody has shown it, so the share
-found is an upper estimate, except on frozen features.
+trained on the class still tells it apart better than a class that nobody has shown it, and scores
+of features gain most by that. So the choice is free on frozen features only, and for other networks
+the share found is an upper estimate.
 
 Shapes: n held-out images, N images, M exemplars, D features, K classes.
 """
@@ -26,6 +27,9 @@ from grace.learner.familiarity import (
     refitted_logits,
 )
 
+TRAINED_SCORES = ("energy+mahalanobis", "energy")
+"""Scores among which a network chooses that was trained on its classes; the first one found most
+images of unknown classes in what ``benchmarks/unknown.py`` measured, the second needs no bytes."""
 RATE = 0.05
 """Share of false alarms at which scores are compared, and the default of what is asked."""
 MOST_EXEMPLARS = 600
@@ -123,6 +127,7 @@ def recogniser(
     held_out: Seen,
     most_bytes: float = math.inf,
     chosen: str | None = None,
+    names: Sequence[str] = SCORES,
 ) -> Recogniser:
     """Choose a score by leave-one-class-out, and calibrate it.
 
@@ -131,19 +136,19 @@ def recogniser(
         held_out: images that were not trained on.
         most_bytes: of the score's tensors. More: scores that keep exemplars can be chosen.
         chosen: name of the score; ``None``: the best one is chosen, and what it finds is measured.
+        names: of the scores to choose from, the first of equals; one of them needs no bytes.
     """
     name, reference, left_out = chosen or "energy", None, torch.empty(0)
     if exemplars is not None and len(exemplars.labels.unique()) >= FEWEST_CLASSES:
         reference = Reference(exemplars.features, exemplars.labels)
     found: Mapping[str, Tensor] = {}
     if exemplars is not None and chosen is None:
-        found = left_out_ranks(exemplars, held_out)
+        found = left_out_ranks(exemplars, held_out, names)
     seen = held_out.features, held_out.logits
     if found:
         named = {own: UnknownScore.fitted(own, reference, *seen) for own in found}
         # Scores of logits need no bytes.
         fitting = [own for own in found if num_bytes(named[own]) <= max(0, most_bytes)]
-        # The first of equals, so that energy stays where nothing is better.
         name = max(fitting, key=lambda own: found_share(found[own], RATE))
         left_out = found[name].sort().values
     needs_reference = not set(name.split("+")) <= LOGIT_SCORES
