@@ -28,6 +28,7 @@ from grace.learner.familiarity import (
     shrunk_axes,
 )
 from grace.learner.unknown import (
+    TRAINED_SCORES,
     Recogniser,
     Seen,
     cutoff,
@@ -238,6 +239,13 @@ class TestChoice:
     def test_what_does_not_fit_is_not_chosen(self) -> None:
         exemplars, held_out = _clusters(6)
         assert not recogniser(exemplars, held_out, most_bytes=0).score.tensors
+
+    def test_the_scores_to_choose_from_can_be_limited(self) -> None:
+        exemplars, held_out = _clusters(6)
+        few = recogniser(exemplars, held_out, names=TRAINED_SCORES)
+        assert few.score.name == "energy+mahalanobis"
+        none_fits = recogniser(exemplars, held_out, most_bytes=0, names=TRAINED_SCORES)
+        assert none_fits.score.name == "energy"
 
     @pytest.mark.parametrize("name", SCORES)
     def test_every_score_is_saved_and_read(self, name: str) -> None:
