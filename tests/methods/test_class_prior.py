@@ -1,4 +1,4 @@
-"""The class prior against numbers worked by hand from docs/protocols.md#class-prior."""
+"""Class prior and label smoothing against numbers worked by hand from docs/protocols.md."""
 
 import math
 from dataclasses import replace
@@ -20,8 +20,9 @@ from grace.configs.methods import (
     TagFexSettings,
     WASettings,
 )
+from grace.configs.registry import BUILT_IN
 from grace.engine.phase import Phase, Sweep
-from grace.networks.heads import LinearHead
+from grace.networks.heads import MASKED, LinearHead
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
 from support.typed import typed
@@ -38,6 +39,9 @@ LINEAR = [
     ReplaySettings,
 ]
 ALIGNING = [GraceSettings, DERSettings, MemoSettings, WASettings]
+SMOOTHED = [*LINEAR, TagFexSettings, JointSettings]
+WIDTHS = {"agnostic": 64, "new": 64, "attention": 64, "predicted": 8, "old.agnostic": 8}
+"""Of outputs that are made up, as TagFex's parts would need maps."""
 
 
 def second_task(settings: Any, **changes: Any) -> tuple[Any, Phase]:
@@ -54,6 +58,11 @@ def even(phase: Phase, *heads: str) -> None:
         for name in heads:
             head_of(phase, name).weight.zero_()
             head_of(phase, name).bias.zero_()
+
+
+def made_up(phase: Phase) -> dict[str, torch.Tensor]:
+    """Outputs of those parts for two images."""
+    return {name: torch.rand(2, WIDTHS[name]) for name in phase.parts if name in WIDTHS}
 
 
 @pytest.mark.parametrize("settings", LINEAR)
@@ -140,10 +149,7 @@ def test_tagfex_and_create_have_it_too() -> None:
     """An image of class 3, which has 8 of the 20 images, with even scores of all four classes."""
     for settings in (TagFexSettings, CreateSettings):
         _, phase = second_task(settings, class_prior="balanced")
-        outputs = {"head": torch.zeros(2, 4)}
-        if "attention" in phase.parts:
-            outputs |= {name: torch.rand(2, 64) for name in ("agnostic", "new", "attention")}
-            outputs |= {name: torch.rand(2, 8) for name in ("predicted", "old.agnostic")}
+        outputs = {"head": torch.zeros(2, 4), **made_up(phase)}
         loss = phase.objective(batch(phase, [3, 3], outputs))["classification"]
         value = float(loss.value.detach())
         assert value == pytest.approx(-math.log(8 / 20), abs=1e-6)
@@ -163,3 +169,67 @@ def test_an_old_task_is_as_likely_as_its_classes_in_beef() -> None:
         head_of(phase, "prototypes").bias.fill_(math.log(2))
     loss = phase.objective(batch(phase, [0]))["classification"]
     assert float(loss.value.detach()) == pytest.approx(math.log(2.5), abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", LINEAR)
+def test_smoothed_labels_follow_the_prior(settings: Any) -> None:
+    """Even logits, so that p is π = (4, 4, 4, 8)/20; ε·π is added to 0.9 of the label."""
+    _, phase = second_task(settings, class_prior="balanced", label_smoothing=0.1)
+    even(phase, *({"head", "features"} & phase.parts.keys()))
+    entropy = -(3 * 0.2 * math.log(0.2) + 0.4 * math.log(0.4))
+    for label, share in ((0, 0.2), (3, 0.4)):
+        losses = phase.objective(batch(phase, [label]))
+        for name in {"classification", "features"} & losses.keys():
+            expected = -0.9 * math.log(share) + 0.1 * entropy
+            assert float(losses[name].value.detach()) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", SMOOTHED)
+def test_labels_are_smoothed_in_every_phase_that_classifies(settings: Any) -> None:
+    """All classes have 4 images. p_0 is 1/2; the other classes share the rest."""
+    method = learner(settings(label_smoothing=0.1)).method
+    found = []
+    for number, new in ((1, {0: 4, 1: 4}), (2, {2: 4, 3: 4})):
+        work = task(number, new, 2 * number - 2)
+        _, items = drive(method, work, lambda item: 0.0 if item.name == "assess" else None)
+        count = 2 * number
+        logits = torch.zeros(2, count)
+        logits[:, 0] = math.log(count - 1)
+        rest = (count - 1) * 0.1 / count
+        expected = (1 - rest) * math.log(2) + rest * math.log(2 * (count - 1))
+        for item in (item for item in items if isinstance(item, Phase)):
+            outputs = {"head": logits, **made_up(item)}
+            losses = item.objective(batch(item, [0, 0], outputs))
+            if "classification" in losses:
+                found.append(item.name)
+                value = float(losses["classification"].value.detach())
+                assert value == pytest.approx(expected, abs=1e-6)
+    assert len(found) == (3 if settings is GraceSettings else 2), found
+
+
+def test_auxiliary_labels_are_not_smoothed() -> None:
+    auxiliary = []
+    for smoothing in (0.0, 0.3):
+        _, phase = second_task(DERSettings, label_smoothing=smoothing)
+        outputs = {"auxiliary": torch.tensor([[2.0, 0.0, 1.0]])}
+        auxiliary.append(phase.objective(batch(phase, [3], outputs))["auxiliary"].value)
+    assert auxiliary[0] == auxiliary[1]
+
+
+def test_forgotten_classes_get_no_part_of_smoothed_labels() -> None:
+    """Their logit is −10000: a part of any size would be all that the loss consists of."""
+    method = learner(ReplaySettings(label_smoothing=0.3)).method
+    drive(method, task(1, {0: 4, 1: 4}, 0))
+    forget(method, [0])
+    work = replace(task(2, {2: 4, 3: 4}, 2), forgotten=frozenset([0]))
+    phase = typed(Phase, next(method.learn(work)))
+    logits = torch.tensor([[MASKED, math.log(2), 0.0, 0.0]])
+    loss = phase.objective(batch(phase, [1], {"head": logits}))["classification"]
+    expected = -0.8 * math.log(1 / 2) - 0.2 * math.log(1 / 4)
+    assert float(loss.value.detach()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_methods_with_other_losses_have_no_label_smoothing() -> None:
+    for settings in BUILT_IN:
+        has_it = settings in SMOOTHED
+        assert ("label_smoothing" in settings.model_fields) == has_it, settings

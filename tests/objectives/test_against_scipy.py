@@ -51,6 +51,13 @@ def test_cross_entropies() -> None:
     expected = log_loss(LABELS, told / told.sum(1, keepdims=True), labels=classes)
     found = cross_entropy(Z, Y, torch.from_numpy(prior).log())
     assert float(found) == pytest.approx(expected, rel=1e-5)
+    # Label smoothing: the cross-entropy of a softer target, which the prior makes follow it.
+    own = np.eye(6)[LABELS]
+    for log_prior, even in ((None, np.full(6, 1 / 6)), (torch.from_numpy(prior).log(), prior)):
+        shared = torch.from_numpy(0.3 * even)
+        logits = STUDENT if log_prior is None else STUDENT + np.log(prior)
+        expected = -((0.7 * own + 0.3 * even) * log_softmax(logits, 1)).sum(1).mean()
+        assert float(cross_entropy(Z, Y, log_prior, shared)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_cross_entropy_among_new_classes() -> None:

@@ -47,7 +47,8 @@ def test_every_function_is_called_by_a_test_here() -> None:
 LOGITS, OTHERS = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]]), torch.ones(2, 3)
 LABELS = torch.tensor([1, 2])
 CALLS: list[tuple[Any, tuple[Any, ...]]] = [
-    (classification.cross_entropy, (LOGITS, LABELS, OTHERS[0])),
+    (classification.cross_entropy, (LOGITS, LABELS, OTHERS[0], OTHERS[0] / 9)),
+    (classification.shared_target, (0.3, torch.tensor([True, False, True]), OTHERS[0])),
     (classification.new_class_cross_entropy, (LOGITS, LABELS, 1)),
     (classification.auxiliary_labels, (LABELS, 1)),
     (distillation.logit_distillation, (LOGITS, OTHERS, 2.0)),

@@ -9,6 +9,7 @@ from grace.objectives.classification import (
     auxiliary_labels,
     cross_entropy,
     new_class_cross_entropy,
+    shared_target,
 )
 from grace.objectives.distillation import (
     distillation_share,
@@ -23,6 +24,40 @@ def test_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])
     expected = (-math.log(0.75) - math.log(0.5)) / 2
     assert float(cross_entropy(logits, torch.tensor([0, 1]))) == pytest.approx(expected, abs=1e-6)
+
+
+def test_label_smoothing_by_hand() -> None:
+    # p = (3/4, 1/4); at ε = 0.2 the target of class 0 is (0.8 + 0.1, 0.1).
+    shared = shared_target(0.2, torch.tensor([True, True]))
+    assert shared.tolist() == pytest.approx([0.1, 0.1])
+    loss = cross_entropy(torch.tensor([[math.log(3), 0.0]]), torch.tensor([0]), shared=shared)
+    assert float(loss) == pytest.approx(-0.9 * math.log(3 / 4) - 0.1 * math.log(1 / 4), abs=1e-6)
+
+
+def test_with_a_prior_smoothed_logits_prefer_no_other_class() -> None:
+    # Class 0 has 6 of 8 images: p = π·σ(z) is (3/5, 2/5) at z = (0, ln 2); ε·π = (0.15, 0.05).
+    prior = torch.tensor([0.75, 0.25]).log()
+    shared = shared_target(0.2, torch.tensor([True, True]), prior)
+    assert shared.tolist() == pytest.approx([0.15, 0.05])
+    loss = cross_entropy(torch.tensor([[0.0, math.log(2)]]), torch.tensor([1]), prior, shared)
+    assert float(loss) == pytest.approx(-0.15 * math.log(0.6) - 0.85 * math.log(0.4), abs=1e-6)
+    # The best logits of images of class 2: equal for the classes 0 and 1, of 6 and 1 images.
+    prior = torch.tensor([0.6, 0.1, 0.3]).log()
+    logits = torch.zeros(1, 3, requires_grad=True)
+    shared = shared_target(0.2, torch.ones(3, dtype=torch.bool), prior)
+    best = (shared + torch.tensor([0.0, 0.0, 0.8])).log() - prior
+    assert float(best[0]) == pytest.approx(float(best[1])) == pytest.approx(math.log(0.2))
+    (slope,) = torch.autograd.grad(
+        cross_entropy(logits + best, torch.tensor([2]), prior, shared), logits
+    )
+    assert slope.tolist() == [pytest.approx([0, 0, 0], abs=1e-6)]
+
+
+def test_forgotten_classes_get_no_part_of_a_label() -> None:
+    is_live = torch.tensor([False, True, True])
+    assert shared_target(0.2, is_live).tolist() == pytest.approx([0, 0.1, 0.1])
+    prior = torch.tensor([0.2, 0.6, 0.2]).log()
+    assert shared_target(0.2, is_live, prior).tolist() == pytest.approx([0, 0.15, 0.05])
 
 
 def test_new_class_cross_entropy_ignores_old_logits() -> None:

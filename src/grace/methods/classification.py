@@ -1,15 +1,25 @@
 """Classification losses that several methods share."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from grace.configs.methods import AnyMethodSettings, PriorSettings, ProbeSettings
+from grace.configs.methods import AnyMethodSettings, PriorSettings, ProbeSettings, SmoothingSettings
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective
 from grace.methods.module_factory import ModuleFactory
-from grace.objectives.classification import cross_entropy, new_class_cross_entropy
+from grace.objectives.classification import (
+    cross_entropy,
+    new_class_cross_entropy,
+    shared_target,
+)
 from grace.objectives.imbalance import log_prior
+
+ClassLoss = Callable[[Tensor, Tensor], Tensor]
+"""Maps logits (B, K) and class indices (B,) to a scalar."""
 
 
 def classification(batch: Batch) -> dict[str, Loss]:
@@ -20,7 +30,7 @@ def classification(batch: Batch) -> dict[str, Loss]:
 def plain_objective(
     settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
 ) -> Objective:
-    """Make the cross-entropy of the part "head" over all classes, with the settings' class prior.
+    """Make the objective of a plain phase: ``class_loss`` of the part "head".
 
     Args:
         settings: of the method.
@@ -28,19 +38,40 @@ def plain_objective(
         task: its K classes.
         data: the phase's images.
     """
-    return with_prior(class_prior(settings, factory, task, data))
-
-
-def with_prior(log_prior: Tensor | None) -> Objective:
-    """Make the cross-entropy of the part "head" over all classes, with log π (K,) if given."""
-    if log_prior is None:
+    loss = class_loss(settings, factory, task, data)
+    if loss is cross_entropy:
         return classification  # A plain function: phases with it can be shared by their content.
 
     def objective(batch: Batch) -> dict[str, Loss]:
-        loss = cross_entropy(batch["head"], batch.labels, log_prior)
-        return {"classification": Loss(loss)}
+        return {"classification": Loss(loss(batch["head"], batch.labels))}
 
     return objective
+
+
+def class_loss(
+    settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
+) -> ClassLoss:
+    """Make the cross-entropy over all classes, with the settings' class prior and label smoothing.
+
+    Args:
+        settings: of the method.
+        factory: gives the device.
+        task: its K classes.
+        data: the phase's images.
+
+    Returns:
+        ``cross_entropy`` itself if there is nothing to add.
+    """
+    prior = class_prior(settings, factory, task, data)
+    smoothing = settings.label_smoothing if isinstance(settings, SmoothingSettings) else 0.0
+    shared = None
+    if smoothing:
+        is_live = torch.zeros(task.num_classes, dtype=torch.bool)
+        is_live[task.remembered_classes] = True
+        shared = shared_target(smoothing, is_live.to(factory.device.torch_device), prior)
+    if prior is None and shared is None:
+        return cross_entropy
+    return partial(cross_entropy, log_prior=prior, shared=shared)
 
 
 def corrects_shares(settings: AnyMethodSettings) -> bool:

@@ -5,14 +5,13 @@ import torch
 from grace.configs.methods import GraceSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.classification import class_prior
+from grace.methods.classification import class_loss
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network
 from grace.networks.backbone import Backbone
 from grace.networks.expandable import ExpandableNetwork
 from grace.networks.heads import Head, align_weights
 from grace.networks.merging import merge_backbones
-from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import (
     distillation_share,
     feature_distillation,
@@ -83,7 +82,7 @@ def distillation_phase(
         share: λ in [0, 1]. Higher: the teacher counts more and the labels less.
     """
     settings, data = method.settings, method.with_exemplars(task)
-    prior = class_prior(method.settings, method.factory, task, data)
+    classify = class_loss(method.settings, method.factory, task, data)
     parts = frozen_network(teacher, has_head=settings.logit_distillation)
     features = [name for name in parts if name not in ("old.head", "trunk")]
     source = "images" if teacher.trunk is None else "trunk"
@@ -98,7 +97,7 @@ def distillation_phase(
 
     def objective(batch: Batch) -> dict[str, Loss]:
         logits = batch["head"]
-        losses = {"classification": Loss(cross_entropy(logits, batch.labels, prior), scale)}
+        losses = {"classification": Loss(classify(logits, batch.labels), scale)}
         if settings.logit_distillation:
             value = logit_distillation(logits, batch["old.head"], settings.temperature)
             losses["logits"] = Loss(value, share * settings.logit_weight)

@@ -5,11 +5,10 @@ from typing import Any
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
-from grace.methods.classification import class_prior
+from grace.methods.classification import class_loss
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.networks.expandable import copy_of
-from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import soft_distillation
 
 
@@ -38,15 +37,14 @@ def distil_old_self(
     teacher = copy_of(method.network)
     method.grow_head(task)
     data = method.with_exemplars(task)
-    prior = class_prior(method.settings, method.factory, task, data)
+    classify = class_loss(method.settings, method.factory, task, data)
 
     def objective(batch: Batch) -> dict[str, Loss]:
         logits = batch["head"]
         old_logits = logits[:, : task.num_old_outputs]
-        classification = cross_entropy(logits, batch.labels, prior)
         distillation = soft_distillation(old_logits, batch["old.head"], temperature)
         return {
-            "classification": Loss(classification, classification_weight),
+            "classification": Loss(classify(logits, batch.labels), classification_weight),
             "distillation": Loss(distillation, distillation_weight),
         }
 

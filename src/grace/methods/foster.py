@@ -25,7 +25,7 @@ from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.classification import class_prior
+from grace.methods.classification import class_loss
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network
@@ -33,7 +33,6 @@ from grace.methods.planning import Coming, PlannedPhase, with_teacher
 from grace.methods.slots import NetworkSlot
 from grace.networks.expandable import ExpandableNetwork, copy_of
 from grace.objectives.balancing import effective_number_weights
-from grace.objectives.classification import cross_entropy
 from grace.objectives.distillation import balanced_distillation, soft_distillation
 
 
@@ -74,7 +73,7 @@ class Foster(Method[FosterSettings]):
         head = self.factory.grown_head(old.head, width, task.num_classes, "main", task.number)
         feature_head = self.class_head(task, new.feature_dim, "features")
         beta = settings.boosting_beta[: task.number - 1][-1]
-        prior = class_prior(self.settings, self.factory, task, data)
+        classify = class_loss(self.settings, self.factory, task, data)
         weights = self._class_weights(task, data, beta if settings.class_prior == "none" else 0)
 
         def objective(batch: Batch) -> dict[str, Loss]:
@@ -83,8 +82,8 @@ class Foster(Method[FosterSettings]):
                 logits[:, : task.num_old_outputs], batch["old.head"], settings.temperature
             )
             return {
-                "classification": Loss(cross_entropy(logits / weights, labels, prior)),
-                "features": Loss(cross_entropy(batch["features"], labels, prior)),
+                "classification": Loss(classify(logits / weights, labels)),
+                "features": Loss(classify(batch["features"], labels)),
                 "distillation": Loss(distillation, settings.distillation_weight),
             }
 

@@ -5,7 +5,7 @@ from typing import Any
 from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.methods.classification import class_prior
+from grace.methods.classification import class_loss
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network
 from grace.networks.expandable import ExpandableNetwork, copy_of
@@ -36,7 +36,7 @@ def grow(
         trains_trunk: train the trunk too, if the backbones share one.
     """
     expanded, data = _expanded(method, task, trains_trunk), method.with_exemplars(task)
-    prior = class_prior(method.settings, method.factory, task, data)
+    classify = class_loss(method.settings, method.factory, task, data)
     trunk, provisional = expanded.trunk, expanded.backbones[-1]
     auxiliary = method.factory.linear(
         provisional.feature_dim, task.num_new_classes + 1, "auxiliary", task.number
@@ -49,7 +49,7 @@ def grow(
     def objective(batch: Batch) -> dict[str, Loss]:
         targets = auxiliary_labels(batch.labels, task.num_old_outputs)
         return {
-            "classification": Loss(cross_entropy(batch["head"], batch.labels, prior)),
+            "classification": Loss(classify(batch["head"], batch.labels)),
             "auxiliary": Loss(cross_entropy(batch["auxiliary"], targets), auxiliary_weight),
         }
 

@@ -5,16 +5,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, log_prior: Tensor | None = None) -> Tensor:
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    log_prior: Tensor | None = None,
+    shared: Tensor | None = None,
+) -> Tensor:
     """Mean cross-entropy −log σ(z)_y over all K logits (paper ℓ_CE), or −log σ(z + log π)_y.
 
     With the prior, log π gives frequent classes their advantage in training, so that z itself need
-    not learn it, and predictions by z favour no class.
+    not learn it, and predictions by z favour no class. With label smoothing, the target is
+    (1 − ε)·onehot(y) + ε·u instead of onehot(y).
 
     Args:
         logits: z, shape (B, K).
         labels: class indices, shape (B,).
         log_prior: log π, shape (K,); ``None``: no prior.
+        shared: ε·u, see ``shared_target``, shape (K,); ``None``: no label smoothing.
 
     Returns:
         Scalar.
@@ -24,7 +31,31 @@ def cross_entropy(logits: Tensor, labels: Tensor, log_prior: Tensor | None = Non
     """
     if log_prior is not None:
         logits = logits.float() + log_prior
-    return F.cross_entropy(logits, labels)
+    if shared is None:
+        return F.cross_entropy(logits, labels)
+    own = (1 - shared.sum()) * F.one_hot(labels, len(shared))
+    return F.cross_entropy(logits, own + shared)
+
+
+def shared_target(smoothing: float, is_live: Tensor, log_prior: Tensor | None = None) -> Tensor:
+    """Compute the part ε·u of the target that label smoothing gives to all classes.
+
+    u is even among the classes, 1/K, or π with a prior: only then do the logits z, from which the
+    prior is absent, learn no preference among the classes that an image does not belong to.
+
+    Args:
+        smoothing: ε in [0, 1). Higher: less confident predictions.
+        is_live: False for forgotten classes, which get no part, shape (K,).
+        log_prior: log π, shape (K,); ``None``: no prior.
+
+    Returns:
+        Shape (K,), with the sum ε.
+
+    Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016,
+    Sec. 7.
+    """
+    parts = is_live.float() if log_prior is None else is_live * log_prior.exp()
+    return smoothing * parts / parts.sum()
 
 
 def new_class_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Tensor:

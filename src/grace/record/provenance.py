@@ -84,9 +84,9 @@ def fingerprints(
     the class order, the seeds, the versions and the measures it takes: runs with the same one
     repeat each other.
     *first_task* covers what decides the first task of a method that trains one new network there:
-    data, held-out images, base, backbone, precision, class order, seeds, versions and the recipe
-    ``method.base``; runs with the same one can share that network. Other settings of ``engine`` and
-    the place of files are in none of them.
+    data, held-out images, base, backbone, precision, class order, seeds, versions, the recipe
+    ``method.base`` and label smoothing; runs with the same one can share that network. Other
+    settings of ``engine`` and the place of files are in none of them.
 
     Args:
         settings: the resolved settings.
@@ -111,6 +111,8 @@ def fingerprints(
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
         "recipe": config["method"].get("base"),
+        # Absent while it is 0, so that fingerprints of earlier versions stay.
+        **{k: v for k, v in config["method"].items() if k == "label_smoothing"},
         **{key: run[key] for key in ("precision", "class_order", "seeds", "versions")},
     }
     return {

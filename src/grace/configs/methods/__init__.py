@@ -19,6 +19,7 @@ from grace.configs.methods.memo import MemoSettings as MemoSettings
 from grace.configs.methods.method_settings import AnyMethodSettings as AnyMethodSettings
 from grace.configs.methods.method_settings import BaseMethodSettings as BaseMethodSettings
 from grace.configs.methods.method_settings import PriorSettings as PriorSettings
+from grace.configs.methods.method_settings import SmoothingSettings as SmoothingSettings
 from grace.configs.methods.probe import ProbeSettings as ProbeSettings
 from grace.configs.methods.replay import ReplaySettings as ReplaySettings
 from grace.configs.methods.tagfex import TagFexSettings as TagFexSettings

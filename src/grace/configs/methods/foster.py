@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 from typing_extensions import override
 
-from grace.configs.methods.method_settings import PriorSettings
+from grace.configs.methods.method_settings import SmoothingSettings
 from grace.configs.recipe import Recipe
 from grace.configs.traits import Traits
 from grace.text.refusals import GraceError
@@ -15,7 +15,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 """β of class weights. 0: equal weights; near 1: inversely proportional to numbers of images."""
 
 
-class FosterSettings(PriorSettings):
+class FosterSettings(SmoothingSettings):
     """Boost the old network with a second backbone, then distil both into one student (FOSTER)."""
 
     summary = "boost the old network with a second backbone, distil both into one student"

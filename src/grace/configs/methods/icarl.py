@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
-from grace.configs.methods.method_settings import PriorSettings
+from grace.configs.methods.method_settings import SmoothingSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 
 
-class ICaRLSettings(PriorSettings):
+class ICaRLSettings(SmoothingSettings):
     """Replay with distillation of the old logits, classified by nearest mean of exemplars."""
 
     summary = "replay with distillation, classified by the nearest mean of exemplars"

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods.method_settings import PriorSettings
+from grace.configs.methods.method_settings import SmoothingSettings
 from grace.configs.traits import Traits
 
 
-class JointSettings(PriorSettings):
+class JointSettings(SmoothingSettings):
     """Upper bound: a fresh network on all images of all seen classes, with the base recipe."""
 
     summary = "upper bound: a fresh network on all images of all seen classes"

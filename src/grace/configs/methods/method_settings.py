@@ -99,7 +99,22 @@ class PriorSettings(BaseMethodSettings):
     _later: ClassVar[frozenset[str]] = frozenset({"class_prior"})
 
 
-class AligningSettings(PriorSettings):
+class SmoothingSettings(PriorSettings):
+    """Settings of a method whose cross-entropy may smooth the labels."""
+
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="ε: part of each label that all classes share. Higher: less confident "
+        "predictions and less overfitting, and a worse fit above some value; 0: the labels as they "
+        "are",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"label_smoothing"})
+
+
+class AligningSettings(SmoothingSettings):
     """Settings of a method that aligns the weights of new classes after training."""
 
     weight_alignment: bool | None = Field(

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods.method_settings import PriorSettings
+from grace.configs.methods.method_settings import SmoothingSettings
 from grace.configs.recipe import Recipe, multistep
 from grace.configs.traits import Traits
 
 
-class ReplaySettings(PriorSettings):
+class ReplaySettings(SmoothingSettings):
     """Finetune with the exemplars mixed in and the loss over all logits."""
 
     summary = "one network trained on each task's images and the exemplars"
