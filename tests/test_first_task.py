@@ -63,6 +63,7 @@ ALIKE: Mapping[str, AnyMethodSettings] = {
         *("finetune", "replay", "ewc", "icarl", "wa", "der", "memo", "grace-compresses", "foster"),
     )
 }
+AVERAGED = recipe(2).model_copy(update={"average_epochs": 2})
 
 
 @pytest.fixture
@@ -155,6 +156,8 @@ def test_a_method_with_a_first_task_of_its_own_that_holds_the_same_finds_it(
         {"scenario": ScenarioSettings(increment=2, class_order=(1, 0))},
         {"method": ReplaySettings(update=recipe(), base=recipe(3))},
         {"method": ReplaySettings(update=recipe(), base=recipe(2, lr=0.04))},
+        {"method": ReplaySettings(update=recipe(), base=recipe(2), label_smoothing=0.1)},
+        {"method": ReplaySettings(update=recipe(), base=AVERAGED)},
     ],
     ids=lambda changes: str(next(iter(changes.values())))[:60],
 )
@@ -525,6 +528,10 @@ class TestContentAddress:
         (["scenario.base=2"], True),
         (["engine.threads=2"], True),
         (["data.streaming=true"], True),
+        (["method.label_smoothing=0"], True),
+        (["method.grow.average_epochs=2"], True),
+        (["method.label_smoothing=0.1"], False),
+        (["method.base.average_epochs=2"], False),
         (["method=foster"], False),  # cosine in its first task
         (["method.base.epochs=11"], False),
         (["method.base.weight_decay=0.1"], False),

@@ -121,6 +121,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
         ("scenario.increment=true", "scenario.increment = True should be a number"),
         ("scenario.class_order=[0, x]", "scenario.class_order[1] = 'x'"),
         ("method.base.milestones=[500]", "method.base: milestones"),
+        ("method.base.average_epochs=500", "method.base: average_epochs 500 exceeds epochs 10"),
         ("method.base.epochs=0", "method.base.epochs = 0"),
         ("method.gamma=.inf", "method.gamma"),
         ("methods.der.grow.epoch=5", "did you mean 'methods.der.grow.epochs'?"),

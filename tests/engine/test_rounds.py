@@ -218,12 +218,19 @@ def all_same(one: Phase | Rounds, two: Phase | Rounds) -> bool:
 
 
 def made(kind: str) -> Phase | Rounds:
-    return resnet_rounds(4) if kind == "rounds" else adamw_phase(kind)
+    if kind == "rounds":
+        return resnet_rounds(4)
+    return averaged(adamw_phase()) if kind == "averaged" else adamw_phase(kind)
+
+
+def averaged(phase: Phase) -> Phase:
+    """A phase that ends with the mean of its last three epochs."""
+    return replace(phase, recipe=phase.recipe.model_copy(update={"average_epochs": 3}))
 
 
 class TestSnapshots:
     @pytest.mark.parametrize("epoch", [1, 2, 3])
-    @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "rounds"])
+    @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "averaged", "rounds"])
     def test_work_goes_on_from_one_with_the_same_bits(self, kind: str, epoch: int) -> None:
         straight, shelf = made(kind), Shelf(epoch)
         result = trainer().run(straight, shelf)
@@ -238,7 +245,8 @@ class TestSnapshots:
         assert not all_same(straight, made(kind))
 
     @pytest.mark.parametrize(
-        ("kind", "name"), [("adamw", "whole"), ("rounds", "whole"), ("rounds", "head")]
+        ("kind", "name"),
+        [("adamw", "whole"), ("averaged", "whole"), ("rounds", "whole"), ("rounds", "head")],
     )
     def test_work_that_was_killed_goes_on_from_its_file(
         self, kind: str, name: str, tmp_path: Path
@@ -258,7 +266,7 @@ class TestSnapshots:
         assert {number for _, number in done} == {3, 4}
 
     def test_finished_work_is_read(self, tmp_path: Path) -> None:
-        for kind in ("adamw", "rounds"):
+        for kind in ("adamw", "averaged", "rounds"):
             place = tmp_path / kind
             place.mkdir()
             straight = made(kind)
@@ -320,16 +328,18 @@ class TestSnapshots:
         Journal(tmp_path, 0.0, 0.0).perform(1, replace(least(), rule=None), again)
         assert following.heard[1] == ("whole", 2)
 
-    @pytest.mark.parametrize("lost", ["optimiser/exp_avg_sq/", "optimiser/step/", "state/"])
+    @pytest.mark.parametrize(
+        "lost", ["optimiser/exp_avg_sq/", "optimiser/step/", "state/", "mean/"]
+    )
     def test_one_that_lacks_something_counts_as_absent(self, lost: str) -> None:
         shelf = Shelf(2)
-        straight = adamw_phase()
+        straight = made("averaged")
         trainer().run(straight, shelf)
         tensors = shelf.snapshot.tensors
         assert any(name.startswith(lost) for name in tensors)
         kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(lost)}
         object.__setattr__(shelf.snapshot, "tensors", kept)
-        resumed, following = adamw_phase(), Following()
+        resumed, following = made("averaged"), Following()
         again: Trainer = trainer()
         again.observers.append(following)
         again.run(resumed, Shelf(snapshot=shelf.snapshot))

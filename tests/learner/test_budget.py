@@ -112,8 +112,11 @@ def test_speeds_are_rounded_to_powers_of_two(measured: float, rounded: float) ->
     assert rounded_speed(measured) == rounded
 
 
-def test_a_recipe_with_warm_up_and_milestones_can_be_scaled() -> None:
-    base = Recipe(epochs=40, batch_size=8, milestones=(20, 30), warmup_epochs=8, warmup_lr=0.001)
+def test_a_recipe_with_warm_up_milestones_and_an_average_can_be_scaled() -> None:
+    base = Recipe(
+        epochs=40, batch_size=8, milestones=(20, 30), warmup_epochs=8, warmup_lr=0.001,
+        average_epochs=12,
+    )  # fmt: skip
     assert is_scalable(GraceSettings(base=base), BudgetSettings(minutes=1))
     seen: list[Recipe] = []
 
@@ -129,4 +132,5 @@ def test_a_recipe_with_warm_up_and_milestones_can_be_scaled() -> None:
         with pytest.raises(InterruptedError):
             epochs(learner)
     assert (seen[0].epochs, seen[0].milestones, seen[0].warmup_epochs) == (5, (2, 4), 1)
+    assert seen[0].average_epochs == 2
     assert learner.method.settings.base == base

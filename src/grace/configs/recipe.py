@@ -38,7 +38,7 @@ class Recipe(Settings):
     _later: ClassVar[frozenset[str]] = frozenset(
         {
             "optimiser", "betas", "min_lr", "warmup_epochs", "warmup_lr",
-            "clip_norm", "decays_vectors", "drop_last", "groups",
+            "clip_norm", "decays_vectors", "drop_last", "average_epochs", "groups",
         }
     )  # fmt: skip
 
@@ -126,6 +126,13 @@ class Recipe(Settings):
         False,
         description="true: skip the last batch of an epoch if it is smaller than the others",
     )
+    average_epochs: int = Field(
+        0,
+        ge=0,
+        description="at the end of the phase, trained weights become the mean of those after each "
+        "of this many last epochs (stochastic weight averaging). More: less noise of single steps, "
+        "but weights of a higher learning rate enter; 0 and 1: the last weights",
+    )
     groups: dict[str, Group] = Field(
         {},
         description="groups of parameters with values of their own, by the names that the "
@@ -145,6 +152,10 @@ class Recipe(Settings):
         if self.warmup_epochs >= self.epochs and self.warmup_epochs:
             raise GraceError(
                 f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}"
+            )
+        if self.average_epochs > self.epochs:
+            raise GraceError(
+                f"average_epochs {self.average_epochs} exceeds epochs {self.epochs}", "lower it"
             )
         return self
 

@@ -17,8 +17,8 @@ class Snapshot:
 
     Args:
         epochs: epochs done; all of the recipe's once the phase is over.
-        tensors: weights and buffers that train, of any shape; the optimiser's momenta too while
-            epochs are left.
+        tensors: weights and buffers that train, of any shape; the optimiser's momenta and the
+            means of weights too while epochs are left.
         losses: means over the last epoch done.
         seconds: time spent so far.
         scaler: state of the gradient scaler (float16 only).

@@ -26,6 +26,7 @@ from grace.engine.optimisers import (
 from grace.engine.parts import Forward
 from grace.engine.phase import GradientSweep, Phase
 from grace.engine.ranks import Ranks
+from grace.engine.weight_average import WeightAverage
 from grace.engine.work import WorkDone
 
 Value = TypeVar("Value")
@@ -63,6 +64,7 @@ class PhaseRun:
         self._passes = ForwardBackward(phase, modules, device, forward, self.done.seconds, ranks)
         self._parameters = self._passes.parameters
         self._optimiser = build_optimiser(phase.recipe, phase.parts)
+        self._average = WeightAverage(phase.recipe, self._state())
 
     def use(self, modules: Mapping[str, nn.Module]) -> None:
         """Use other copies of the parts that do not change in this phase."""
@@ -75,7 +77,7 @@ class PhaseRun:
             epochs: epochs done.
             started: performance counter at the start of the phase.
         """
-        tensors = self._kept()
+        tensors = self._kept(epochs)
         if epochs < self.phase.recipe.epochs:
             tensors |= dict(named_moments(self._optimiser, self._parameters))
         return Snapshot(
@@ -88,7 +90,7 @@ class PhaseRun:
 
     def fits(self, saved: Snapshot) -> bool:
         """Return True if a snapshot is of this phase; any other is ignored."""
-        own = {name: tensor.shape for name, tensor in self._kept().items()}
+        own = {name: tensor.shape for name, tensor in self._kept(saved.epochs).items()}
         found = {name: t.shape for name, t in saved.tensors.items() if not is_moment(name)}
         is_over = saved.epochs == self.phase.recipe.epochs
         return own == found and (
@@ -98,7 +100,7 @@ class PhaseRun:
     def restore(self, saved: Snapshot) -> None:
         """Go back to the state of a snapshot."""
         with torch.no_grad():
-            for name, tensor in self._kept().items():
+            for name, tensor in self._kept(saved.epochs).items():
                 tensor.copy_(saved.tensors[name])
             restore_moments(self._optimiser, self._parameters, saved.tensors)
         if saved.scaler:
@@ -109,7 +111,7 @@ class PhaseRun:
     def note_weights(self) -> None:
         """Note the hash of what the phase trained, so that others can compare what they took."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self._kept().items()):
+        for name, tensor in sorted(self._kept(self.phase.recipe.epochs).items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             flat = tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().tobytes())
@@ -144,6 +146,7 @@ class PhaseRun:
                     self.phase.after_step()
             meter.add(losses, num_images)
         average_buffers(self.phase, self._ranks)
+        self._average.epoch_finished(epoch, self._state())
         self.done.losses = meter.means(f"phase '{self.phase.name}', epoch {epoch + 1}")
 
     def refuse_bad_weights(self) -> None:
@@ -163,10 +166,10 @@ class PhaseRun:
     def _state(self) -> dict[str, Tensor]:
         return graph.named_state(self.phase.parts)
 
-    def _kept(self) -> dict[str, Tensor]:
-        """Name all tensors that the phase changes and a method may read afterwards."""
+    def _kept(self, epochs: int) -> dict[str, Tensor]:
+        """Name all tensors that the phase has changed after some epochs, but the moments."""
         state = {f"{PHASE_STATE}{name}": value for name, value in self.phase.state.items()}
-        return self._state() | state
+        return {**self._state(), **state, **self._average.saved_after(epochs)}
 
 
 def snapshot(runs: Sequence[PhaseRun], epochs: int, started: float) -> Snapshot:

@@ -307,15 +307,16 @@ def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
 def _most_bytes(item: Work) -> int:
     """Return the most bytes that the tensors of an item's entry can have.
 
-    A phase keeps what it changes, and two moments of it at most. A sweep keeps features (N, D),
-    moments of features (D, D), or as much as its parts have.
+    A phase keeps what it changes, two moments of it at most, and its mean. A sweep keeps features
+    (N, D), moments of features (D, D), or as much as its parts have.
     """
     if isinstance(item, Rounds):
         return sum(_most_bytes(phase) for phase in item.phases)
     states: list[dict[str, Tensor]] = [part.module.state_dict() for part in item.parts.values()]
     own: int = sum(tensor.nbytes for state in states for tensor in state.values())
     if isinstance(item, Phase):
-        return 3 * own + sum(tensor.nbytes for tensor in item.state.values()) + _SPARE_BYTES
+        copies = 4 if item.recipe.average_epochs else 3
+        return copies * own + sum(tensor.nbytes for tensor in item.state.values()) + _SPARE_BYTES
     width = sum(max((t.shape[0] for t in s.values() if t.ndim), default=1) for s in states)
     return 3 * own + 8 * width * (len(item.data) + width) + _SPARE_BYTES
 

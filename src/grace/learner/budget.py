@@ -152,6 +152,11 @@ def _scaled(full: AnyMethodSettings, budget: BudgetSettings, percent: int) -> An
         if isinstance(recipe, Recipe) and name not in budget.fixed:
             epochs = min(recipe.epochs, max(FEWEST_EPOCHS, recipe.epochs * percent // 100))
             warmup = -(-recipe.warmup_epochs * epochs // recipe.epochs)
-            given = {"epochs": epochs, "warmup_epochs": min(warmup, epochs - 1)}
+            average = -(-recipe.average_epochs * epochs // recipe.epochs)
+            given = {
+                "epochs": epochs,
+                "warmup_epochs": min(warmup, epochs - 1),
+                "average_epochs": average,
+            }
             changed[name] = Recipe(**completed(given, recipe))
     return full.model_copy(update=changed)
