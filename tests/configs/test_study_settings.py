@@ -57,7 +57,7 @@ CELLS: Mapping[str, tuple[int, int]] = {
     "autoaugment": (12, 36),
     "benchmark": (84, 72),
     "class-prior": (60, 60),
-    "factors": (12, 12),
+    "factors": (18, 18),
     "grid": (80, 54),
     "initialisation": (20, 30),
     "memory-aligned": (68, 51),
