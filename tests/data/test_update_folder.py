@@ -282,6 +282,7 @@ def test_a_name_is_composed(tmp_path: Path) -> None:
 def test_two_spellings_of_one_class_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     for seed, name in enumerate(names):
         fill(tmp_path / name, 1, seed=seed)
+    # File systems that ignore case, or store names in one normal form, cannot hold both folders.
     if len(list(tmp_path.iterdir())) < 2:
         pytest.skip("one folder here has both names; test_class_names.py has the rule itself")
     message = refused("two folders for one class", lambda: load(tmp_path))
