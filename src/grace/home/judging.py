@@ -45,7 +45,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self.given.items():
             if not 0 <= value <= 100:
-                raise GraceError(f"{name} {value} must lie between 0 and 100 percentage points")
+                raise GraceError(f"{name} {value:g} must lie between 0 and 100 percentage points")
 
     @property
     def given(self) -> dict[str, float]:
