@@ -208,10 +208,14 @@ class TestRefusals:
         ("options", "says"),
         [
             (["--max-mb", 0.1], "the ceiling is 0.100 MB"),
-            (["--memory", 1], "memory.size 1 is smaller than the 2 classes"),
+            (["--memory", 1], "use --memory 2"),
             (["--max-drop", 101], "--max-drop"),
             (["method.base.lr=1e30"], "is not finite"),
-            (["--channels", 2], "data.channels = 2"),
+            (["--minutes", 0], "--minutes 0 should be greater than 0"),
+            (["--seed", -2], "--seed -2 should be"),
+            (["--method", "grce"], "--method grce should be"),
+            (["memory.size=-1"], "memory.size = -1 should be"),
+            (["--channels", 2], "--channels 2 should be"),
             (["--experiment", "foldr"], "did you mean 'folder'?"),
         ],
     )

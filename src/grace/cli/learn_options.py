@@ -206,8 +206,13 @@ def split(texts: Sequence[str], given: Given) -> tuple[RequestedSettings, LearnO
     how = LearnOptions(**{field.name: values.pop(field.name) for field in fields(LearnOptions)})
     paths = {option: path for path, option in OPTIONS.items()}
     written = {
-        f"{paths[option]}={json.dumps(value)}": f"{option} {value}"
+        f"{paths[option]}={json.dumps(value)}": f"{option} {_typed(value)}"
         for name, value in values.items()
         if value is not None and (option := f"--{name.replace('_', '-')}") in paths
     }
     return RequestedSettings(given["experiment"], [*written, *texts], written), how
+
+
+def _typed(value: object) -> object:
+    """Return an option's value as people type it: 0 in place of 0.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
