@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.text.nearest import did_you_mean
+from grace.text.nearest import did_you_mean_one_of
 
 argument = partial(typer.Argument, show_default=False)
 option = partial(typer.Option, show_default=False)
@@ -24,8 +24,7 @@ def choice(*names: str, choices: Sequence[str], **more: Any) -> Any:  # noqa: AN
 
     def checked(value: str | None) -> str | None:
         if value is not None and value not in choices:
-            known = f"(known: {', '.join(choices)})"
-            raise typer.BadParameter(f"'{value}' is unknown{did_you_mean(value, choices)} {known}")
+            raise typer.BadParameter(f"'{value}' is unknown{did_you_mean_one_of(value, choices)}")
         return value
 
     return typer.Option(
