@@ -30,6 +30,7 @@ def test_good_images_are_ready(tmp_path: Path) -> None:
     assert lines[0] == f"{root}: 50 images in 2 classes"
     assert lines[-1] == "Ready: 50 images of 2 classes can be learned."
     assert "sizes     16×16 pixels" in result.output
+    assert "on this machine when idle" in result.output
     assert "images/s in training" in result.output
 
 

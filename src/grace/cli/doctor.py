@@ -86,7 +86,7 @@ def _page(images: Path, checked: "Checked") -> list[str]:
     lines += checked.chosen
     if cost is not None:
         lines += [
-            f"time      about {in_seconds(cost.seconds)} on this machine "
+            f"time      about {in_seconds(cost.seconds)} on this machine when idle "
             f"({cost.images_per_second:.0f} images/s in training)",
             f"RAM       about {in_bytes(cost.memory_bytes)}",
         ]
