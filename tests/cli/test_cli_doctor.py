@@ -74,8 +74,9 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "is not a folder"),
-        (["nowhere", "--model", "nobody"], "is not a folder"),
+        (["nowhere"], "'nowhere' does not exist"),
+        (["nowhere", "--model", "nobody"], "'nowhere' does not exist"),
+        ([__file__], "is not a folder"),
         (["nowhere", "backbone.nam=x"], "backbone.nam"),
     ],
 )

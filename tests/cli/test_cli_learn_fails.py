@@ -179,7 +179,7 @@ class TestInterruptions:
 class TestRefusals:
     def test_images_that_cannot_be_learnt(self, tmp_path: Path) -> None:
         model = tmp_path / "model"
-        assert "'nowhere' is not a folder" in refused("nowhere", "--model", model)
+        assert "'nowhere' does not exist" in refused("nowhere", "--model", model)
         assert "give the folder of the new images" in refused("--model", model)
         empty = folder(tmp_path / "empty", "ant", "bee")
         (empty / "cat").mkdir()

@@ -259,7 +259,7 @@ def test_a_missing_path_is_a_row_and_lists_come_from_standard_input(
     assert result.exit_code == 1
     assert (first["image"], second["image"]) == (str(folder / "a.png"), "absent.png")
     assert "class" in first
-    assert "no such file" in second["error"]
+    assert "does not exist: check the spelling" in second["error"]
     assert "1 of 2 images could not be read" in result.stderr
 
 

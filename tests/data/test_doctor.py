@@ -198,7 +198,7 @@ def test_many_names_that_look_alike_are_counted(tmp_path: Path) -> None:
 
 
 def test_layouts_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'.*none' is not a folder"):
+    with pytest.raises(ValueError, match=r"'.*none' does not exist"):
         examine(tmp_path / "none")
     found = examine(tmp_path)
     assert only(found) == "no class folders"

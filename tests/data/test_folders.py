@@ -121,7 +121,7 @@ def test_no_root_and_no_folder() -> None:
         "needs the folder of its images: set data.root",
         lambda: load_dataset(DataSettings(source="folder")),
     )
-    refused("'/no/such/place' is not a folder", lambda: load(Path("/no/such/place")))
+    refused("'/no/such/place' does not exist", lambda: load(Path("/no/such/place")))
 
 
 def test_a_folder_without_classes_and_a_class_without_images(splits: Path) -> None:

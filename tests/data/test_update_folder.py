@@ -81,7 +81,7 @@ def test_a_class_that_is_only_tested_is_refused(images: Path) -> None:
 
 
 def test_no_folder_and_no_class_folders(tmp_path: Path) -> None:
-    refused("'.*none' is not a folder: give the folder", lambda: load(tmp_path / "none"))
+    refused("'.*none' does not exist: check the spelling", lambda: load(tmp_path / "none"))
     refused(": no class folders: put the images of each class", lambda: load(tmp_path))
     fill(tmp_path, 3, seed=1)
     refused(": no class folders, only 3 images: put", lambda: load(tmp_path))

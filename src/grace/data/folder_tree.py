@@ -9,7 +9,7 @@ from typing import final
 
 from grace.data.class_names import class_name
 from grace.text.escaping import printable
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, not_there
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""
@@ -105,6 +105,8 @@ def scan(root: Path) -> FolderTree:
     Raises:
         GraceError: if ``root`` is not a folder.
     """
+    if not root.exists():
+        raise not_there(printable(str(root)))
     if not root.is_dir():
         raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
     closed: list[Path] = []
