@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from grace.data.doctor import ClassCount, Examination, examine
+from grace.data.folder_tree import REFUSED_TEXT
 from grace.data.selection import pixel_keys
 from grace.data.update_folder import UpdateFolder, load_update
 from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
@@ -245,7 +246,7 @@ def test_what_is_not_used(images: Path) -> None:
         "images outside the class folders, which are ignored (1): 'cover.png'",
         "folders beside train, which are ignored (1): 'raw'",
         "links to folders, which are not followed (1): 'test/ant/link'",
-        "AVIF and HEIC images, which are ignored (1): 'train/ant/a.HEIC'",
+        f"{REFUSED_TEXT} (1): 'train/ant/a.HEIC'",
     ]
     assert lines(found, "note") == [
         "files that are no images, which are ignored (2): 'train/ant/notes.txt', "

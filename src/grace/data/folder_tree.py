@@ -17,6 +17,9 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 REFUSED = (".avif", ".heic", ".heif", ".hif")
 """Extensions of images that are not read; see ``image_file.refuse_frames_of_films``."""
 
+REFUSED_TEXT = "AVIF and HEIC images, which are left out unless you convert them to PNG or JPEG"
+"""What is said of such images in a folder; their number follows."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
