@@ -7,6 +7,7 @@ import typer
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
+from grace.cli.info_page import under_way
 from grace.cli.ledger_table import (
     as_class_lines,
     as_csv,
@@ -16,6 +17,7 @@ from grace.cli.ledger_table import (
     note_on,
 )
 from grace.home.ledger import ledger, other_threshold
+from grace.home.running import running_update
 from grace.home.store import ModelStore
 from grace.home.trail import trail
 from grace.text.refusals import GraceError
@@ -50,6 +52,8 @@ def history(
         survey = home.survey()
         for error in survey.damaged.values():
             say(f"warning: {error}", err=True)
+        unfinished = home.log.unfinished()
+        say(*under_way(model, running_update(model), home.pending(), unfinished), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
         entries, changes = ledger(survey.documents, survey.current, initial), home.log.changes()
         if json:
