@@ -9,6 +9,7 @@ import pytest
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
 from grace.data.update_folder import load_update
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support import commands
 from support import tiny_streams as ts
@@ -69,6 +70,11 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
     # Nothing was learnt and nothing changed.
     for path, content in model.items():
         assert path.read_bytes() == content
+    ModelStore.open(tmp_path / "model").begin(1, "0" * 64)
+    (tmp_path / "model" / "pending" / "0000.safetensors").touch()
+    found = call(first, "--model", tmp_path / "model", "--json")
+    assert found.stderr.startswith("An update was interrupted")
+    assert json.loads(found.stdout)["classes"] == again["classes"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from grace.cli.ledger_table import (
     note_on,
 )
 from grace.home.ledger import ledger, other_threshold
-from grace.home.running import running_update
 from grace.home.store import ModelStore
 from grace.home.trail import trail
 from grace.text.refusals import GraceError
@@ -52,8 +51,7 @@ def history(
         survey = home.survey()
         for error in survey.damaged.values():
             say(f"warning: {error}", err=True)
-        unfinished = home.log.unfinished()
-        say(*under_way(model, running_update(model), home.pending(), unfinished), err=True)
+        say(*under_way(home), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
         entries, changes = ledger(survey.documents, survey.current, initial), home.log.changes()
         if json:

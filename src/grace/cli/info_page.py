@@ -11,7 +11,8 @@ from grace.cli.columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
 from grace.home.changes import Change
 from grace.home.inventory import InUse, Inventory
-from grace.home.running import RunningUpdate
+from grace.home.running import RunningUpdate, running_update
+from grace.home.store import ModelStore
 from grace.text.escaping import printable
 from grace.text.units import in_bytes, in_count, in_percent
 
@@ -20,7 +21,7 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
     """Yield the lines of the page: facts first, the classes last."""
     yield printable(str(inventory.path))
     unfinished = inventory.unfinished
-    yield from under_way(inventory.path, inventory.running, inventory.is_interrupted, unfinished)
+    yield from _under_way(inventory.path, inventory.running, inventory.is_interrupted, unfinished)
     in_use = inventory.in_use
     if in_use is None:
         yield "Nothing has been learnt yet."
@@ -40,17 +41,15 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
         yield from _classes(in_use)
 
 
-def under_way(
+def under_way(store: ModelStore) -> Iterator[str]:
+    """Yield a line for a running update or an interrupted one, and for an interrupted change."""
+    running, unfinished = running_update(store.path), store.log.unfinished()
+    yield from _under_way(store.path, running, store.pending(), unfinished)
+
+
+def _under_way(
     path: Path, running: RunningUpdate | None, is_interrupted: bool, unfinished: Change | None
 ) -> Iterator[str]:
-    """Yield a line for a running update or an interrupted one, and for an interrupted change.
-
-    Args:
-        path: home of the learner.
-        running: the update that a process carries out now, if there is one.
-        is_interrupted: an update was interrupted; a running one counts too.
-        unfinished: a forget, prune, rollback or set that was interrupted.
-    """
     model = shlex.quote(printable(str(path)))
     if running is not None:
         yield _running(running)
