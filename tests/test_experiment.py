@@ -285,7 +285,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"memory": MemorySettings(size=5)}, "memory.size 5 is smaller than the 6 classes"),
+            ({"memory": MemorySettings(size=5)}, "a memory of 5 images is too small for 6 classes"),
             ({"scenario": ScenarioSettings(base=7)}, "scenario.base 7 exceeds the 6 classes"),
             (
                 {"scenario": ScenarioSettings(base=2, class_order=(0, 1, 2, 3, 4, 4))},

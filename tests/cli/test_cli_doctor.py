@@ -9,6 +9,7 @@ import pytest
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
 from grace.data.update_folder import load_update
+from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support import commands
 from support import tiny_streams as ts
@@ -30,6 +31,7 @@ def test_good_images_are_ready(tmp_path: Path) -> None:
     assert lines[0] == f"{root}: 50 images in 2 classes"
     assert lines[-1] == "Ready: 50 images of 2 classes can be learned."
     assert "sizes     16×16 pixels" in result.output
+    assert "on this machine when idle" in result.output
     assert "images/s in training" in result.output
 
 
@@ -68,13 +70,19 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
     # Nothing was learnt and nothing changed.
     for path, content in model.items():
         assert path.read_bytes() == content
+    ModelStore.open(tmp_path / "model").begin(1, "0" * 64)
+    (tmp_path / "model" / "pending" / "0000.safetensors").touch()
+    found = call(first, "--model", tmp_path / "model", "--json")
+    assert found.stderr.startswith("An update was interrupted")
+    assert json.loads(found.stdout)["classes"] == again["classes"]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "is not a folder"),
-        (["nowhere", "--model", "nobody"], "is not a folder"),
+        (["nowhere"], "'nowhere' does not exist"),
+        (["nowhere", "--model", "nobody"], "'nowhere' does not exist"),
+        ([__file__], "is not a folder"),
         (["nowhere", "backbone.nam=x"], "backbone.nam"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 import grace
 from grace.cli.evaluation_html import write_page
+from grace.data.folder_tree import REFUSED_TEXT
 from grace.learner.evaluated import Evaluated, ImageResult
 from grace.learner.learner import Learner
 from support.commands import call
@@ -63,12 +64,27 @@ def test_the_exit_code_for_ci(made: tuple[Path, Path, Any], images: Path) -> Non
     assert call("evaluate", made[1], images, "--min-accuracy", 101).exit_code == 2
 
 
+def test_all_verbs_say_the_same_of_images_in_avif(
+    made: tuple[Path, Path, Any], images: Path, tmp_path: Path
+) -> None:
+    for name in ("a.avif", "b.HEIC"):
+        (images / "ant" / name).write_bytes(b"")
+    shutil.copytree(made[1], tmp_path / "model")
+    said = [
+        call("evaluate", made[1], images).stderr,
+        call("predict", made[1], images).stderr,
+        call("doctor", images, "--model", made[1]).stdout,
+        call("learn", images, "--model", tmp_path / "model", "--skip-duplicates").stderr,
+    ]
+    assert [f"{REFUSED_TEXT} (2)" in text for text in said] == [True] * 4, said
+
+
 def test_what_is_left_out_is_said(made: tuple[Path, Path, Any], images: Path) -> None:
     shutil.copytree(images / "bee", images / "newt")
     (images / "ant" / "broken.png").write_bytes(b"no image")
     found = call("evaluate", made[1], images)
     assert found.exit_code == 0
-    assert "left out, since this learner does not know them: newt" in found.stderr
+    assert re.search(r"not know are left out: newt \(\d+\)$", found.stderr, re.MULTILINE)
     assert "broken.png" in found.stderr
     assert "unreadable   1 images were left out" in found.stdout
     shutil.rmtree(images / "ant")

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from grace.cli.export import ExportForm, _beside
+from grace.cli.export import _beside
 from support.commands import call
 from support.quick_exports import operators_once as operators_once
 from support.saved_learners import copied as copied
@@ -85,7 +85,7 @@ def test_the_file_is_named_after_the_model(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path / "pets.v2" / "below")
     expected = tmp_path / "pets.v2.onnx"
     for model in (tmp_path / "pets.v2", Path("..")):
-        assert _beside(model, ExportForm.ONNX) == expected
-    assert _beside(Path("pets/"), ExportForm.ONNX) == Path("pets.onnx")
+        assert _beside(model, "onnx") == expected
+    assert _beside(Path("pets/"), "onnx") == Path("pets.onnx")
     monkeypatch.chdir(tmp_path / "pets.v2")
-    assert _beside(Path(), ExportForm.ONNX) == expected
+    assert _beside(Path(), "onnx") == expected

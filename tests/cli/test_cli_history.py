@@ -13,7 +13,7 @@ from grace.configs.methods import ReplaySettings
 from grace.home.document import Document
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
-from support.commands import call
+from support.commands import call, ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.saved_learners import teach
@@ -189,3 +189,17 @@ def test_the_trail_tells_every_change(copied: Path) -> None:
     lines = text.splitlines()
     below = lines[lines.index("changes other than new classes and images") + 1 :]
     assert [line[2:6] for line in below] == ["20" + line[4:6] for line in below]
+
+
+def test_an_interrupted_update_is_told_beside_the_table(copied: Path) -> None:
+    before = call("history", copied, "--csv")
+    ModelStore.open(copied).begin(5, "0" * 64)
+    for options in ([], ["--csv"]):
+        result = call("history", copied, *options)
+        assert result.exit_code == 0
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("An update was interrupted")
+        assert f"'grace learn --model {copied} --discard'" in line
+    assert result.stdout == before.stdout
+    ran("learn", "--model", copied, "--discard")
+    assert call("history", copied).stderr == ""

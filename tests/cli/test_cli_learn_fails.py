@@ -179,7 +179,7 @@ class TestInterruptions:
 class TestRefusals:
     def test_images_that_cannot_be_learnt(self, tmp_path: Path) -> None:
         model = tmp_path / "model"
-        assert "'nowhere' is not a folder" in refused("nowhere", "--model", model)
+        assert "'nowhere' does not exist" in refused("nowhere", "--model", model)
         assert "give the folder of the new images" in refused("--model", model)
         empty = folder(tmp_path / "empty", "ant", "bee")
         (empty / "cat").mkdir()
@@ -208,10 +208,14 @@ class TestRefusals:
         ("options", "says"),
         [
             (["--max-mb", 0.1], "the ceiling is 0.100 MB"),
-            (["--memory", 1], "memory.size 1 is smaller than the 2 classes"),
-            (["--max-drop", 101], "max_drop 101.0 must lie between 0 and 100"),
+            (["--memory", 1], "use --memory 2"),
+            (["--max-drop", 101], "--max-drop"),
             (["method.base.lr=1e30"], "is not finite"),
-            (["--channels", 2], "data.channels = 2"),
+            (["--minutes", 0], "--minutes 0 should be greater than 0"),
+            (["--seed", -2], "--seed -2 should be"),
+            (["--method", "grce"], "--method grce should be"),
+            (["memory.size=-1"], "memory.size = -1 should be"),
+            (["--channels", 2], "--channels 2 should be"),
             (["--experiment", "foldr"], "did you mean 'folder'?"),
         ],
     )

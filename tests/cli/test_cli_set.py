@@ -47,6 +47,15 @@ def test_without_settings_it_lists_those_that_can_change(first: tuple[Path, Path
     assert not {"backbone.name", "scenario.base", "data.image_size"} & paths.keys()
 
 
+def test_an_unknown_setting_names_the_list_of_settings(first: tuple[Path, Path]) -> None:
+    _, model = first
+    error = changed(model, "gate.maxdrop=1", code=2).stderr
+    assert "did you mean 'gate.max_drop'?" in error
+    assert f"'grace set {model}' lists" in error
+    assert f"'grace set {model}' lists" in changed(model, "nonsense=1", code=2).stderr
+    assert "lists" not in changed(model, "memory.size=-1", code=2).stderr
+
+
 def test_a_full_ceiling_names_a_command_that_works(
     first: tuple[Path, Path], tmp_path: Path
 ) -> None:

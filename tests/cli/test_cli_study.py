@@ -88,6 +88,32 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("more", [["--plan"], []])
+def test_a_file_in_place_of_the_folder_is_refused(more: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "studies"
+    file.write_text("")
+    result = call("ablation", "--out", file, *more)
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    assert str(file) in result.stderr
+    assert file.read_text() == ""
+
+
+@pytest.mark.parametrize("gpus", [(), ("0",)])
+def test_runs_per_gpu_have_no_effect_without_one(
+    gpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def make_study(*_: object, **__: object) -> None:
+        raise GraceError("seen")
+
+    monkeypatch.setattr("grace.cli.study.visible_gpus", lambda: gpus)
+    monkeypatch.setattr("grace.cli.study.make_study", make_study)
+    result = call("ablation", "--out", tmp_path, "--jobs-per-gpu", "2")
+    warned = "warning: --jobs-per-gpu has no effect" in result.stderr
+    assert warned == (not gpus)
+    assert "error: seen" in result.stderr
+
+
 def test_the_lines_at_the_end(make_record: MakeRecord, tmp_path: Path) -> None:
     study = load_study("ablation")
     selection = Selection("published", rows=("der", "IFL"))

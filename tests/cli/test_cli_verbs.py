@@ -18,6 +18,7 @@ from grace.record import RunRecord
 from grace.text.refusals import GraceError
 from support import one_process
 from support.commands import call
+from support.picture_folders import folder
 from support.synthetic_records import MakeRecord
 
 
@@ -70,10 +71,62 @@ def test_the_help_says_of_every_verb_what_its_docstring_says(name: str) -> None:
     assert f"{name} {VERBS[name].help}" in shown
 
 
-def test_a_misspelt_verb_is_refused_with_the_nearest() -> None:
-    result = call("predit")
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["predit"], ["predit", "predict"]),
+        (["no\nverb"], ["no\\nverb"]),
+        (["--verson"], ["--verson", "--version"]),
+        (["learn", "--modl=m"], ["--modl", "--model", "grace learn -h"]),
+        (["learn", "images"], ["--model", "grace learn -h"]),
+        (["learn", "images", "--model=m", "--max-drop=101"], ["--max-drop", "100"]),
+        (["learn", "images", "--model=m", "--max-disk-mb=-1"], ["--max-disk-mb", "0"]),
+        (["info", "m", "n"], ["grace info -h"]),
+        (["rollback", "m", "x"], ["VERSION"]),
+        (["export", "m", "--to=tflite"], ["--to", "tflite", "onnx"]),
+        (["predict", "m", "images", "--format=cvs"], ["--format", "did you mean 'csv'?"]),
+        (["predict", "m", "images", "--top=0"], ["--top", "1"]),
+        (["evaluate", "m", "images", "--min-accuracy=101"], ["--min-accuracy", "100"]),
+    ],
+)
+def test_wrong_usage_is_one_plain_line(arguments: list[str], names: list[str]) -> None:
+    result = call(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert all(name in result.stderr for name in names), result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "nobody", "images"],
+        ["evaluate", "nobody", "images"],
+        ["info", "nobody"],
+        ["history", "nobody"],
+        ["export", "nobody"],
+        ["rollback", "nobody", "1"],
+        ["forget", "nobody", "ant"],
+        ["set", "nobody"],
+        ["prune", "nobody", "--keep=1"],
+        ["learn", "--model=nobody", "--discard"],
+        ["doctor", "nobody"],
+        ["report", "nobody"],
+    ],
+)
+def test_a_path_that_does_not_exist_is_said_to_be_absent(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "images", "ant", "bee", count=1)
+    result = call(*arguments)
     assert result.exit_code == 2
-    assert "predict" in result.stderr
+    assert result.stderr == "error: 'nobody' does not exist: check the spelling\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+def test_without_arguments_the_help_is_shown() -> None:
+    assert "Usage: grace" in call().output
 
 
 def test_list() -> None:
@@ -113,7 +166,7 @@ def test_show_yaml_loads_back(tmp_path: Path) -> None:
         (["run", "method.treshold=1"], "did you mean 'method.threshold'?"),
         (["run", "memory.size=-1", "method.gamma=-1"], "2 settings are wrong"),
         (["show", "absent.yaml"], "no such file"),
-        (["report", "nowhere"], "nowhere is no directory"),
+        (["report", "nowhere"], "'nowhere' does not exist"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -142,7 +142,7 @@ def test_notes_name_the_update() -> None:
         progress.update_started(4, [])
     assert notes.getvalue().splitlines() == [
         "update 3: 1 new class (ant)",
-        "update 3: about 3:18 min of training on this machine",
+        "update 3: about 3:18 min of training on this machine when idle",
         "update 3: grow, 2 epochs over 30 images",
         "update 4: no new class",
     ]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from grace.data.doctor import ClassCount, Examination, examine
+from grace.data.folder_tree import REFUSED_TEXT
 from grace.data.selection import pixel_keys
 from grace.data.update_folder import UpdateFolder, load_update
 from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
@@ -198,7 +199,7 @@ def test_many_names_that_look_alike_are_counted(tmp_path: Path) -> None:
 
 
 def test_layouts_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'.*none' is not a folder"):
+    with pytest.raises(ValueError, match=r"'.*none' does not exist"):
         examine(tmp_path / "none")
     found = examine(tmp_path)
     assert only(found) == "no class folders"
@@ -245,7 +246,7 @@ def test_what_is_not_used(images: Path) -> None:
         "images outside the class folders, which are ignored (1): 'cover.png'",
         "folders beside train, which are ignored (1): 'raw'",
         "links to folders, which are not followed (1): 'test/ant/link'",
-        "AVIF and HEIC images, which are ignored (1): 'train/ant/a.HEIC'",
+        f"{REFUSED_TEXT} (1): 'train/ant/a.HEIC'",
     ]
     assert lines(found, "note") == [
         "files that are no images, which are ignored (2): 'train/ant/notes.txt', "

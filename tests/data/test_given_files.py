@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from grace.data.given_files import given_files
+from grace.text.refusals import GraceError
 
 
 @pytest.fixture
@@ -29,7 +30,12 @@ def test_what_a_folder_keeps_back_is_noted(place: Path) -> None:
     (place / "folder" / "photo.avif").touch()
     link, frames = given_files([place / "folder"]).notes
     assert "link' is a link to a folder and was not followed" in link
-    assert frames.startswith("1 AVIF and HEIC images in '")
+    assert "folder' holds AVIF and HEIC images" in frames
+    assert frames.endswith("convert them to PNG or JPEG (1)")
+    (place / "frames").mkdir()
+    (place / "frames" / "photo.avif").touch()
+    with pytest.raises(GraceError, match=r"holds no images .* only AVIF .* PNG or JPEG \(1\)"):
+        given_files([place / "frames"])
 
 
 def test_what_is_not_there_is_taken_for_a_file(place: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_class_that_is_only_tested_is_refused(images: Path) -> None:
 
 
 def test_no_folder_and_no_class_folders(tmp_path: Path) -> None:
-    refused("'.*none' is not a folder: give the folder", lambda: load(tmp_path / "none"))
+    refused("'.*none' does not exist: check the spelling", lambda: load(tmp_path / "none"))
     refused(": no class folders: put the images of each class", lambda: load(tmp_path))
     fill(tmp_path, 3, seed=1)
     refused(": no class folders, only 3 images: put", lambda: load(tmp_path))
@@ -282,6 +282,7 @@ def test_a_name_is_composed(tmp_path: Path) -> None:
 def test_two_spellings_of_one_class_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     for seed, name in enumerate(names):
         fill(tmp_path / name, 1, seed=seed)
+    # File systems that ignore case, or store names in one normal form, cannot hold both folders.
     if len(list(tmp_path.iterdir())) < 2:
         pytest.skip("one folder here has both names; test_class_names.py has the rule itself")
     message = refused("two folders for one class", lambda: load(tmp_path))

@@ -219,7 +219,7 @@ class TestFailures:
     def test_an_error_of_the_first_process_alone_is_said_once(self, failed: dict[str, Any]) -> None:
         first, second = failed["no_data"]["said"]
         assert first.startswith("error: '")
-        assert "nothing' is not a folder: " in first
+        assert "nothing' does not exist: " in first
         assert first.count("\n") == 1
         assert second == ""
         # The second one waits to be told to stop, that the first one's end is seen first.

@@ -80,7 +80,7 @@ def test_what_is_no_image_is_a_type_error_with_advice(images: Any, advice: str) 
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"shape \(3, 8, 8\), this learner takes"),
         (torch.zeros(9, dtype=torch.uint8), r"shape \(9,\), this learner takes \(3, 16, 16\)"),
         ([], "no images were given"),
-        (["nowhere.png"], "'nowhere.png'.*no such file"),
+        (["nowhere.png"], "'nowhere.png'.*does not exist"),
         ([torch.zeros(2, 3, 16, 16, dtype=torch.uint8)], "shape"),
     ],
 )

@@ -235,11 +235,11 @@ class TestRefusals:
         made = learner(method, memory=MemorySettings(size=1))
         phases: list[Phase | Sweep] = []
         watch(made, phases.append)
-        message = "memory.size 1 is smaller than the 2 classes"
+        message = "a memory of 1 images is too small for 2 classes"
         with pytest.raises(ValueError, match=message):
             made.update(*animals({"cat": 3, "dog": 3}))
         assert phases == []
-        with pytest.raises(ValueError, match="smaller than the 9 classes"):
+        with pytest.raises(ValueError, match="too small for 9 classes"):
             learner(method, memory=MemorySettings(size=8)).model.check_memory(9)
 
     def test_a_method_without_memory_asks_for_none(self) -> None:

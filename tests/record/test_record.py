@@ -200,8 +200,10 @@ def test_find_and_read_many(make_record: MakeRecord, tmp_path: Path) -> None:
         read_records([two.directory])
     with pytest.raises(ValueError, match="holds no run"):
         find_runs(Path(__file__).parent)
-    with pytest.raises(ValueError, match="is no directory"):
+    with pytest.raises(ValueError, match="does not exist"):
         find_runs(tmp_path / "absent")
+    with pytest.raises(ValueError, match="is no directory"):
+        find_runs(Path(__file__))
 
 
 def digests(*overrides: str, data: str = "00", torch: str = "2") -> tuple[str, str]:

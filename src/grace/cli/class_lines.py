@@ -85,7 +85,7 @@ def class_table(accuracy: Accuracies, class_names: Sequence[str], most: int = 8)
 
 
 def class_facts(accuracy: Accuracies, class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return each class's numbers for programs: shares in [0, 1], drops in points of percent."""
+    """Return each class's numbers for programs: shares in [0, 1], drops in percentage points."""
     lost = lost_classes(accuracy)
     return [
         {

@@ -11,6 +11,7 @@ from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.info_page import under_way
 from grace.learner.resolved_call import resolved
 from grace.text.units import in_bytes, in_seconds
 
@@ -42,6 +43,8 @@ def doctor(
     with one_line_errors(_REMEDIES), one_line_warnings():
         requested, how = options.split(texts or (), given)
         call = resolved(model, images, requested, how, dry_run=True)
+        if call.store is not None and not how.discard:
+            say(*under_way(call.store), err=True)
         # torch takes seconds to import: --help and wrong settings do not wait for it.
         from grace.learner.examining import examine_call
 
@@ -86,7 +89,7 @@ def _page(images: Path, checked: "Checked") -> list[str]:
     lines += checked.chosen
     if cost is not None:
         lines += [
-            f"time      about {in_seconds(cost.seconds)} on this machine "
+            f"time      about {in_seconds(cost.seconds)} on this machine when idle "
             f"({cost.images_per_second:.0f} images/s in training)",
             f"RAM       about {in_bytes(cost.memory_bytes)}",
         ]

@@ -24,7 +24,12 @@ def evaluate(
     ],
     min_accuracy: Annotated[
         float | None,
-        options.option(metavar="PERCENT", help="End with exit code 3 if the accuracy is below."),
+        options.option(
+            min=0,
+            max=100,
+            metavar="PERCENT",
+            help="End with exit code 3 if the accuracy is below.",
+        ),
     ] = None,
     version: options.Version = None,
     json: options.AsJson = False,
@@ -37,8 +42,6 @@ def evaluate(
 ) -> None:
     """Test a learner on labelled images; exit code 3 if it is below a required accuracy."""
     with one_line_errors():
-        if min_accuracy is not None and not 0 <= min_accuracy <= 100:
-            raise GraceError(f"--min-accuracy {min_accuracy:g} must lie between 0 and 100 percent")
         if html is not None and not html.resolve().parent.is_dir():
             raise GraceError(f"there is no folder '{html.parent}' to write into", "create it")
         # torch takes seconds to import: --help and what is refused here do not wait for it.

@@ -1,8 +1,7 @@
 """``grace export``: write a learner to one file for other programs."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,37 +12,24 @@ from grace.text.refusals import GraceError
 from grace.text.units import in_bytes
 
 if TYPE_CHECKING:
-    from grace.learner.reduced_precision import Agreement
-
-
-class ExportPrecision(StrEnum):
-    """Precision of the weights of exported files."""
-
-    FLOAT32 = "float32"
-    FP16 = "fp16"
-    INT8 = "int8"
-
-
-class ExportForm(StrEnum):
-    """Formats of exported files."""
-
-    ONNX = "onnx"
+    from grace.learner.reduced_precision import Agreement, Precision
 
 
 def export(
     model: options.Learner,
-    to: Annotated[ExportForm, typer.Option(help="Format of the file.")] = ExportForm.ONNX,
+    to: Annotated[str, options.choice(choices=("onnx",), help="Format of the file.")] = "onnx",
     out: Annotated[
         Path | None,
         typer.Option(help="File to write. Default: MODEL.onnx.", show_default=False),
     ] = None,
     precision: Annotated[
-        ExportPrecision,
-        typer.Option(
+        str,
+        options.choice(
+            choices=("float32", "fp16", "int8"),
             help="float32: exact. fp16: half the size. int8: a quarter, calibrated on "
-            "held-out images; what it costs is printed."
+            "held-out images; what it costs is printed.",
         ),
-    ] = ExportPrecision.FLOAT32,
+    ] = "float32",
     version: options.Version = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
@@ -59,7 +45,7 @@ def export(
         from grace.learner.learner import Learner
 
         learner = Learner.load(model, version)
-        exported = learner.export(path, replace=force, precision=precision.value)
+        exported = learner.export(path, replace=force, precision=cast("Precision", precision))
         image = torch.zeros(1, *learner.shape, dtype=torch.uint8)
         run, device = load_onnx(path), learner.trainer.device.torch_device.type
         milliseconds = [latency(lambda: learner.decision_function(image))]
@@ -71,7 +57,7 @@ def export(
             f"{check.max_difference:.1g}"
         )
         if exported.agreement is not None:
-            say(_cost(precision.value, exported.agreement))
+            say(_cost(precision, exported.agreement))
         say(f"class names: {exported.labels}; outputs: logits, probabilities, familiarity")
         say(
             f"one image takes {milliseconds[0]:.2g} ms by the learner ({device}), "
@@ -88,7 +74,7 @@ def _cost(precision: str, agreement: "Agreement") -> str:
     return f"{text}; {reduced:.1f} % are right (float32: {exact:.1f} %)"
 
 
-def _beside(model: Path, to: ExportForm) -> Path:
+def _beside(model: Path, to: str) -> Path:
     if model.name in ("", ".."):
         model = model.resolve()
-    return model.with_name(f"{model.name}.{to.value}")
+    return model.with_name(f"{model.name}.{to}")

@@ -7,6 +7,7 @@ import typer
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
+from grace.cli.info_page import under_way
 from grace.cli.ledger_table import (
     as_class_lines,
     as_csv,
@@ -50,6 +51,7 @@ def history(
         survey = home.survey()
         for error in survey.damaged.values():
             say(f"warning: {error}", err=True)
+        say(*under_way(home), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
         entries, changes = ledger(survey.documents, survey.current, initial), home.log.changes()
         if json:

@@ -4,12 +4,15 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from grace.cli.class_lines import predictor_text
 from grace.cli.columns import aligned
 from grace.configs.describe import SettingRow, describe_settings
+from grace.home.changes import Change
 from grace.home.inventory import InUse, Inventory
-from grace.home.running import RunningUpdate
+from grace.home.running import RunningUpdate, running_update
+from grace.home.store import ModelStore
 from grace.text.escaping import printable
 from grace.text.units import in_bytes, in_count, in_percent
 
@@ -17,14 +20,8 @@ from grace.text.units import in_bytes, in_count, in_percent
 def as_lines(inventory: Inventory) -> Iterator[str]:
     """Yield the lines of the page: facts first, the classes last."""
     yield printable(str(inventory.path))
-    if inventory.running is not None:
-        yield _running(inventory.running)
-    elif inventory.is_interrupted:
-        model = shlex.quote(printable(str(inventory.path)))
-        yield "An update was interrupted: learn the same images again to finish it, or drop it by"
-        yield f"'grace learn --model {model} --discard'."
-    if inventory.unfinished is not None:
-        yield f"'grace {inventory.unfinished.kind}' was interrupted: run it again to finish it."
+    unfinished = inventory.unfinished
+    yield from _under_way(inventory.path, inventory.running, inventory.is_interrupted, unfinished)
     in_use = inventory.in_use
     if in_use is None:
         yield "Nothing has been learnt yet."
@@ -42,6 +39,27 @@ def as_lines(inventory: Inventory) -> Iterator[str]:
     if in_use is not None:
         yield ""
         yield from _classes(in_use)
+
+
+def under_way(store: ModelStore) -> Iterator[str]:
+    """Yield a line for a running update or an interrupted one, and for an interrupted change."""
+    running, unfinished = running_update(store.path), store.log.unfinished()
+    yield from _under_way(store.path, running, store.pending(), unfinished)
+
+
+def _under_way(
+    path: Path, running: RunningUpdate | None, is_interrupted: bool, unfinished: Change | None
+) -> Iterator[str]:
+    model = shlex.quote(printable(str(path)))
+    if running is not None:
+        yield _running(running)
+    elif is_interrupted:
+        yield (
+            "An update was interrupted: learn the same images again to finish it, or drop it by "
+            f"'grace learn --model {model} --discard'."
+        )
+    if unfinished is not None:
+        yield f"'grace {unfinished.kind}' was interrupted: run it again to finish it."
 
 
 def as_json(inventory: Inventory) -> dict[str, object]:

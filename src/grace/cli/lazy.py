@@ -1,7 +1,7 @@
 """A command group that imports a command's module only when the command is called."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, final
@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from grace.text.escaping import printable
+from grace.cli.console import say
 
 _UsageError: Any = typer.BadParameter.mro()[1]
 """The base of all errors of usage, for which typer has no public name."""
@@ -43,13 +43,16 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=verb.help))
 
     @override
-    def make_context(self, *args: Any, **options: Any) -> Any:
-        with _printable_usage():
-            return super().make_context(*args, **options)
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        # Without arguments, typer shows the help; it raises an error of usage for that too.
+        with _one_line_usage() if args else nullcontext():
+            return super().make_context(info_name, args, parent, **extra)
 
     @override
     def invoke(self, ctx: Any) -> Any:
-        with _printable_usage():
+        with _one_line_usage():
             return super().invoke(ctx)
 
     @override
@@ -65,10 +68,12 @@ class LazyGroup(TyperGroup):
 
 
 @contextmanager
-def _printable_usage() -> Iterator[None]:
-    """Escape what errors of usage quote, since typer prints them itself."""
+def _one_line_usage() -> Iterator[None]:
+    """Report errors of usage in one line, as all errors; typer would print a box of several."""
     try:
         yield
     except _UsageError as error:
-        error.message = printable(error.message)
-        raise
+        context = error.ctx
+        hint = f" (see '{context.command_path} -h')" if context else ""
+        say(f"error: {error.format_message()}{hint}", err=True)
+        raise typer.Exit(2) from None

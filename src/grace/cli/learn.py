@@ -18,6 +18,7 @@ from grace.text.refusals import GraceError
 
 _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
     "discard": "add --discard to begin anew",
+    "memory.size": "use --memory {value}",
     "memory.max_mb": "allow more by --max-mb {value}",
     "memory.validation": "use --validation {value}",
     "gate.max_drop": "use --max-drop {value}",

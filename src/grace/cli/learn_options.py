@@ -85,6 +85,7 @@ MaxMb = Annotated[
 MaxDiskMb = Annotated[
     float | None,
     option(
+        min=0,
         metavar="MB",
         help="Largest size of all versions together in megabytes (10⁶ bytes): afterwards the "
         "oldest versions are removed. Default: all are kept.",
@@ -111,6 +112,8 @@ Validation = Annotated[
 MaxDrop = Annotated[
     float | None,
     option(
+        min=0,
+        max=100,
         metavar="POINTS",
         help="Reject an update if the accuracy on old classes drops by more than this many "
         "percentage points.",
@@ -119,6 +122,8 @@ MaxDrop = Annotated[
 MaxClassDrop = Annotated[
     float | None,
     option(
+        min=0,
+        max=100,
         metavar="POINTS",
         help="Reject an update if a paired test shows that one old class lost accuracy, and it "
         "lost more than this many percentage points.",
@@ -127,6 +132,8 @@ MaxClassDrop = Annotated[
 MinNew = Annotated[
     float | None,
     option(
+        min=0,
+        max=100,
         metavar="PERCENT",
         help="Reject an update if fewer percent of the images of new classes are right.",
     ),
@@ -199,8 +206,13 @@ def split(texts: Sequence[str], given: Given) -> tuple[RequestedSettings, LearnO
     how = LearnOptions(**{field.name: values.pop(field.name) for field in fields(LearnOptions)})
     paths = {option: path for path, option in OPTIONS.items()}
     written = {
-        f"{paths[option]}={json.dumps(value)}": f"{option} {value}"
+        f"{paths[option]}={json.dumps(value)}": f"{option} {_typed(value)}"
         for name, value in values.items()
         if value is not None and (option := f"--{name.replace('_', '-')}") in paths
     }
     return RequestedSettings(given["experiment"], [*written, *texts], written), how
+
+
+def _typed(value: object) -> object:
+    """Return an option's value as people type it: 0 in place of 0.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

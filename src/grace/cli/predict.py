@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
     from grace.learner.prediction import FilePredictor
 
 
-class PredictionForm(StrEnum):
-    """Formats of predictions."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSONL = "jsonl"
-
-
 def predict(
     model: options.Learner,
     images: Annotated[
@@ -40,16 +31,22 @@ def predict(
         ),
     ],
     form: Annotated[
-        PredictionForm,
-        typer.Option("--format", help="A table for people; CSV or JSON lines for programs."),
-    ] = PredictionForm.TABLE,
-    top: Annotated[int, typer.Option(help="Classes to name for each image.")] = 1,
+        str,
+        options.choice(
+            "--format",
+            choices=tuple(FORMS),
+            help="A table for people; CSV or JSON lines for programs.",
+        ),
+    ] = "table",
+    top: Annotated[int, typer.Option(min=1, help="Classes to name for each image.")] = 1,
     unknown: Annotated[
         bool, typer.Option("--unknown", help="Mark images that look like no learnt class.")
     ] = False,
     false_alarms: Annotated[
         float | None,
         typer.Option(
+            min=0,
+            max=1,
             help="Share of images of learnt classes that --unknown may mark by mistake. "
             "Default: 0.05.",
             show_default=False,
@@ -71,7 +68,7 @@ def predict(
 
         with answering(model, version, makes_twin=not watch) as answerer:
             predictor = FilePredictor(answerer, top=top, false_alarms=rate)
-            rows = FORMS[form.value](answerer.class_names, predictor.top, unknown)
+            rows = FORMS[form](answerer.class_names, predictor.top, unknown)
             emit(rows.head())
             num_problems = num_images = 0
             with suppress(KeyboardInterrupt) if watch else nullcontext():
@@ -81,7 +78,7 @@ def predict(
                         num_problems += sum(prediction.problem is not None for prediction in batch)
                         emit(b"".join(rows.row(prediction) for prediction in batch))
             if rate is not None:
-                say(_about_unknown(predictor, rate), err=form is not PredictionForm.TABLE)
+                say(_about_unknown(predictor, rate), err=form != "table")
             if num_problems:
                 say(f"{num_problems} of {num_images} images could not be read", err=True)
         if num_problems:

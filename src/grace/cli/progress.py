@@ -114,7 +114,7 @@ class RichProgress:
     def training_expected(self, seconds: float) -> None:
         """Print how long an update will train."""
         console = self._console if self._live else self._notes
-        text = f"{self._task}: about {in_seconds(seconds)} of training on this machine"
+        text = f"{self._task}: about {in_seconds(seconds)} of training on this machine when idle"
         console.print(text_of(text), soft_wrap=True)
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:

@@ -1,6 +1,5 @@
 """``grace report``: one page or one table from any number of records."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +12,8 @@ from grace.record import read_records
 from grace.studies import tables
 from grace.studies.report import write_report
 
-
-class TableForm(StrEnum):
-    """Formats of a comparison table."""
-
-    MD = "md"
-    CSV = "csv"
-    LATEX = "latex"
+_TABLES = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
+"""Writers of a comparison table, by format."""
 
 
 def report(
@@ -37,8 +31,12 @@ def report(
         ),
     ] = None,
     table: Annotated[
-        TableForm | None,
-        options.option(help="Print the comparison table in this format."),
+        str | None,
+        options.choice(
+            choices=tuple(_TABLES),
+            show_default=False,
+            help="Print the comparison table in this format.",
+        ),
     ] = None,
 ) -> None:
     """Compare runs: one self-contained HTML page, or a table to paste."""
@@ -47,8 +45,7 @@ def report(
         for line in left_out:
             say(f"warning: left out: {line}", err=True)
         if table is not None:
-            write = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
-            emit(write[table.value](tables.comparison_table(records)))
+            emit(_TABLES[table](tables.comparison_table(records)))
         if table is None or output is not None:
             path = write_report(records, output or Path("report.html"))
             say(f"report of {len(records)} run(s): {path}", err=table is not None)

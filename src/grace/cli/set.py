@@ -9,6 +9,8 @@ from grace.cli.columns import aligned
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.configs.describe import describe_settings
+from grace.configs.packaged import ConfigError
+from grace.configs.setting_problems import WrongValue
 from grace.home.inventory import take_inventory
 from grace.home.setting_changes import shown
 from grace.home.store import ModelStore
@@ -44,7 +46,12 @@ def set_settings(
         unfinished = home.finish()
         before = home.current()
         learner = grace.Learner.load(model)
-        changes = learner.change_settings(*texts)
+        try:
+            changes = learner.change_settings(*texts)
+        except ConfigError as error:
+            if not all(isinstance(problem, WrongValue) for problem in error.problems):
+                error.remedy = f"'grace set {quoted}' lists what can be set"
+            raise
         if not changes and unfinished is not None and unfinished.kind == "set":
             changes, before = unfinished.settings, home.document(unfinished.versions[0]).parent
         if not changes:

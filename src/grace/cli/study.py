@@ -21,7 +21,7 @@ from grace.studies.slurm import sbatch_options
 from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection
 from grace.studies.study_plan import plan_study
-from grace.studies.this_machine import ThisMachine
+from grace.studies.this_machine import ThisMachine, visible_gpus
 from grace.text.refusals import GraceError
 
 REMEDIES = {"methods": "use --rows", "seeds": "use --seeds"}
@@ -69,6 +69,8 @@ def study(
             if plan:
                 say(*plan_lines(planned))
                 return
+        if jobs_per_gpu is not None and not ray and slurm is None and not visible_gpus():
+            say("warning: --jobs-per-gpu has no effect: this machine has no GPU", err=True)
         if slurm is not None:
             given = _arguments(name, selection, out, runs or (), jobs_per_gpu)
             _submit(found, selection, out, others, jobs, given, slurm)

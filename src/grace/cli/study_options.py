@@ -30,7 +30,9 @@ JobsPerGpu = Annotated[
         "images above 64 pixels.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Folder of all studies, which share their runs.")]
+Out = Annotated[
+    Path, typer.Option(file_okay=False, help="Folder of all studies, which share their runs.")
+]
 Runs = Annotated[
     list[Path] | None,
     option(help="Another folder in which to look for finished runs; repeatable."),

@@ -361,7 +361,7 @@ class GateSettings(Settings):
         None,
         ge=0,
         le=100,
-        description="points of percent of accuracy that old classes may lose on their held-out "
+        description="percentage points of accuracy that old classes may lose on their held-out "
         "images. Lower: more updates are rejected; none: no limit",
     )
     max_class_drop: float | None = Field(

@@ -5,6 +5,7 @@ from typing import Any
 
 from grace.configs import yaml_text
 from grace.configs.recipe import scaled
+from grace.configs.setting_problems import Problem, WrongValue
 from grace.text.refusals import GraceError
 
 Layer = dict[str, Any]
@@ -85,13 +86,13 @@ def as_method(value: Any) -> Any:  # noqa: ANN401 - as written by the user
     return {"name": value} if isinstance(value, str) else value
 
 
-def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
+def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[Problem]]:
     """Read ``key.path=value`` texts; return one layer, and the problems.
 
     ``seed=N`` sets all four seeds; ``seeds.<name>=M`` overrides one of them.
     """
     layer: Layer = {}
-    problems: list[str] = []
+    problems: list[Problem] = []
     pairs: list[tuple[str, str]] = []
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -118,9 +119,10 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Layer, list[str]]:
     return layer, problems
 
 
-def _set_seeds(layer: Layer, value: object) -> list[str]:
+def _set_seeds(layer: Layer, value: object) -> list[Problem]:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        return [f"seed = {value!r} should be a whole number from 0; it sets all four seeds"]
+        demand = "should be a whole number from 0; it sets all four seeds"
+        return [WrongValue("seed", repr(value), demand)]
     for name in ("class_order", "initialisation", "data", "exemplars"):
         _insert(layer, ["seeds", name], value)
     return []

@@ -29,7 +29,13 @@ from grace.configs.layers import (
 )
 from grace.configs.packaged import ConfigError, find, is_path, packaged, read_mapping
 from grace.configs.registry import METHOD_SETTINGS, REFUSED_METHODS
-from grace.configs.setting_problems import MOST_PROBLEMS, booleans_as_numbers, problems_of
+from grace.configs.setting_problems import (
+    MOST_PROBLEMS,
+    Problem,
+    WrongValue,
+    booleans_as_numbers,
+    problems_of,
+)
 from grace.configs.settings_model import Settings
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, GraceWarning
@@ -128,7 +134,7 @@ def dump_settings(settings: ExperimentSettings) -> str:
     return yaml_text.dump(settings.model_dump(mode="json"))
 
 
-def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[str]]:
+def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[Problem]]:
     raw = _flattened(layers)
     presets = raw.pop("methods", {})
     if not isinstance(presets, Mapping):
@@ -138,20 +144,21 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[s
     name = method.get("name", "grace") if isinstance(method, Mapping) else method
     chosen = METHOD_SETTINGS.get(name) if isinstance(name, str) else None
     if isinstance(name, str) and name in REFUSED_METHODS:
-        problems["method"] = f"method = {name!r} cannot be used: {REFUSED_METHODS[name]}"
+        demand = f"cannot be used: {REFUSED_METHODS[name]}"
+        problems["method"] = WrongValue("method", repr(name), demand)
         raw = {key: value for key, value in raw.items() if key != "method"}
     elif chosen is None:
         hint = did_you_mean(str(name), METHOD_SETTINGS)
         known = ", ".join(METHOD_SETTINGS)
-        problems["method"] = f"method = {name!r} should be one of {known}{hint}"
+        problems["method"] = WrongValue("method", repr(name), f"should be one of {known}{hint}")
         raw = {key: value for key, value in raw.items() if key != "method"}
     else:
         below = without_backbone(presets.get(name))
         raw |= {"method": merge(below, {"name": name} | method)} | backbone_for(layers, name)
         # Problems of the chosen preset are reported once, under "method".
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
-    for path, line in booleans_as_numbers(raw, ExperimentSettings).items():
-        problems.setdefault(path, line)
+    for path, problem in booleans_as_numbers(raw, ExperimentSettings).items():
+        problems.setdefault(path, problem)
     settings = None
     try:
         settings = ExperimentSettings.model_validate(raw)
@@ -164,8 +171,8 @@ def _outside(path: str, name: str) -> bool:
     return path != f"methods.{name}" and not path.startswith(f"methods.{name}.")
 
 
-def _preset_problems(presets: Mapping[str, Any]) -> dict[str, str]:
-    problems: dict[str, str] = {}
+def _preset_problems(presets: Mapping[str, Any]) -> dict[str, Problem]:
+    problems: dict[str, Problem] = {}
     for name, preset in presets.items():
         if len(problems) > MOST_PROBLEMS:
             break

@@ -19,10 +19,38 @@ MOST_PROBLEMS = 20
 """Further problems of one file are left out: to find a similar name for each takes time."""
 
 
+@final
+@dataclass(frozen=True)
+class WrongValue:
+    """A setting with a wrong value.
+
+    Args:
+        path: dotted path of the setting.
+        value: the value, shortened.
+        demand: what it should be, such as "should be greater than 0".
+    """
+
+    path: str
+    value: str
+    demand: str
+
+    def __str__(self) -> str:
+        """Return the problem in words: "memory.size = -1 should be …"."""
+        return self.worded({})
+
+    def worded(self, written: Mapping[str, str]) -> str:
+        """Return the same; ``written``: how the user wrote a setting, by its dotted path."""
+        return f"{written.get(self.path) or f'{self.path} = {self.value}'} {self.demand}"
+
+
+Problem = str | WrongValue
+"""A problem of the settings in words; that of a value can be worded as the user wrote it."""
+
+
 def problems_of(
     error: ValidationError, model: Model, prefix: str = "", whole: str = "experiment"
-) -> dict[str, str]:
-    """Turn a validation error into one line per setting, by dotted path.
+) -> dict[str, Problem]:
+    """Turn a validation error into one problem per setting, by dotted path.
 
     Each member of a union reports its own problem; they are joined with "or".
 
@@ -33,15 +61,17 @@ def problems_of(
         whole: what the whole file is called in a problem that is no single setting's.
     """
     known = _all_paths(model, prefix)
-    found: dict[str, list[_Problem]] = {}
+    found: dict[str, list[_Cause]] = {}
     for detail in error.errors(include_url=False)[: 2 * MOST_PROBLEMS]:
         path, owner, field = locate(model, detail["loc"])
         path = _joined(prefix, path)
         found.setdefault(path, []).append(_problem(detail, path, owner, field, known))
-    return {path: _line(path, problems, whole) for path, problems in found.items()}
+    return {path: _joined_causes(path, problems, whole) for path, problems in found.items()}
 
 
-def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") -> dict[str, str]:
+def booleans_as_numbers(
+    raw: Mapping[str, Any], model: Model, prefix: str = ""
+) -> dict[str, Problem]:
     """Find booleans in place of other values; pydantic would read them as 1 and 0.
 
     Args:
@@ -50,9 +80,9 @@ def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") 
         prefix: dotted path of the model itself; empty for a whole experiment.
 
     Returns:
-        One line per problem, by dotted path.
+        The problems by dotted path.
     """
-    lines: dict[str, str] = {}
+    found: dict[str, Problem] = {}
     for key, value in raw.items():
         field = model.model_fields.get(key)
         if field is None:
@@ -60,10 +90,11 @@ def booleans_as_numbers(raw: Mapping[str, Any], model: Model, prefix: str = "") 
         path = _joined(prefix, key)
         inner = _chosen(models_in(field.annotation), value)
         if isinstance(value, bool) and bool not in set(_members(field.annotation)):
-            lines[path] = f"{path} = {value!r} should be a number or a word{_range(field)}"
+            demand = f"should be a number or a word{_range(field)}"
+            found[path] = WrongValue(path, repr(value), demand)
         elif isinstance(value, Mapping) and inner is not None:
-            lines |= booleans_as_numbers(value, inner, path)
-    return lines
+            found |= booleans_as_numbers(value, inner, path)
+    return found
 
 
 def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
@@ -140,7 +171,7 @@ def _joined(prefix: str, path: str) -> str:
 
 @final
 @dataclass(frozen=True)
-class _Problem:
+class _Cause:
     """A problem of one setting.
 
     Args:
@@ -154,13 +185,13 @@ class _Problem:
     hint: str = ""
 
 
-def _line(path: str, problems: Sequence[_Problem], whole: str) -> str:
-    """Return the problems of one setting as one line."""
+def _joined_causes(path: str, problems: Sequence[_Cause], whole: str) -> Problem:
+    """Join the problems of one setting."""
     first = problems[0]
     texts = " or ".join(dict.fromkeys(problem.text for problem in problems))
     if not all(problem.value for problem in problems):
         return f"{path or whole}: {texts}"
-    return f"{path} = {first.value} should be {texts}{first.hint}"
+    return WrongValue(path, first.value, f"should be {texts}{first.hint}")
 
 
 _DEMANDS = {
@@ -195,12 +226,12 @@ def _problem(
     owner: Model | None,
     field: FieldInfo | None,
     known: Mapping[str, list[str]],
-) -> _Problem:
+) -> _Cause:
     if detail["type"] == "extra_forbidden":
-        return _Problem(f"no such setting{_nearest_key(path, owner, known)}")
+        return _Cause(f"no such setting{_nearest_key(path, owner, known)}")
     demand = _DEMANDS.get(detail["type"])
     if demand is None:
-        return _Problem(str(error_of(detail) or detail["msg"]))
+        return _Cause(str(error_of(detail) or detail["msg"]))
     value, facts = detail["input"], detail.get("ctx", {})
     choices = [
         str(choice)
@@ -208,7 +239,7 @@ def _problem(
         if get_origin(part) is Literal
         for choice in get_args(part)
     ]
-    return _Problem(
+    return _Cause(
         text=demand.format(**{key: _short(fact) for key, fact in facts.items()}) + _range(field),
         value=repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}...",
         hint=did_you_mean(value, choices) if isinstance(value, str) else "",

@@ -209,10 +209,11 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Damaged bytes can make decoders raise anything.
-        given = isinstance(error, GraceError) and error.remedy
+        given = error.remedy if isinstance(error, GraceError) else ""
+        is_absent = isinstance(error, FileNotFoundError) and not path.is_symlink()
         raise GraceError(
-            _reason(path, error),
-            given or "replace or remove it",
+            "it does not exist" if is_absent else _reason(path, error),
+            given or ("check the spelling" if is_absent else "replace or remove it"),
             setting=Setting("data.skip_unreadable", "true"),
             where=f"cannot read image '{path}'",
         ) from None

@@ -12,7 +12,7 @@ from typing import Literal, final
 from grace.configs.experiment import Fit
 from grace.data.class_names import twins
 from grace.data.decoding import MAX_PIXELS
-from grace.data.folder_tree import ClassFolder, FolderTree, ImageFile
+from grace.data.folder_tree import REFUSED_TEXT, ClassFolder, FolderTree, ImageFile
 from grace.data.looks import Look
 from grace.text.escaping import printable
 from grace.text.nearest import did_you_mean
@@ -184,10 +184,16 @@ def _files(tree: FolderTree) -> Iterator[Finding]:
     def all_of(kind: Callable[[ClassFolder], Sequence[Path]]) -> list[str]:
         return [shown(path, tree.root) for folder in tree.folders for path in kind(folder)]
 
+    empty = [
+        shown(folder.path, tree.root)
+        + (f" (only {len(folder.found.refused)} {REFUSED_TEXT})" if folder.found.refused else "")
+        for folder in tree.folders
+        if not folder.found.images
+    ]
     yield from some(
         "error",
         "class folders without images",
-        all_of(lambda folder: [] if folder.found.images else [folder.path]),
+        empty,
         "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders",
     )
     yield from some(
@@ -198,9 +204,9 @@ def _files(tree: FolderTree) -> Iterator[Finding]:
     )
     yield from some(
         "warning",
-        "AVIF and HEIC images, which are ignored",
+        REFUSED_TEXT,
         all_of(lambda folder: folder.found.refused),
-        "convert them to JPEG or PNG",
+        "convert them to PNG or JPEG",
     )
     yield from some(
         "note",

@@ -9,13 +9,16 @@ from typing import final
 
 from grace.data.class_names import class_name
 from grace.text.escaping import printable
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, not_there
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""
 
 REFUSED = (".avif", ".heic", ".heif", ".hif")
 """Extensions of images that are not read; see ``image_file.refuse_frames_of_films``."""
+
+REFUSED_TEXT = "AVIF and HEIC images, which are left out unless you convert them to PNG or JPEG"
+"""What is said of such images in a folder; their number follows."""
 
 
 @final
@@ -105,6 +108,8 @@ def scan(root: Path) -> FolderTree:
     Raises:
         GraceError: if ``root`` is not a folder.
     """
+    if not root.exists():
+        raise not_there(printable(str(root)))
     if not root.is_dir():
         raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
     closed: list[Path] = []

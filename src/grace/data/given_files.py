@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.data.folder_tree import EXTENSIONS, files_below
+from grace.data.folder_tree import EXTENSIONS, REFUSED_TEXT, files_below
 from grace.text.refusals import GraceError
 
 
@@ -41,14 +41,13 @@ def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFi
         found = files_below(name)
         notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
         notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
-        if found.refused:
-            notes.append(
-                f"{len(found.refused)} AVIF and HEIC images in '{name}' were left out: "
-                "convert them to JPEG or PNG"
-            )
+        refused = f"{REFUSED_TEXT} ({len(found.refused)})" if found.refused else ""
+        if refused:
+            notes.append(f"'{name}' holds {refused}")
         if not found.images and not may_be_empty:
             known = ", ".join(extension[1:] for extension in EXTENSIONS)
-            raise GraceError(f"'{name}' holds no images ({known})")
+            only = f", only {refused}" if refused else ""
+            raise GraceError(f"'{name}' holds no images ({known}){only}")
         paths += found.images
     return GivenFiles(paths, notes)
 

@@ -26,7 +26,7 @@ from grace.data.encoded import (
 )
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.joined import concatenate, join
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 
 def normalise_features(features: Tensor) -> Tensor:
@@ -125,8 +125,9 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
         return per_class
     if 0 < memory_size < num_classes:
         raise GraceError(
-            f"memory.size {memory_size} is smaller than the {num_classes} classes",
-            f"set it to at least {num_classes}, or to 0 for no memory",
+            f"a memory of {memory_size} images is too small for {num_classes} classes",
+            "set it to 0 for no memory",
+            setting=Setting("memory.size", str(num_classes)),
         )
     return memory_size // num_classes
 

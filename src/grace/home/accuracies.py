@@ -52,7 +52,7 @@ class ClassAccuracy(Strict):
 
     @property
     def drop(self) -> float | None:
-        """Accuracy that the class lost, in points of percent; ``None`` for a new class."""
+        """Accuracy that the class lost, in percentage points; ``None`` for a new class."""
         return None if self.before is None else 100 * (self.before - self.after) / self.num
 
     @property
@@ -89,14 +89,14 @@ class Accuracies(Strict):
 
     @property
     def drop(self) -> float | None:
-        """Accuracy that old classes lost, in points of percent."""
+        """Accuracy that old classes lost, in percentage points."""
         if self.old_before is None or self.old_after is None:
             return None
         return 100 * (self.old_before - self.old_after)
 
     @property
     def compression_cost(self) -> float | None:
-        """Accuracy that compression cost on all classes, in points of percent."""
+        """Accuracy that compression cost on all classes, in percentage points."""
         if self.teacher is None or self.student is None:
             return None
         return 100 * (self.teacher - self.student)

@@ -88,7 +88,7 @@ def smallest_drop(num: int, num_tests: int = 1, level: float = LEVEL) -> float |
         level: of all tests together.
 
     Returns:
-        The drop in points of percent; ``None`` if even the loss of all images shows nothing.
+        The drop in percentage points; ``None`` if even the loss of all images shows nothing.
     """
     needed = math.ceil(math.log2(num_tests / level) - 1e-9)
     return 100 * needed / num if needed <= num else None

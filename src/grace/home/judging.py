@@ -27,7 +27,7 @@ LimitName = Literal["max_drop", "max_class_drop", "min_new"]
 @final
 @dataclass(frozen=True)
 class Limits:
-    """What an update may cost, in points of percent on held-out images; ``None``: no limit.
+    """What an update may cost, in percentage points on held-out images; ``None``: no limit.
 
     Args:
         max_drop: accuracy that the old classes together may lose. Lower: more updates are rejected.
@@ -45,7 +45,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self.given.items():
             if not 0 <= value <= 100:
-                raise GraceError(f"{name} {value} must lie between 0 and 100 points of percent")
+                raise GraceError(f"{name} {value:g} must lie between 0 and 100 percentage points")
 
     @property
     def given(self) -> dict[str, float]:
@@ -64,10 +64,10 @@ class Ruling:
 
     Args:
         name: of the limit.
-        limit: in points of percent.
+        limit: in percentage points.
         is_passed: the update stays within the limit, as far as the images tell.
         observed: drop of the old classes or of the worst one, or accuracy of the new classes, in
-            points of percent; ``None``: there are no images to judge by.
+            percentage points; ``None``: there are no images to judge by.
         num: number of images behind ``observed``.
         is_sure: the images show what the verdict says; otherwise chance could be the reason.
         smallest: smallest drop that these images can show; ``None``: they can show no drop.

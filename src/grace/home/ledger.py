@@ -161,7 +161,7 @@ _OF_UPDATES = (
 
 
 def as_row(entry: LedgerEntry) -> dict[str, Any]:
-    """Return an entry as a flat mapping: accuracies as shares, costs in points of percent."""
+    """Return an entry as a flat mapping: accuracies as shares, costs in percentage points."""
     update, accuracy = entry.update, entry.update.accuracy
     outcome = update.outcome
     row = {

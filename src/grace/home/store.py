@@ -34,7 +34,7 @@ from grace.storage import atomic, strict_json
 from grace.storage.inside import inside
 from grace.storage.lock import exclusive
 from grace.storage.models import read_model
-from grace.text.refusals import DamagedError, GraceError, NewerFormatError, Setting
+from grace.text.refusals import DamagedError, GraceError, NewerFormatError, Setting, not_there
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +95,8 @@ class ModelStore(VersionFiles):
             NewerFormatError: if a newer grace made it.
             DamagedError: if ``model.json`` is damaged.
         """
+        if not path.exists():
+            raise not_there(path)
         if not (path / "model.json").exists():
             raise GraceError(
                 f"'{path}' is no learner (it has no model.json)",

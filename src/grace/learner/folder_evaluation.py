@@ -1,5 +1,6 @@
 """Test a learner on a folder of labelled images: nothing is learnt."""
 
+from collections import Counter
 from pathlib import Path
 
 from grace.data.findings import Rules, judge_layout, refuse_first
@@ -33,10 +34,14 @@ def evaluate(
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
     predictor = FilePredictor(answerer_of(learner))
     live = set(learner.model.state.live_class_names)
-    strangers = sorted({file.class_name for file in files} - live)
+    strangers = Counter(file.class_name for file in files if file.class_name not in live)
     if strangers:
-        names = ", ".join(strangers[:12]) + (" …" if len(strangers) > 12 else "")
-        notes.append(f"left out, since this learner does not know them: {names}")
+        listed = [f"{name} ({count})" for name, count in sorted(strangers.items())[:12]]
+        names = ", ".join([*listed, *(["…"] if len(strangers) > 12 else [])])
+        notes.append(
+            f"{strangers.total()} images of classes that this learner does not know are left out: "
+            f"{names}"
+        )
     known = [file for file in files if file.class_name in live]
     if not known:
         raise GraceError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from grace.home.store import ModelStore
-from grace.text.nearest import did_you_mean
+from grace.text.nearest import did_you_mean_one_of
 from grace.text.refusals import GraceError, Setting
 
 
@@ -18,9 +18,9 @@ def versions_to_purge(store: ModelStore, name: str) -> list[int]:
         GraceError: if no version ever had the class, or it may not be forgotten now.
     """
     documents, current = store.documents(), store.current()
-    known = {name for document in documents for name in document.class_names}
-    if name not in known:
-        raise GraceError(f"'{store.path}' has no class '{name}'{did_you_mean(name, sorted(known))}")
+    if not any(name in document.class_names for document in documents):
+        live = dict.fromkeys(own for made in documents for own in made.live_class_names)
+        raise GraceError(f"'{store.path}' has no class '{name}'{did_you_mean_one_of(name, live)}")
     if store.pending():
         raise GraceError(
             f"an update of '{store.path}' was interrupted and may still use the images",
@@ -52,6 +52,6 @@ def refuse_unknown(store: ModelStore | None, live: Sequence[str], name: str) -> 
     if unfinished is not None and unfinished.class_names == (name,):
         elsewhere.add(name)  # An earlier process began it; it is done now.
     if name not in {*live, *elsewhere}:
-        raise GraceError(f"'{name}' is no class of this learner: it knows {', '.join(live)}")
+        raise GraceError(f"this learner has no class '{name}'{did_you_mean_one_of(name, live)}")
     if live == [name]:
         raise GraceError(f"'{name}' is the last class of this learner", "teach it another first")

@@ -15,7 +15,7 @@ class LearnOptions:
     """Options of one update; they are not part of the learner's settings.
 
     Args:
-        max_drop: points of percent of accuracy that the old classes may lose on their held-out
+        max_drop: percentage points of accuracy that the old classes may lose on their held-out
             images; an update that costs more is rejected. ``None``: no limit.
         max_class_drop: the same for every old class; the paired test must show the loss.
         min_new: accuracy in percent that the new classes must reach.

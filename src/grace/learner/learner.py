@@ -337,7 +337,7 @@ class Learner:
             labels: N class names.
             validation: images to hold out, and their class names; ``None``: some of ``images``
                 are held out. ``memory.validation`` says how many of each class.
-            max_drop: points of percent of accuracy that classes known before may lose on their
+            max_drop: percentage points of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
                 learner stays as it was. ``None``: ``gate.max_drop``.
             max_class_drop: the same for every single class; see ``grace.home.judging``. ``None``:

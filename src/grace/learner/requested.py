@@ -1,7 +1,8 @@
 """The settings that a call asks for, compared with those a learner was created with. Torch-free."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from grace.configs.experiment import EngineSettings, ExperimentSettings, MemoryS
 from grace.configs.flat import flatten
 from grace.configs.layers import parse_overrides
 from grace.configs.load import ConfigWarning, change_settings, load_experiment
+from grace.configs.packaged import ConfigError
 from grace.configs.pretrained import with_lower_rates, with_weights
 from grace.home.setting_changes import SettingChange, differences
 from grace.learner.changeable import is_idle, is_limit, is_recipe, refuse_fixed
@@ -71,6 +73,16 @@ class RequestedSettings:
                 found[path] = written
         return found
 
+    @contextmanager
+    def _as_written(self) -> Iterator[None]:
+        """Name wrong settings as the user wrote them, such as options of the command line."""
+        assert self.given is not None  # It refuses an option and an override that set the same.
+        try:
+            yield
+        except ConfigError as error:
+            options = {text.partition("=")[0]: written for text, written in self.written.items()}
+            raise error.as_written(options) from None
+
     def settings(self) -> ExperimentSettings:
         """Resolve the settings of a new learner.
 
@@ -82,7 +94,8 @@ class RequestedSettings:
         """
         values = flatten(parse_overrides(self.overrides)[0])
         overrides = [*self.recommended, *with_weights(values), *self.overrides]
-        settings = load_experiment(self.experiment or "folder", overrides)
+        with self._as_written():
+            settings = load_experiment(self.experiment or "folder", overrides)
         given, memory, data = self.given, settings.memory.model_dump(), settings.data
         self._with_effect()
         if "memory.max_mb" in given and "memory.size" not in given:
@@ -150,8 +163,9 @@ class RequestedSettings:
             ConfigWarning: a setting has no effect.
         """
         given = self.given
-        change_settings(saved, self.overrides)  # Names all that is wrong.
-        wanted = self._with_fixed(change_settings(saved, self._with_effect()))
+        with self._as_written():
+            change_settings(saved, self.overrides)  # Names all that is wrong.
+            wanted = self._with_fixed(change_settings(saved, self._with_effect()))
         asked = [(wanted, given)]
         if self.experiment is not None:
             whole, named = self.settings(), f"experiment {self.experiment}"

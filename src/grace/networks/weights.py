@@ -20,7 +20,7 @@ from grace.storage.reading import read_exactly
 from grace.storage.tensors import decode, encode
 from grace.text.escaping import one_line
 from grace.text.nearest import nearest
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, Setting
 
 _COUNTER = "num_batches_tracked"
 """The last part of the name of batch norm's step counter, which no output depends on."""
@@ -161,7 +161,10 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
         status = path.stat()
         return _read_file(path, what, status.st_size, status.st_mtime_ns)
     except FileNotFoundError:
-        raise GraceError(one_line(f"{what} is missing: set backbone.weights")) from None
+        raise GraceError(
+            one_line(f"{what} is missing"),
+            setting=Setting("backbone.weights"),
+        ) from None
     except OSError as error:
         raise GraceError(one_line(f"{what} cannot be read: {error.strerror}")) from error
     except RuntimeError as error:  # Nobody of that name has a home.

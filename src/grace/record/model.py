@@ -261,12 +261,12 @@ class RunRecord:
 
     @property
     def forgetting(self) -> float | None:
-        """Mean drop of a task's accuracy from its best (points of percent)."""
+        """Mean drop of a task's accuracy from its best (percentage points)."""
         return metrics.forgetting(self.matrix)
 
     @property
     def backward_transfer(self) -> float | None:
-        """Mean change of a task's accuracy since it was learnt (points of percent)."""
+        """Mean change of a task's accuracy since it was learnt (percentage points)."""
         return metrics.backward_transfer(self.matrix)
 
     def task_aware_accuracies(self, classifier: str | None = None) -> list[float | None]:
@@ -291,7 +291,7 @@ class RunRecord:
 
     @property
     def task_aware_forgetting(self) -> float | None:
-        """Mean drop of a task's task-aware accuracy from its best (points of percent)."""
+        """Mean drop of a task's task-aware accuracy from its best (percentage points)."""
         return metrics.forgetting(self.task_aware_matrix)
 
     @property

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from grace.record.model import RunInfo, RunRecord, TaskRecord
 from grace.storage import strict_json
 from grace.storage.reading import read_given
-from grace.text.refusals import DamagedError, GraceError, GraceWarning
+from grace.text.refusals import DamagedError, GraceError, GraceWarning, not_there
 from grace.text.validation import first_problem
 
 MAX_BYTES = 128 * 2**20
@@ -53,8 +53,10 @@ def find_runs(path: str | Path) -> list[Path]:
         return [root]
     found = _below(root)
     if not found:
+        if not root.exists():
+            raise not_there(root)
         what = "holds no run (no run.json)" if root.is_dir() else "is no directory"
-        raise GraceError(f"{root} {what}", "give a run directory or a folder of them")
+        raise GraceError(f"'{root}' {what}", "give a run directory or a folder of them")
     return found
 
 

@@ -15,3 +15,16 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the most similar choice, or an empty text."""
     found = nearest(word, choices)
     return f"; did you mean '{found}'?" if found else ""
+
+
+def did_you_mean_one_of(word: str, choices: Iterable[str], most: int = 12) -> str:
+    """Return the same and the choices themselves: ``"; did you mean 'x'? (known: x, y)"``.
+
+    Args:
+        word: what someone wrote.
+        choices: what would have been right.
+        most: choices to list; "…" stands for the others.
+    """
+    known = list(choices)
+    listed = ", ".join([*known[:most], *(["…"] if len(known) > most else [])])
+    return did_you_mean(word, known) + (f" (known: {listed})" if known else "")

@@ -77,6 +77,11 @@ class GraceError(ValueError):
         return ", or ".join(part for part in (self.remedy, setting) if part)
 
 
+def not_there(path: object) -> GraceError:
+    """Return the error for a path that does not exist; the user may have mistyped it."""
+    return GraceError(f"'{path}' does not exist", "check the spelling")
+
+
 class GraceWarning(UserWarning):
     """A warning for the user; the work goes on. Its text is ``what: setting``.
 
