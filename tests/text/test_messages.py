@@ -4,7 +4,7 @@ import pytest
 
 from grace.storage.strict_json import parse
 from grace.text.escaping import one_line
-from grace.text.refusals import DamagedError
+from grace.text.refusals import DamagedError, GraceError
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,8 @@ def test_more_than_a_million_values_are_not_read() -> None:
         parse(b"[" + b"1," * 1_000_000 + b"1]", "it")
     with pytest.raises(DamagedError, match="more than 1000000 values"):
         parse(b"[" + b"{}," * 500_000 + b"1]", "it")
+
+
+def test_a_remedy_follows_a_question_without_a_colon() -> None:
+    error = GraceError("no class 'cta'; did you mean 'cat'?", "list all", where="m")
+    assert str(error) == "m: no class 'cta'; did you mean 'cat'? list all"

@@ -69,12 +69,20 @@ class GraceError(ValueError):
                 for the setting's value.
         """
         advice = self.advice(settings)
-        return ": ".join(part for part in (self.where, self.what, advice) if part)
+        return _joined(self.where, self.what, advice)
 
     def advice(self, settings: Mapping[str, str]) -> str:
         """Return the remedy and the setting in words; ``settings`` as in ``worded``."""
         setting = self.setting.worded(settings) if self.setting is not None else ""
         return ", or ".join(part for part in (self.remedy, setting) if part)
+
+
+def _joined(*parts: str) -> str:
+    """Join the parts of a text that are not empty by colons; what asks a question needs none."""
+    text = ""
+    for part in filter(None, parts):
+        text += part if not text else f" {part}" if text.endswith("?") else f": {part}"
+    return text
 
 
 def not_there(path: object) -> GraceError:
@@ -102,7 +110,7 @@ class GraceWarning(UserWarning):
     def worded(self, settings: Mapping[str, str]) -> str:
         """Return the warning's text; ``settings`` as in ``GraceError.worded``."""
         advice = self.setting.worded(settings) if self.setting is not None else ""
-        return ": ".join(part for part in (self.what, advice) if part)
+        return _joined(self.what, advice)
 
 
 @final
