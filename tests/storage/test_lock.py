@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from grace.text.refusals import BusyError, DamagedError
 
 HOLDER = """
 import sys
+import threading
 from pathlib import Path
 from grace.storage.lock import exclusive
 with exclusive(Path(sys.argv[1]), "the model"):
@@ -165,3 +167,13 @@ def test_many_may_share_a_lock_but_not_with_one_who_has_it_alone(tmp_path: Path)
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DamagedError, match="is a link"):
         held_too()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows shares no lock")
+def test_one_who_waits_shares_a_lock_after_the_end_of_who_has_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path) as process:
+        # It ends while this process waits, whose first tries find it.
+        threading.Timer(0.3, process.kill).start()
+        with shared(path, "the studies", 60):
+            assert process.wait(60) is not None

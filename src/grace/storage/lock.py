@@ -51,12 +51,18 @@ else:
 
 
 @contextmanager
-def shared(path: Path, what: str) -> Iterator[None]:
+def shared(path: Path, what: str, seconds: float = 0) -> Iterator[None]:
     """Hold a lock that several processes may hold at once, but not beside an exclusive one.
 
-    On Windows one process at a time can hold it. Arguments and errors are those of ``exclusive``.
+    On Windows one process at a time can hold it. Errors are those of ``exclusive``.
+
+    Args:
+        path: the lock file, created if it is missing.
+        what: name of the locked thing in messages.
+        seconds: time to wait for the end of a process that holds it alone. Longer: fewer errors
+            beside short changes, a later one beside long ones.
     """
-    handle = _taken(path, what, _take_to_read)
+    handle = _taken(path, what, _take_to_read, seconds)
     try:
         _note(handle, b"")  # The process that held it alone before has it no more.
         yield
@@ -117,9 +123,9 @@ def holder(path: Path) -> str | None:
     return None
 
 
-def _taken(path: Path, what: str, take: Callable[[int], None]) -> int:
+def _taken(path: Path, what: str, take: Callable[[int], None], seconds: float = 0) -> int:
     """Open the lock file and take the lock on it; return its handle."""
-    patience = _NUM_TRIES
+    patience, deadline = _NUM_TRIES, time.monotonic() + seconds
     while True:
         handle = _open(path, what)
         try:
@@ -130,7 +136,7 @@ def _taken(path: Path, what: str, take: Callable[[int], None]) -> int:
             _release(handle)
         except (BlockingIOError, PermissionError):
             patience -= 1
-            if patience:  # Someone may only be asking who holds it.
+            if patience > 0 or time.monotonic() < deadline:  # Someone may only be asking who.
                 os.close(handle)
                 time.sleep(0.01)
                 continue

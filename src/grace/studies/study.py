@@ -28,6 +28,9 @@ from grace.studies.study_runs import StudyRuns
 from grace.studies.this_machine import ThisMachine
 from grace.text.refusals import BusyError
 
+_WAIT = 60.0
+"""Seconds that a task of an array job waits while another one writes the tables."""
+
 
 def make_study(
     study: StudySettings,
@@ -69,7 +72,8 @@ def make_study(
     cells = [] if search else study_cells(study, selection)
     directory = study_folder(out, search_name(study) if search else study.name)
     what, is_task = f"the folder of studies '{out}'", array is not None
-    with shared(out / "lock", what) if is_task else exclusive(out / "lock", what):
+    locked = shared(out / "lock", what, _WAIT) if is_task else exclusive(out / "lock", what)
+    with locked:
         if not is_task:
             make_folders(out)
         reservations = None if array is None else Reservations(out, array)
