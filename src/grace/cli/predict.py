@@ -20,6 +20,15 @@ from grace.text.refusals import GraceError
 if TYPE_CHECKING:
     from grace.learner.prediction import FilePredictor
 
+_Form = Annotated[
+    str,
+    options.choice(
+        "--format",
+        choices=tuple(FORMS),
+        help="A table for people; CSV or JSON lines for programs.",
+    ),
+]
+
 
 def predict(
     model: options.Learner,
@@ -30,14 +39,7 @@ def predict(
             help="Image files, or folders of images; -: a list on standard input, one a line.",
         ),
     ],
-    form: Annotated[
-        str,
-        options.choice(
-            "--format",
-            choices=tuple(FORMS),
-            help="A table for people; CSV or JSON lines for programs.",
-        ),
-    ] = "table",
+    form: _Form = "table",
     top: Annotated[int, typer.Option(min=1, help="Classes to name for each image.")] = 1,
     unknown: Annotated[
         bool, typer.Option("--unknown", help="Mark images that look like no learnt class.")

@@ -39,7 +39,7 @@ class WeightAverage:
         }
 
     def saved_after(self, epochs: int) -> Mapping[str, Tensor]:
-        """Return the tensors that a snapshot after some epochs must hold, by name."""
+        """Return the tensors that a snapshot after some epochs must hold, of any shape, by name."""
         return self._means if self._first < epochs < self._epochs else {}
 
     @torch.no_grad()
@@ -48,7 +48,7 @@ class WeightAverage:
 
         Args:
             epoch: from 0.
-            state: as given before, with the values after the epoch.
+            state: as given before, of any shape, with the values after the epoch.
         """
         if epoch < self._first:
             return

@@ -1,6 +1,7 @@
 """Test a learner on a folder of labelled images: nothing is learnt."""
 
 from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from grace.data.findings import Rules, judge_layout, refuse_first
@@ -34,14 +35,7 @@ def evaluate(
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
     predictor = FilePredictor(answerer_of(learner))
     live = set(learner.model.state.live_class_names)
-    strangers = Counter(file.class_name for file in files if file.class_name not in live)
-    if strangers:
-        listed = [f"{name} ({count})" for name, count in sorted(strangers.items())[:12]]
-        names = ", ".join([*listed, *(["…"] if len(strangers) > 12 else [])])
-        notes.append(
-            f"{strangers.total()} images of classes that this learner does not know are left out: "
-            f"{names}"
-        )
+    notes += _about_strangers(files, live)
     known = [file for file in files if file.class_name in live]
     if not known:
         raise GraceError(
@@ -57,14 +51,8 @@ def evaluate(
                 problems.append(prediction.problem)
                 continue
             best = prediction.guesses[0]
-            results.append(
-                ImageResult(
-                    prediction.path,
-                    class_of[prediction.path],
-                    best.class_name,
-                    best.probability,
-                )
-            )
+            own = class_of[prediction.path]
+            results.append(ImageResult(prediction.path, own, best.class_name, best.probability))
     if not results:
         raise GraceError(f"no image of '{images}' can be read", problems[0])
     home = learner.home.path if learner.home else Path()
@@ -76,6 +64,17 @@ def evaluate(
         problems=problems,
         notes=notes,
     )
+
+
+def _about_strangers(files: Sequence[ImageFile], live: Collection[str]) -> Iterator[str]:
+    """Yield a note if there are images of classes that a learner does not know."""
+    strangers = Counter(file.class_name for file in files if file.class_name not in live)
+    if strangers:
+        listed = [f"{name} ({count})" for name, count in sorted(strangers.items())[:12]]
+        yield (
+            f"{strangers.total()} images of classes that this learner does not know are left out: "
+            + ", ".join([*listed, *(["…"] if len(strangers) > 12 else [])])
+        )
 
 
 def _files(root: Path) -> tuple[list[ImageFile], list[str]]:

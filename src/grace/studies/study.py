@@ -72,8 +72,7 @@ def make_study(
     cells = [] if search else study_cells(study, selection)
     directory = study_folder(out, search_name(study) if search else study.name)
     what, is_task = f"the folder of studies '{out}'", array is not None
-    locked = shared(out / "lock", what, _WAIT) if is_task else exclusive(out / "lock", what)
-    with locked:
+    with shared(out / "lock", what, _WAIT) if is_task else exclusive(out / "lock", what):
         if not is_task:
             make_folders(out)
         reservations = None if array is None else Reservations(out, array)
