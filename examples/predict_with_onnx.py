@@ -6,12 +6,15 @@ Pillow and onnxruntime; all it must know about the model stands in the model's o
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import onnxruntime
 from PIL import Image, ImageOps
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report to its makers.
+import onnxruntime
 
 
 def centre_square(image: Image.Image, size: int) -> Image.Image:

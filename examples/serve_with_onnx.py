@@ -10,14 +10,17 @@ had too few held-out images for the share of false alarms.
 import argparse
 import io
 import json
+import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
-import onnxruntime
 from PIL import Image
 from PIL.Image import DecompressionBombError
 
 from predict_with_onnx import read
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report to its makers.
+import onnxruntime
 
 MOST_BYTES = 2**24
 Image.MAX_IMAGE_PIXELS = 2**23

@@ -29,6 +29,8 @@ gc.disable()
 # Tiny tensors gain nothing from a second thread, and lose much where another process wants the
 # core. torch reads this when a test first imports it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As grace itself does before it imports onnxruntime, which some tests import first.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # Tests compare with what torch answers, and leave nothing in the user's cache.
 os.environ["GRACE_TWINS"] = "0"
 twins.FOLDER = "/no folder of twins"

@@ -159,8 +159,13 @@ def test_watching_uses_a_twin_and_makes_none(
     assert len(loads) == 2
 
 
-def test_a_twin_imports_no_torch(saved: Path, folder: Path, cache: Path) -> None:
+def test_a_twin_imports_no_torch_and_sends_no_reports(
+    saved: Path, folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran("predict", saved, folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     script = (
         "import sys\nfrom grace.home import twins\nfrom grace.cli import main\n"
         f"twins.FOLDER = {str(cache)!r}\nsys.argv = ['grace', *sys.argv[1:]]\n"
@@ -171,6 +176,7 @@ def test_a_twin_imports_no_torch(saved: Path, folder: Path, cache: Path) -> None
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 6
+    assert not (tmp_path / "home").exists()
 
 
 class TestStale:

@@ -24,6 +24,7 @@ from grace.configs.experiment import Fit
 from grace.data.augmentation import Enlarge
 from grace.data.squares import GREY
 from grace.learner.familiarity import UnknownScore
+from grace.learner.onnx_graph import send_no_reports
 from grace.learner.unknown import Recogniser
 from grace.networks.expandable import copy_of
 from grace.networks.folding import folded
@@ -312,6 +313,7 @@ def latency(run: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> f
 
 
 def _check_libraries() -> None:
+    send_no_reports()
     try:
         # Late, because they belong to an extra and take a second.
         import onnx  # noqa: F401

@@ -16,6 +16,15 @@ BATCH = 64
 """Images that a graph gets at once: more need more memory."""
 
 
+def send_no_reports() -> None:
+    """Keep onnxruntime from reporting to its makers; call it before onnxruntime is imported.
+
+    Otherwise its published packages keep a number for this machine in the user's cache folder and
+    send events over the network. Who wants that sets ``ORT_DISABLE_TELEMETRY=0``.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def run_graph(
     graph: bytes, shape: tuple[int, int, int], num_classes: int, threads: int | None
 ) -> Callable[[Pixels], tuple[Numbers, Numbers]]:
@@ -30,6 +39,7 @@ def run_graph(
     Raises:
         DamagedError: if it is the graph of another learner.
     """
+    send_no_reports()
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
