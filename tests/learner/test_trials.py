@@ -114,7 +114,11 @@ def test_what_cannot_be_kept_is_not_tried(clock: Clock, monkeypatch: pytest.Monk
     place = Path(trials.FOLDER).parent
     place.write_text("no folder")
     assert chosen() == ("auto", None)
-    monkeypatch.setattr(trials, "FOLDER", "~nobody-of-this-name/trials")
+
+    def homeless(name: str) -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(trials, "cache_folder", homeless)
     assert chosen() == ("auto", None)
     assert clock.num_trials == 0
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from grace.configs.experiment import DataSettings
 from grace.data.arrays import RawDataset, finish
 from grace.data.images import Dataset
+from grace.storage.cache_folder import cache_folder
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
@@ -82,8 +83,8 @@ _CIFAR100 = _Archive(
 def load_cifar10(settings: DataSettings) -> Dataset:
     """Load CIFAR-10 from ``root/cifar-10-batches-bin``; missing files are downloaded.
 
-    ``root`` defaults to ``~/.cache/grace``. The checksum of the archive is verified; of files on
-    disk, only sizes and labels are checked.
+    ``root`` defaults to the cache folder (``cache_folder``). The checksum of the archive is
+    verified; of files on disk, only sizes and labels are checked.
 
     Raises:
         GraceError: if the files are missing and cannot be downloaded, or are damaged.
@@ -101,7 +102,7 @@ def load_cifar100(settings: DataSettings) -> Dataset:
 
 
 def _load(settings: DataSettings, archive: _Archive) -> Dataset:
-    root = Path(settings.root or "~/.cache/grace").expanduser()
+    root = Path(settings.root).expanduser() if settings.root else cache_folder()
     folder = root / archive.folder
     if not all((folder / name).is_file() for name in archive.files):
         _fetch(root, archive)

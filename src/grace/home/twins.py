@@ -21,11 +21,12 @@ from pydantic import ValidationError
 import grace
 from grace.home.accuracies import Strict
 from grace.storage import atomic, strict_json
+from grace.storage.cache_folder import cache_folder
 from grace.storage.reading import read_small
 from grace.text.refusals import DamagedError
 
-FOLDER = "~/.cache/grace/twins"
-"""One file for each version. If a file is deleted, the next prediction makes it again."""
+FOLDER = "twins"
+"""In the cache folder: a file for each version. If one is deleted, it is made again."""
 VARIABLE = "GRACE_TWINS"
 """Environment variable; at 0 no twins are made or used."""
 FORMAT = 2
@@ -94,9 +95,11 @@ def write(document: bytes, twin: Twin | None, graph: bytes = b"") -> None:
     head = b"" if twin is None else strict_json.dump(twin.model_dump()).replace(b"\n", b" ")
     rest = head + b"\n" + graph
     data = _hash(rest).encode() + b"\n" + rest
-    if len(data) <= MAX_BYTES:
-        atomic.write_bytes(path, data)
-        _remove_oldest(path.parent)
+    if len(data) > MAX_BYTES:
+        write(document, None)
+        return
+    atomic.write_bytes(path, data)
+    _remove_oldest(path.parent)
 
 
 def remove(document: bytes) -> None:
@@ -123,7 +126,7 @@ def _path(document: bytes) -> Path | None:
 def _folder() -> Path | None:
     """Return the folder of all twins; ``None``: the user has no home."""
     try:
-        return Path(FOLDER).expanduser()
+        return cache_folder(FOLDER)
     except RuntimeError:
         return None
 
@@ -141,11 +144,17 @@ def _is_private(folder: Path) -> bool:
     return sys.platform == "win32" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
 
 
+def _is_own(path: Path) -> bool:
+    """Return ``True`` for a twin or an unfinished one: the folder may be a link to another."""
+    return path.suffix == ".twin" or atomic.is_leftover(path)
+
+
 def _remove_oldest(folder: Path) -> None:
     """Remove what was not used for longest, unfinished files of killed processes among them."""
     with suppress(OSError):
         found = sorted(
-            ((own.stat(), own) for own in folder.iterdir()), key=lambda o: -o[0].st_mtime
+            ((own.stat(), own) for own in folder.iterdir() if _is_own(own)),
+            key=lambda own: -own[0].st_mtime,
         )
         total = 0
         for count, (status, own) in enumerate(found, start=1):

@@ -21,11 +21,12 @@ from grace.learner.budget import measure_speed
 from grace.learner.model import Model
 from grace.storage import strict_json
 from grace.storage.atomic import sync_folder, unfinished
+from grace.storage.cache_folder import cache_folder
 from grace.storage.reading import read_small
 from grace.text.refusals import DamagedError
 
-FOLDER = "~/.cache/grace/trials"
-"""One small file for each trial. If a file is deleted, its trial is made again."""
+FOLDER = "trials"
+"""In the cache folder: a small file for each trial. If one is deleted, its trial is made again."""
 
 MIN_GAIN = 1.05
 """A smaller gain is noise, or is spent on compiling."""
@@ -89,7 +90,7 @@ def _speed(
 def _remembered(name: str, measure: Callable[[], float]) -> float | None:
     """Return a trial's outcome, measured if it is not known; ``None``: it cannot be kept."""
     try:
-        path = Path(FOLDER).expanduser() / name
+        path = cache_folder(FOLDER) / name
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder.
         return None
