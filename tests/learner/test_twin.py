@@ -26,6 +26,7 @@ from grace.learner import answering, twin
 from grace.learner.learner import Learner
 from grace.learner.onnx_graph import run_graph
 from grace.learner.unknown import Recogniser
+from grace.storage import atomic
 from support.commands import ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -196,6 +197,23 @@ class TestStale:
         own, document = Learner.load(copied), contents(copied)
         Learner.load(copied).forget("fox")
         answering.make_twin(own, document)
+        assert list(cache.iterdir()) == []
+
+    def test_one_that_is_made_while_a_class_is_forgotten_does_not_stay(
+        self, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, document = Learner.load(copied), contents(copied)
+        write = atomic.write_bytes
+
+        def made_before(path: Path, data: bytes) -> None:
+            if path.name == "0005.json":
+                answering.make_twin(own, document)
+                assert len(list(cache.iterdir())) == 1
+            write(path, data)
+
+        monkeypatch.setattr(atomic, "write_bytes", made_before)
+        Learner.load(copied).forget("fox")
+        assert contents(copied) != document
         assert list(cache.iterdir()) == []
 
     def test_each_version_has_its_own(self, copied: Path, folder: Path, cache: Path) -> None:
@@ -411,6 +429,24 @@ class TestMaking:
         monkeypatch.setattr(twins, "MAX_ALL_BYTES", 700)
         twins.write(b"large", FACTS, bytes(500))
         assert len(list(cache.iterdir())) == 1
+
+    def test_files_of_others_stay(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(twins, "MAX_FILES", 1)
+        cache.mkdir(parents=True)
+        (cache / "thesis.txt").write_text("Somebody made the folder a link to another one.")
+        for document in (b"first", b"second"):
+            twins.write(document, FACTS, b"graph")
+        assert {path.suffix for path in cache.iterdir()} == {".txt", ".twin"}
+        assert twins.read(b"second") == (FACTS, b"graph")
+
+    def test_one_that_is_too_large_is_not_made_again(
+        self, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(twins, "MAX_BYTES", 1000)
+        assert twins.is_missing(b"document")
+        twins.write(b"document", FACTS, bytes(1000))
+        assert not twins.is_missing(b"document")
+        assert twins.read(b"document") is None
 
     def test_two_that_write_at_once_leave_one_whole(self, cache: Path) -> None:
         graphs = {bytes([number]) * 100_000 for number in range(1, 9)}

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -234,8 +234,8 @@ class VersionFiles:
                 f"more than the {MAX_BYTES} that can be read",
                 "learn fewer classes",
             )
-        self._remove_twin(document.number)
-        atomic.write_bytes(self._document_path(document.number), data)
+        with self._without_twin(document.number):
+            atomic.write_bytes(self._document_path(document.number), data)
 
     def make_current(self, number: int) -> None:
         """Put a version in use."""
@@ -285,12 +285,12 @@ class VersionFiles:
 
     def drop(self, number: int) -> None:
         """Remove the document of a version; its objects stay until ``remove_unused``."""
-        self._remove_twin(number)
         path = self._document_path(number)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            atomic.remove(path)
+        with self._without_twin(number):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                atomic.remove(path)
 
     def remove_unused(self) -> None:
         """Remove objects that no version refers to."""
@@ -308,10 +308,20 @@ class VersionFiles:
             used.update(match.decode() for match in _REFERENCE.findall(data))
         self._objects.keep_only(used)
 
-    def _remove_twin(self, number: int) -> None:
-        """Remove the twin of a document that is replaced or removed, if that can be read."""
+    @contextmanager
+    def _without_twin(self, number: int) -> Iterator[None]:
+        """Remove the twin of a document that the context replaces or removes, if it can be read.
+
+        Before the context, as the process may be killed in it; and after it, as another process may
+        have made the twin meanwhile.
+        """
+        document = None
         with suppress(GraceError, OSError):
-            twins.remove(self.document_bytes(number))
+            document = self.document_bytes(number)
+            twins.remove(document)
+        yield
+        if document is not None:
+            twins.remove(document)
 
     def _document_path(self, number: int) -> Path:
         return inside(self.path, "versions") / f"{number:04d}.json"
