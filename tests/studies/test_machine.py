@@ -14,7 +14,6 @@ from grace.studies.machine import (
     jobs_at_once,
     run_command,
     run_environment,
-    usable_cores,
     with_threads,
 )
 
@@ -64,17 +63,6 @@ def test_results_depend_on_no_number_of_runs_at_once() -> None:
     assert with_threads(settings("engine.threads=null"), "cpu").engine.threads == 1
     assert with_threads(settings("engine.threads=4"), "cpu").engine.threads == 4
     assert with_threads(settings("engine.threads=null"), "cuda").engine.threads is None
-
-
-@pytest.mark.parametrize(
-    ("quota", "expected"), [("200000 100000\n", 2), ("max 100000\n", 8), ("50000 100000", 1)]
-)
-def test_a_containers_cores_count(
-    monkeypatch: pytest.MonkeyPatch, quota: str, expected: int
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(Path, "read_text", lambda path: quota)
-    assert usable_cores() == expected
 
 
 def test_a_run_is_this_very_package_wherever_it_is_started(

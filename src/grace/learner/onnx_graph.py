@@ -10,6 +10,7 @@ import numpy as np
 
 from grace.data.decoding import Pixels
 from grace.learner.prediction import Numbers
+from grace.storage.processor import usable_cores
 from grace.text.refusals import DamagedError, GraceError
 
 BATCH = 64
@@ -34,7 +35,8 @@ def run_graph(
         graph: of a twin.
         shape: (C, H, W) of the learner's images.
         num_classes: K.
-        threads: of the learner's settings; ``None``: as many as torch would take.
+        threads: of the learner's settings; ``None``: one for each core that this process may use,
+            or ``OMP_NUM_THREADS``.
 
     Raises:
         DamagedError: if it is the graph of another learner.
@@ -45,7 +47,7 @@ def run_graph(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    cores = int(limit) if limit.isdecimal() else os.cpu_count() or 1
+    cores = int(limit) if limit.isdecimal() else usable_cores()
     options.intra_op_num_threads = min(threads or cores, cores)
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     (given,), outputs = session.get_inputs(), session.get_outputs()

@@ -1,6 +1,8 @@
-"""The name and the instructions of this machine's processor."""
+"""The name, the instructions and the usable cores of this machine's processor."""
 
+import os
 import platform
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,19 @@ def processor_flags() -> str:
 def computes_in_bfloat16() -> bool:
     """Return True if the processor has instructions for products of bfloat16 numbers."""
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor_flags().split())
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process and its container may use; at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    # Linux control groups: "quota period" in microseconds; without a limit it says "max".
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, int(quota) // int(period))
+    return max(1, cores)
 
 
 def _first_of(name: str) -> str:

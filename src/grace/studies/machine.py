@@ -3,12 +3,12 @@
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import grace
 from grace.configs.experiment import ExperimentSettings
 from grace.storage.memory import memory_bytes
+from grace.storage.processor import usable_cores
 
 
 def jobs_at_once(
@@ -65,19 +65,6 @@ def with_threads(settings: ExperimentSettings, device: str) -> ExperimentSetting
         return settings
     engine = settings.engine.model_copy(update={"threads": 1})
     return settings.model_copy(update={"engine": engine})
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process and its container may use; at least 1."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    # Linux control groups: "quota period" in microseconds; without a limit it says "max".
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, int(quota) // int(period))
-    return max(1, cores)
 
 
 def run_command(settings: Path, options: Mapping[str, Path], *flags: str) -> list[str]:
