@@ -3,7 +3,6 @@
 What the numbers rest on stands in docs/learner/defaults.md.
 """
 
-import os
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from grace.configs.experiment import ExperimentSettings
 from grace.configs.recipe import Recipe
 from grace.data.folder_tree import FolderTree, scan
 from grace.learner.requested import RequestedSettings
+from grace.storage.processor import usable_cores
 from grace.text.refusals import GraceError
 
 MINUTES = 3.0
@@ -187,7 +187,7 @@ def _facts(tree: FolderTree, asked: ExperimentSettings) -> Facts:
         shortest=sides[len(sides) // 2] if sides else None,
         max_mb=asked.memory.max_mb,
         has_gpu=_has_gpu(asked),
-        num_cores=asked.engine.threads or os.cpu_count() or 1,
+        num_cores=asked.engine.threads or usable_cores(),
     )
 
 
