@@ -66,6 +66,8 @@ def test_it_says_what_the_documents_say(saved: Path) -> None:
     assert [row[3] for row in rows(section(text, "Data"))] == [
         made.digest for made in home.documents()
     ]
+    # The update of version 4 was rejected.
+    assert [row[4] for row in rows(section(text, "Data"))] == ["yes", "yes", "yes", "no", "yes"]
     weights = "\n".join(section(text, "Backbone and weights"))
     assert all(ref.sha256 in weights for ref in document.parts.values())
     assert "flatter" not in weights

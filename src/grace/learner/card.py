@@ -51,7 +51,7 @@ def card(
     sections = {
         f"Model card: {markdown(name)}": _facts(in_use),
         "Classes": _classes(in_use),
-        "Data": _data(versions),
+        "Data": _data(versions, document),
         "Backbone and weights": _backbone(document),
         "Settings that differ from their defaults": _settings(document),
         "History": _history(versions, document, changes),
@@ -158,17 +158,21 @@ def _classes(in_use: InUse) -> Iterator[str]:
     yield "Accuracies are of the held-out images, which are never trained on; Wilson's intervals."
 
 
-def _data(versions: Sequence[Document]) -> Iterator[str]:
+def _data(versions: Sequence[Document], document: Document) -> Iterator[str]:
     yield "The hash of an update is the SHA-256 of its images, their names and its limits."
     yield ""
+    # Only the last record of a history says what its phases took.
+    continued = [update.model_copy(update={"work": ()}) for update in document.history]
     yield from _table(
-        ("version", "date", "images", "SHA-256 of the update"),
+        ("version", "date", "images", "SHA-256 of the update", "part of this model"),
         [
             (
                 str(made.number),
                 made.history[-1].date[:10] or "–",
                 str(made.history[-1].num_images),
                 made.digest or "not learnt in this home",
+                # An update that was rejected, or rolled back, is not.
+                "yes" if made.history[-1].model_copy(update={"work": ()}) in continued else "no",
             )
             for made in versions
         ],
@@ -218,7 +222,7 @@ def _settings(document: Document) -> Iterator[str]:
     rows = [
         (row.path, row.value if isinstance(row.value, str) else json.dumps(row.value))
         for row in describe_settings(document.settings)
-        if not row.is_default and not row.path.startswith("scenario.")
+        if not row.is_default and not row.path.startswith(("scenario.", "description"))
     ]
     yield from _table(("setting", "value"), rows) if rows else ["There are none."]
 
