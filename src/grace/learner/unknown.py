@@ -4,7 +4,7 @@ A learner chooses its score by leave-one-class-out: a class's held-out images ac
 scores that are computed without its exemplars, its mean and its logit. A network that was itself
 trained on the class still tells it apart better than a class that nobody has shown it, and scores
 of features gain most by that. So the choice is free on frozen features only, and for other networks
-the share found is an upper estimate.
+the share found is a rough estimate, too high or too low.
 
 Shapes: n held-out images, N images, M exemplars, D features, K classes.
 """
