@@ -60,6 +60,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOME"] = folder  # Its cache keeps the twins.
+        os.environ.pop("XDG_CACHE_HOME", None)
         image = write_images(Path(folder, "images"))
         grace = [sys.executable, "-m", "grace"]
         model = str(Path(folder, "model"))

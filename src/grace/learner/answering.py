@@ -23,7 +23,7 @@ from grace.text.refusals import GraceError
 
 
 def answerer_of(learner: Learner) -> Answerer:
-    """Return a learner as what answers."""
+    """Return the answerer of a learner that is loaded."""
 
     def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -46,7 +46,7 @@ def make_twin(learner: Learner, document: bytes) -> None:
     """Make the twin of a learner, which was loaded from a version's document, if it has none.
 
     It takes half a second for a ResNet-32. Nothing is made for a GPU, for large weights, and where
-    the twin's answers differ; whatever fails, nobody is disturbed.
+    the twin's answers differ. If it cannot be made, that is no error.
     """
     on_cpu = learner.trainer.device.torch_device.type == "cpu"
     is_small = learner.size().weight_bytes < twins.MAX_BYTES
