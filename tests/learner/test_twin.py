@@ -216,6 +216,20 @@ class TestStale:
         assert contents(copied) != document
         assert list(cache.iterdir()) == []
 
+    def test_one_whose_version_is_removed_meanwhile_does_not_stay(
+        self, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, document = Learner.load(copied, version=1), contents(copied, 1)
+        write = twins.write
+
+        def removed_before(*others: Any) -> None:
+            ran("prune", copied, "--keep", "0")
+            write(*others)
+
+        monkeypatch.setattr(twins, "write", removed_before)
+        answering.make_twin(own, document)
+        assert list(cache.iterdir()) == []
+
     def test_each_version_has_its_own(self, copied: Path, folder: Path, cache: Path) -> None:
         ran("predict", copied, folder)
         ran("predict", copied, folder, "--version", "1")

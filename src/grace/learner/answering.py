@@ -14,6 +14,7 @@ import torch
 
 from grace.data.decoding import Pixels
 from grace.home import twins
+from grace.home.store import ModelStore
 from grace.learner.export import traced
 from grace.learner.exporting import check_images, preprocessing_of
 from grace.learner.learner import Learner
@@ -58,10 +59,18 @@ def make_twin(learner: Learner, document: bytes) -> None:
     with suppress(OSError, GraceError, MemoryError, KeyboardInterrupt):
         made = twin_of(learner)
         # A class may be forgotten meanwhile: then nothing of it shall be left.
-        if store.document_bytes(number) == document:
+        if _has(store, number, document):
             twins.write(document, *made)
-        if store.document_bytes(number) != document:
+        if not _has(store, number, document):
             twins.remove(document)
+
+
+def _has(store: ModelStore, number: int, document: bytes) -> bool:
+    """Return ``True`` if a version is still there, with this document."""
+    try:
+        return store.document_bytes(number) == document
+    except GraceError:
+        return False
 
 
 def twin_of(learner: Learner) -> tuple[twins.Twin | None, bytes]:
