@@ -31,6 +31,7 @@ OTHER_MEANINGS: Mapping[tuple[str, str], int] = {
     ("learner/changeable.py", "probe"): 1,  # a section of settings
     ("learner/export.py", "grace"): 1,  # the program that wrote an ONNX file
     ("record/provenance.py", "grace"): 1,  # the package, among others and their versions
+    ("storage/cache_folder.py", "grace"): 1,  # the program, in the user's cache
     ("studies/machine.py", "grace"): 1,  # the package, after python -m
     ("data/folders.py", "icarl"): 1,  # a list of ImageNet's classes, drawn with iCaRL's seed
 }
