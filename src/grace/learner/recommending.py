@@ -163,9 +163,11 @@ def _reasons(
     pixels = "their own size" if side is None else f"{side} pixels"
     mine = " (as given)" if {"backbone.name", "backbone.weights"} & given else ""
     yield f"network   {backbone}{mine} at {pixels}: for {where}"
-    limit = "all epochs" if minutes is None else f"about {minutes:g} minutes an update at most"
+    limit = "all epochs"
+    if minutes is not None:
+        limit = f"about {minutes:g} minutes an update at most (--minutes)"
     grows = f"; it grows at {RELATIVE_THRESHOLD:g} times its first saturation" if fills else ""
-    yield f"training  {asked.method.name}, {limit} (--minutes){grows}"
+    yield f"training  {asked.method.name}, {limit}{grows}"
     memory = asked.memory
     kept = "as many images" if memory.size is None else f"up to {memory.size} images"
     fit = " as the ceiling has room for" if memory.size is None else ""
