@@ -1,11 +1,14 @@
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.record import DatasetRecord, RunRecord
 from grace.studies.groups import group_records, spread
+from grace.studies.tables import comparison_table
 from support.synthetic_records import MakeRecord
 
 
@@ -73,3 +76,67 @@ def test_mean_over_complete_runs_only(make_record: MakeRecord) -> None:
     assert found is not None
     assert found.mean == pytest.approx(statistics.mean(value for value in lasts if value))
     assert found.count == 2
+
+
+def of_data(record: RunRecord, protocol: str) -> RunRecord:
+    """The same run on other data, which its settings do not name; an empty protocol: unknown."""
+    dataset = DatasetRecord(name="pictures", num_train=300, num_test=60, shape=(1, 8, 8))
+    prints = {"protocol": protocol} if protocol else {}
+    info = record.info.model_copy(update={"fingerprints": prints, "dataset": dataset})
+    return replace(record, info=info)
+
+
+def test_runs_of_other_data_are_told_apart(make_record: MakeRecord) -> None:
+    records = [make_record("der", 1), make_record("der", 2), of_data(make_record("der", 3), "aa")]
+    mixed = [*records, of_data(make_record("replay"), "aa")]
+    assert [(group.label, len(group.records)) for group in group_records(mixed)] == [
+        ("der (data: digits, 1437 images)", 2),
+        ("der (data: pictures, 300 images)", 1),
+        ("replay (data: pictures, 300 images)", 1),
+    ]
+    [note] = comparison_table(mixed).notes
+    assert note.startswith("digits: rows of other data")
+    # Images of the same name and number, and a run of which nothing is known.
+    unclear = [of_data(make_record("der", n), protocol) for n, protocol in ((6, "aa"), (7, "bb"))]
+    alike = [*unclear, of_data(make_record("der", 5), "")]
+    assert {group.variant for group in group_records(alike)} == {
+        "data: pictures, 300 images, protocol aa",
+        "data: pictures, 300 images, protocol bb",
+        "data: pictures, 300 images, protocol unknown",
+    }
+
+
+def test_other_protocols_by_settings_keep_their_labels(make_record: MakeRecord) -> None:
+    records = [make_record("der", 1), make_record("der", 2, overrides=["memory.size=50"])]
+    assert len({record.info.fingerprints["protocol"] for record in records}) == 2
+    assert {group.variant for group in group_records(records)} == {
+        "memory.size=50",
+        f"memory.size={records[0].info.config['memory']['size']}",
+    }
+    assert comparison_table(records).notes == ()
+    # A record without fingerprints stands with those of its settings.
+    [group] = group_records([records[0], of_data(make_record("der", 3), "")])
+    assert (group.label, len(group.records)) == ("der", 2)
+
+
+def repeated(record: RunRecord, day: int, status: str = "finished") -> RunRecord:
+    """A repetition of a run that ended on this day."""
+    update = {"finished": f"2026-02-{day:02}T00:00:00+00:00", "status": status}
+    place = record.directory.with_name(f"day-{day}")
+    return replace(record, directory=place, info=record.info.model_copy(update=update))
+
+
+def test_a_repetition_counts_once(make_record: MakeRecord) -> None:
+    run = make_record("der", 1)
+    first, again, failed = (repeated(run, 2), repeated(run, 3), repeated(run, 4, "failed"))
+    table = comparison_table([again, first, failed, make_record("der", 2)])
+    [row] = table.rows
+    assert row.group.records[0] is again
+    assert (len(row.group.complete), row.group.repetitions) == (2, (first, failed))
+    assert row.group.listed == (*row.group.records, first, failed)
+    [note] = table.notes
+    assert "2 repetitions of the same run left out" in note
+    # Two attempts that failed: the newer one is the unfinished run.
+    attempts = [repeated(run, day, "failed") for day in (1, 2)]
+    [group] = group_records(attempts)
+    assert (group.records, group.repetitions) == ((attempts[1],), (attempts[0],))

@@ -9,6 +9,7 @@ from typing import Any, final
 from grace.configs.flat import flatten
 from grace.configs.registry import METHODS
 from grace.record import RunRecord
+from grace.record.model import as_time
 
 
 @final
@@ -33,17 +34,33 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 @final
 @dataclass(frozen=True)
 class Group:
-    """Runs of one experiment, method and settings; ``variant`` says how it differs from others."""
+    """Runs of one experiment, method, settings and data, each once.
+
+    Args:
+        experiment: name of the experiment.
+        method: name of the method.
+        variant: what sets the group apart from others of its method; may be empty.
+        records: the runs by seed; of repetitions the newest finished one.
+        repetitions: the other repetitions.
+        has_other_data: ``True``: a group of the same settings has other data.
+    """
 
     experiment: str
     method: str
     variant: str
     records: tuple[RunRecord, ...]
+    repetitions: tuple[RunRecord, ...] = ()
+    has_other_data: bool = False
 
     @property
     def label(self) -> str:
-        """The method's name and the settings that set the group apart."""
+        """The method's name, and the settings and data that set the group apart."""
         return f"{self.method} ({self.variant})" if self.variant else self.method
+
+    @property
+    def listed(self) -> tuple[RunRecord, ...]:
+        """The runs and then their repetitions."""
+        return (*self.records, *self.repetitions)
 
     @property
     def complete(self) -> tuple[RunRecord, ...]:
@@ -56,14 +73,17 @@ class Group:
 
 
 def group_records(records: Sequence[RunRecord]) -> list[Group]:
-    """Group runs by experiment, method and settings, seeds and execution aside.
+    """Group runs by experiment, method, settings and data; seeds and execution aside.
 
     Groups come by experiment, then in the registry's order of methods. Where one experiment holds
-    a method more than once, the groups are labelled with the settings that differ.
+    a method more than once, the groups are labelled with the settings that differ; where runs of
+    the same settings have other protocols, also with the data.
     """
-    members: dict[tuple[str, str, str], list[RunRecord]] = {}
+    data = _names_of_data(records)
+    members: dict[tuple[str, str, str, str], list[RunRecord]] = {}
     for record in records:
-        key = (record.info.experiment, record.method, json.dumps(_deciding(record), sort_keys=True))
+        settings = json.dumps(_deciding(record), sort_keys=True)
+        key = (record.info.experiment, record.method, settings, data.get(_stream(record), ""))
         members.setdefault(key, []).append(record)
     known = list(METHODS)
     order = sorted(
@@ -71,15 +91,71 @@ def group_records(records: Sequence[RunRecord]) -> list[Group]:
         key=lambda key: (key[0], known.index(key[1]) if key[1] in known else len(known), key[1]),
     )
     groups = []
-    for experiment, method, settings in order:
+    for key in order:
+        experiment, method, settings, images = key
         beside = [json.loads(k[2]) for k in members if k[:2] == (experiment, method)]
-        variant = _difference(json.loads(settings), beside)
-        runs = sorted(
-            members[experiment, method, settings],
-            key=lambda record: (record.seed if record.seed is not None else -1, record.directory),
-        )
-        groups.append(Group(experiment, method, variant, tuple(runs)))
+        difference = _difference(json.loads(settings), beside)
+        variant = ", ".join(filter(None, (difference, images)))
+        counted, repetitions = _without_repetitions(members[key])
+        groups.append(Group(experiment, method, variant, counted, repetitions, bool(images)))
     return groups
+
+
+def _without_repetitions(
+    records: Sequence[RunRecord],
+) -> tuple[tuple[RunRecord, ...], tuple[RunRecord, ...]]:
+    """Return each run once, by seed, and its repetitions: runs with the same fingerprint."""
+    counted: dict[object, RunRecord] = {}
+    in_order = sorted(
+        records, key=lambda r: (r.complete, as_time(r.info.finished or r.info.started), r.directory)
+    )
+    for record in in_order:  # The newest finished run comes last, and stays.
+        fingerprint = record.info.fingerprints.get("run")
+        counted[(fingerprint, record.seed) if fingerprint else record.directory] = record
+
+    def by_seed(found: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+        return tuple(sorted(found, key=lambda r: (-1 if r.seed is None else r.seed, r.directory)))
+
+    kept = {id(record) for record in counted.values()}
+    return by_seed(counted.values()), by_seed(r for r in records if id(r) not in kept)
+
+
+def _stream(record: RunRecord) -> tuple[str, str, str | None]:
+    """Return the experiment, the settings that decide a protocol, and the protocol."""
+    kinds = ("data.", "scenario.", "memory.", "backbone.")
+    settings = {k: value for k, value in _deciding(record).items() if k.startswith(kinds)}
+    protocol = record.info.fingerprints.get("protocol")
+    return record.info.experiment, json.dumps(settings, sort_keys=True), protocol
+
+
+def _names_of_data(
+    records: Sequence[RunRecord],
+) -> Mapping[tuple[str, str, str | None], str]:
+    """Name the data of each stream whose settings have several protocols.
+
+    The settings do not say all about the data: images may be given from Python, or have changed.
+    """
+    streams: dict[tuple[str, str], dict[str | None, RunRecord]] = {}
+    for record in records:
+        experiment, settings, protocol = _stream(record)
+        streams.setdefault((experiment, settings), {}).setdefault(protocol, record)
+    names = {}
+    for (experiment, settings), found in streams.items():
+        if len(found.keys() - {None}) < 2:
+            continue
+        images = {p: _images(record) for p, record in found.items()}
+        texts = list(images.values())
+        for protocol, text in images.items():
+            # Images that are told apart by no number are told apart by the fingerprint.
+            if texts.count(text) > 1:
+                text = f"{text}, protocol {(protocol or 'unknown')[:8]}"
+            names[experiment, settings, protocol] = f"data: {text}"
+    return names
+
+
+def _images(record: RunRecord) -> str:
+    dataset = record.info.dataset
+    return f"{_short(dataset.name)}, {dataset.num_train} images" if dataset else "unknown"
 
 
 def _deciding(record: RunRecord) -> dict[str, Any]:

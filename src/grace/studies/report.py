@@ -83,7 +83,7 @@ def runs_report(
         *_experiments(groups, looks, drawn),
         _runs(groups, looks, drawn),
     )
-    listed = [record for group in groups for record in group.records]
+    listed = [record for group in groups for record in group.listed]
     return body, {record.directory: number for number, record in enumerate(listed)}
 
 
@@ -353,7 +353,7 @@ def _runs(groups: Sequence[Group], looks: Sequence[Style], drawn: dict[str, Figu
     listed = [
         (group, look, record)
         for group, look in zip(groups, looks, strict=True)
-        for record in group.records
+        for record in group.listed
     ]
     for number, (group, look, record) in enumerate(listed):
         charts = _run_charts(group, look, record, f"r{number}", drawn)

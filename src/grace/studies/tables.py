@@ -50,14 +50,28 @@ class ComparisonTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on unfinished runs and on tasks of one class."""
+        """Notes on unfinished and repeated runs, other data, and tasks of one class."""
         unfinished = [
             f"{row.group.experiment}/{row.group.label}: {left} of {len(row.group.records)} runs "
             "unfinished and left out"
             for row in self.rows
             if (left := len(row.group.records) - len(row.group.complete))
         ]
-        return (*unfinished, *self._without_choice())
+        return (*unfinished, *self._repeated(), *self._other_data(), *self._without_choice())
+
+    def _repeated(self) -> Iterator[str]:
+        for group in (row.group for row in self.rows):
+            if count := len(group.repetitions):
+                yield (
+                    f"{group.experiment}/{group.label}: {count} "
+                    f"repetition{'' if count == 1 else 's'} of the same run left out (only the "
+                    "newest finished one counts)"
+                )
+
+    def _other_data(self) -> Iterator[str]:
+        found = [row.group.experiment for row in self.rows if row.group.has_other_data]
+        for experiment in dict.fromkeys(found):
+            yield f"{experiment}: rows of other data have other protocols; do not compare them"
 
     def _without_choice(self) -> Iterator[str]:
         """Yield notes on one-class tasks; one note per experiment if all its rows agree."""
@@ -92,7 +106,7 @@ def lone_class_note(tasks: Sequence[int]) -> str:
 
 
 def comparison_table(records: Sequence[RunRecord]) -> ComparisonTable:
-    """Summarise runs by experiment, method and settings; mean and deviation over seeds.
+    """Summarise runs by experiment, method, settings and data; mean and deviation over seeds.
 
     Accuracies are the primary classifier's, at the end of the stream
     (docs/protocols.md#metrics); the nearest-mean classifier has columns of its own where a run has
