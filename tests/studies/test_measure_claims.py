@@ -12,6 +12,7 @@ from grace.studies.made_study import MadeStudy
 from grace.studies.measure_claims import measure_differences, measures_of, trends_of
 from grace.studies.resolving import Found
 from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_claims import judge_claims
 from grace.studies.study_figures import study_figures
 from grace.studies.study_results import Results
 from support.synthetic_records import MakeRecord
@@ -78,6 +79,21 @@ def test_a_run_without_measures_says_nothing(results: Results, make_record: Make
     plain = replace(results.made, found={cell.run: Found(make_record("grace", 2))})
     claim = ClaimSettings.model_validate({"id": "S", "kind": "resets", "left": "effective_rank"})
     assert measure_differences(claim, "p", Results(plain))[0] == []
+
+
+def test_a_measure_claim_with_a_missing_run_is_not_measured(results: Results) -> None:
+    claim = {"id": "S", "kind": "rises-most", "left": "effective_rank"}
+    raw = results.made.study.model_dump() | {"claims": [claim]}
+
+    def verdict(seeds: list[int]) -> str:
+        raw["scales"]["small"]["seeds"] = seeds
+        study = StudySettings.model_validate(raw)
+        cells = tuple(study_cells(study, Selection()))
+        [found] = judge_claims(Results(replace(results.made, study=study, cells=cells)))
+        assert found.lines[0].judgement is not None
+        return found.verdict
+
+    assert [verdict([1]), verdict([1, 2])] == ["holds", "not measured"]
 
 
 def test_a_panel_for_each_measure_with_the_expansion(results: Results) -> None:

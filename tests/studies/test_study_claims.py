@@ -113,18 +113,36 @@ def test_a_claim_about_the_best_of_its_lines(make_record: MakeRecord) -> None:
     assert judged(make_record, claim | {"over": "some"}).verdict == "within noise"
 
 
-def test_a_missing_run_is_left_out_and_a_missing_row_is_not_measured(
+def test_a_claim_with_a_missing_run_is_not_measured(
     make_record: MakeRecord,
 ) -> None:
     numbers = dict(THREE) | {"der": THREE["der"][:2]}
     line = judged(make_record, {"id": "B", "left": "grace", "right": "der"}, numbers).lines[0]
     assert line.judgement.count == 2
     assert line.judgement.mean == pytest.approx(0.75)
+    # Without the third seed it would hold.
+    assert (line.judgement.verdict, line.verdict) == ("holds", "not measured")
     none = judged(
         make_record, {"id": "B", "left": "grace", "right": "der"}, dict(THREE) | {"der": []}
     )
     assert none.verdict == "not measured"
     assert claims_sheet([none]).rows[0][-1].text == "not measured"
+
+
+def test_the_numbers_of_the_runs_that_are_there_are_shown(make_record: MakeRecord) -> None:
+    numbers = dict(THREE) | {"der": THREE["der"][:2]}
+    # The best other is not known for the third seed, although one other is.
+    best = judged(make_record, {"id": "F", "left": "foster", "right": "best"}, numbers)
+    sheet = claims_sheet([best])
+    assert [entry.text for entry in sheet.rows[0]][-2:] == ["3", "not measured"]
+    assert len(sheet.notes) == 2
+    order = {"id": "O", "order": ["foster", "grace", "der"], "metrics": {"last": 0, "average": 9}}
+    found = judged(make_record, order, numbers)
+    verdicts = [line.verdict for line in found.lines]
+    assert (verdicts, found.verdict) == (["holds"] * 2 + ["not measured"] * 2, "not measured")
+    # A line that fails is worse than one that is not measured.
+    wrong = judged(make_record, order | {"order": ["grace", "foster", "der"]}, numbers)
+    assert wrong.verdict == "fails"
 
 
 def test_the_paper_s_numbers_stand_beside_ours(make_record: MakeRecord) -> None:
@@ -191,4 +209,7 @@ def test_a_grid_s_claims(make_record: MakeRecord) -> None:
     # More backbones at the higher threshold, and no accuracy for them.
     worse = results(one, [(60, 69, 4)] * 3)
     assert [claim.verdict for claim in worse] == ["fails", "fails", "fails"]
+    missing = results(one, one[:2])
+    assert [claim.verdict for claim in missing] == ["not measured"] * 3
+    assert all(claim.lines[0].judgement for claim in missing)
     assert worse[0].lines[0].judgement.mean == -1.0

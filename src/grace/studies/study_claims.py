@@ -6,7 +6,7 @@ from typing import final
 
 from grace.configs.claims import ClaimSettings, Place, Side, Terms
 from grace.studies.claims import Judgement, judge_claim
-from grace.studies.grid_claims import grid_differences
+from grace.studies.grid_claims import grid_differences, grid_rows
 from grace.studies.measure_claims import measure_differences
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_cells import scale_name
@@ -29,8 +29,9 @@ class ClaimLine:
         claim: the claim.
         protocol: where it was made; empty: it compares protocols.
         compared: what was compared, in words.
-        judgement: of our numbers; ``None``: they are not complete.
+        judgement: of our numbers; ``None``: there are none.
         paper: left − right + slack of the paper's numbers; ``None``: it has none.
+        is_complete: ``False``: a run of a selected seed is missing, and a verdict cannot be given.
     """
 
     claim: ClaimSettings
@@ -38,11 +39,12 @@ class ClaimLine:
     compared: str
     judgement: Judgement | None
     paper: float | None = None
+    is_complete: bool = True
 
     @property
     def verdict(self) -> str:
-        """The verdict of the judgement; "not measured" without one."""
-        return self.judgement.verdict if self.judgement else "not measured"
+        """The verdict of the judgement; "not measured" if a run is missing."""
+        return self.judgement.verdict if self.judgement and self.is_complete else "not measured"
 
 
 @final
@@ -88,12 +90,16 @@ def claims_sheet(claims: list[JudgedClaim]) -> Sheet:
             ours, runs = _ours(line.judgement)
             name = judged.claim.id if several else whole
             rows.append((name, line.protocol, line.compared, paper, ours, runs, line.verdict))
-    notes = (
+    notes = [
         "Ours and paper: left − right + slack. Ours is a mean over seeds ± its standard error; "
-        "within noise: at most two standard errors from 0.",
-    )
+        "within noise: at most two standard errors from 0."
+    ]
+    if any(line.judgement and not line.is_complete for judged in claims for line in judged.lines):
+        notes.append(
+            "A number beside 'not measured' is that of the runs that are there: others are missing."
+        )
     entries = tuple(tuple(Entry(text) for text in row) for row in rows)
-    return Sheet(headings, entries, notes, num_names=3)
+    return Sheet(headings, entries, tuple(notes), num_names=3)
 
 
 def _ours(judgement: Judgement | None) -> tuple[str, str]:
@@ -162,6 +168,8 @@ def _difference(
         words.replace("+ -", "− "),
         _judged(known, slack, is_counted=key in _COUNTED),
         None if paper is None else paper + slack,
+        len(known) == len(found)
+        and (isinstance(right, dict) or results.is_complete(results.ranked(protocol), protocol)),
     )
 
 
@@ -181,7 +189,7 @@ def _sum(terms: Terms, protocol: str, value: Value) -> float | None:
 
 
 def _ranked(place: Place, own: str, protocol: str, results: Results, value: Value) -> float | None:
-    """Return the highest or second highest of the other ranked rows; all must be known."""
+    """Return the highest or second highest of the other ranked rows that are known."""
     others = [row for row in results.ranked(protocol) if row != own]
     known = sorted((v for r in others if (v := value(r, protocol)) is not None), reverse=True)
     index = 0 if place == "best" else 1
@@ -200,7 +208,10 @@ def _special(claim: ClaimSettings, protocol: str, results: Results) -> ClaimLine
     compare = grid_differences if claim.kind in _COUNTED else measure_differences
     differences, words = compare(claim, protocol, results)
     judged = _judged(differences, 0.0, is_counted=claim.kind in _COUNTED)
-    return ClaimLine(claim, protocol, words, judged)
+    rows = grid_rows(results, protocol) if claim.kind in _COUNTED else results.rows_in(protocol)
+    return ClaimLine(
+        claim, protocol, words, judged, is_complete=results.is_complete(rows, protocol)
+    )
 
 
 def _judged(differences: list[float], slack: float, *, is_counted: bool) -> Judgement | None:

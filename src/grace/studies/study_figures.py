@@ -102,7 +102,7 @@ def _bars(results: Results) -> Panels:
     """Draw the mean and deviation of every row, a panel for Last and Avg of each protocol."""
     panels = []
     for protocol in results.protocols:
-        rows = [row for row in results.rows if results.has_cell(row, protocol)]
+        rows = results.rows_in(protocol)
         for key in ("last", "average"):
             found = [results.over_seeds(row, protocol, key) for row in rows]
             series = Series(

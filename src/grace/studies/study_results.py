@@ -1,6 +1,6 @@
 """The numbers of a study by row, protocol, seed and metric, and those that the paper prints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import final
 
@@ -86,13 +86,19 @@ class Results:
 
     def ranked(self, protocol: str) -> list[str]:
         """Return the rows that compete in a protocol."""
-        return [
-            row for row in self.rows if self.settings(row).ranked and self.has_cell(row, protocol)
-        ]
+        return [row for row in self.rows_in(protocol) if self.settings(row).ranked]
 
     def has_cell(self, row: str, protocol: str) -> bool:
         """Return True if the row stands in the protocol's table."""
         return any((row, protocol, seed) in self._cells for seed in self.seeds)
+
+    def rows_in(self, protocol: str) -> list[str]:
+        """Return the rows that stand in a protocol's table."""
+        return [row for row in self.rows if self.has_cell(row, protocol)]
+
+    def is_complete(self, rows: Iterable[str], protocol: str) -> bool:
+        """Return True if all runs of some rows in a protocol are there."""
+        return all(self.num_runs(row, protocol) == len(self.seeds) for row in rows)
 
     def found(self, row: str, protocol: str, seed: int) -> Found | None:
         """Return the finished run of a cell; ``None``: it failed or was not made.

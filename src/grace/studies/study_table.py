@@ -49,7 +49,7 @@ def protocol_tables(results: Results) -> list[ProtocolTable]:
     columns = tuple(METRICS[key] for key in results.made.study.columns)
     tables = []
     for protocol in results.protocols:
-        rows = tuple(row for row in results.rows if results.has_cell(row, protocol))
+        rows = tuple(results.rows_in(protocol))
         keys = [column.key for column in columns]
         tables.append(
             ProtocolTable(
