@@ -37,6 +37,7 @@ def test_a_plan_needs_neither_torch_nor_images(tmp_path: Path) -> None:
     )
     assert [end.exit_code for end in ends] == [0, 0, 0, 0], ends
     assert "51 runs: 0 done, 51 to make" in ends[1].stdout
+    assert "no finished run on this stream yet" in ends[1].stdout
     rows = [line.split() for line in ends[2].stdout.splitlines()]
     assert ["cifar100-b0i10", "grace-held", "1", "1", "waiting", "?"] in rows
     assert "36 runs: 0 done, 36 to make" in ends[3].stdout

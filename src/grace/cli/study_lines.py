@@ -41,7 +41,9 @@ def plan_lines(plan: StudyPlan) -> Iterator[str]:
 def _sums(plan: StudyPlan) -> Iterator[str]:
     left, total = len(plan.left), len(plan.runs)
     time = (
-        "an unknown time" if plan.seconds is None else f"about {in_seconds(plan.seconds)} of work"
+        "an unknown time ('?': no finished run on this stream yet)"
+        if plan.seconds is None
+        else f"about {in_seconds(plan.seconds)} of work"
     )
     size = in_bytes(left * plan.bytes_each)
     yield f"{total} runs: {total - left} done, {left} to make" + (

@@ -158,6 +158,15 @@ def _members(annotation: object) -> Iterator[Any]:
         yield annotation
 
 
+def _words(annotation: object) -> Iterator[object]:
+    """Yield the words that a value, or an entry of a list or a mapping, can be."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from _words(part)
+
+
 def _chosen(models: list[Model], value: object) -> Model | None:
     if len(models) == 1:
         return models[0]
@@ -229,16 +238,13 @@ def _problem(
 ) -> _Cause:
     if detail["type"] == "extra_forbidden":
         return _Cause(f"no such setting{_nearest_key(path, owner, known)}")
+    if detail["type"] == "missing":
+        return _Cause("should be given")
     demand = _DEMANDS.get(detail["type"])
     if demand is None:
         return _Cause(str(error_of(detail) or detail["msg"]))
     value, facts = detail["input"], detail.get("ctx", {})
-    choices = [
-        str(choice)
-        for part in _members(field.annotation if field else None)
-        if get_origin(part) is Literal
-        for choice in get_args(part)
-    ]
+    choices = map(str, _words(field.annotation if field else None))
     return _Cause(
         text=demand.format(**{key: _short(fact) for key, fact in facts.items()}) + _range(field),
         value=repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}...",
