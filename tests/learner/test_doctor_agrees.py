@@ -156,3 +156,27 @@ def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
     tight = RequestedSettings(overrides=[*BASE, "memory.max_mb=0.05"])
     verdict = examine_call(resolved(None, two, tight, dry_run=True)).found.verdict
     assert "the ceiling is 0.050 MB" in verdict
+
+
+@pytest.mark.parametrize("max_mb", [0.05, 0.3, 0.37])
+def test_the_ceiling_that_a_refusal_names_is_enough(tmp_path: Path, max_mb: float) -> None:
+    # A fifth of the ceiling that is named has room for more than ten held-out images of each class.
+    images = folder(tmp_path / "images", "ant", "bee", count=80, side=32)
+    base = [*BASE, "data.image_size=32"]
+
+    def refusal(max_mb: float) -> GraceError | None:
+        requested = RequestedSettings(overrides=[*base, f"memory.max_mb={max_mb}"])
+        findings = examine_call(resolved(None, images, requested, dry_run=True)).found.findings
+        return next((found.error for found in findings if found.severity == "error"), None)
+
+    tight = refusal(max_mb)
+    assert tight is not None
+    assert tight.setting is not None
+    assert tight.advice({}).startswith(
+        "set memory.validation to hold out fewer images, or set backbone.name to choose a smaller "
+        "backbone, or set memory.max_mb="
+    )
+    enough = float(tight.setting.value)
+    assert enough // (5 * 2 * 32 * 32 * 3 / 1e6) > 10
+    assert refusal(enough) is None
+    assert refusal(enough - 0.005) is not None, "it is the smallest, but for a few bytes"

@@ -34,6 +34,8 @@ class Finding:
     remedy: str
     setting: Setting | None = None
     """A setting that is another way out."""
+    others: Sequence[Setting] = ()
+    """More settings each of which is another way out."""
 
     @property
     def text(self) -> str:
@@ -46,7 +48,7 @@ class Finding:
     @property
     def error(self) -> GraceError:
         """The finding as an error."""
-        return GraceError(self.text, self.remedy, setting=self.setting)
+        return GraceError(self.text, self.remedy, setting=self.setting, others=self.others)
 
 
 @final

@@ -59,7 +59,7 @@ class Ceiling:
             held_out_bytes: bytes of the held-out images.
             reserved: bytes reserved for the document and headers.
             what: what needs the bytes, in words.
-            is_new: the learner does not exist yet: its backbone can still be chosen.
+            is_new: the backbone can still be chosen.
 
         Raises:
             GraceError: if it does not fit; the message names the smallest ceiling that is enough.
@@ -68,12 +68,14 @@ class Ceiling:
         if needed > self.num_bytes:
             # The settings in the document name the ceiling, which may then have more digits.
             enough = in_mb(needed + 1_000)
+            fewer = Setting("memory.validation", purpose="hold out fewer images")
+            smaller = Setting("backbone.name", purpose="choose a smaller backbone")
             raise GraceError(
                 f"{what} needs at least {enough} MB: {in_mb(weights)} MB of weights and "
                 f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
                 f"{in_mb(self.num_bytes)} MB",
-                "hold out fewer images" + ", choose a smaller backbone" * is_new,
                 setting=Setting("memory.max_mb", enough),
+                others=[*[fewer] * bool(held_out_bytes), *[smaller] * is_new],
             )
 
 

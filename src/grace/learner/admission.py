@@ -10,7 +10,7 @@ from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
 from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.learner import saving
-from grace.learner.held_out import HeldOut, affordable
+from grace.learner.held_out import ALWAYS_ALLOWED, HeldOut, affordable
 from grace.learner.model_state import ModelState
 from grace.learner.update_input import UpdateInput, class_indices, split_validation
 from grace.storage import strict_json
@@ -68,7 +68,8 @@ class Admission:
             GraceError: for an update that this model cannot learn.
         """
         index = class_indices(state.class_names, given.labels)
-        task, held_out = self._prepared(state, given, index)
+        wanted = self._num_held_out(state, given, index)
+        task, held_out = self._prepared(state, given, index, wanted)
         memory, traits = state.method.memory, self._settings.method.traits
         if memory.keep_all and state.history and len(memory.classes) < task.num_old_remembered:
             raise GraceError(
@@ -77,20 +78,34 @@ class Admission:
                 "create a new one with all images",
             )
         if self.ceiling is not None:
-            names = [*index]
-            revived = sorted(state.forgotten & set(task.data.labels.tolist()))
-            grows = traits.grows_every_task and task.number > 1
-            self.set_room(
-                state,
-                held_out,
-                state.method.state.bytes_after(task.num_classes, int(grows)),
-                task.num_classes,
-                task.num_remembered,
-                (names[task.num_old_outputs :], [names[i] for i in revived]),
-            )
+            try:
+                self._set_room_for(state, task, held_out, index)
+            except GraceError:
+                if wanted <= ALWAYS_ALLOWED:
+                    raise
+                # A fifth of the ceiling is too much here. The smallest ceiling that a refusal names
+                # must be enough, though a higher ceiling would hold out more.
+                task, held_out = self._prepared(state, given, index, ALWAYS_ALLOWED)
+                self._set_room_for(state, task, held_out, index)
         if traits.memory != "none":
             memory.quota(task.num_remembered)
         return task, held_out
+
+    def _set_room_for(
+        self, state: ModelState, task: Task, held_out: HeldOut, index: dict[str, int]
+    ) -> None:
+        """Set the room for exemplars in an update; see ``set_room``."""
+        names = [*index]
+        revived = sorted(state.forgotten & set(task.data.labels.tolist()))
+        grows = self._settings.method.traits.grows_every_task and task.number > 1
+        self.set_room(
+            state,
+            held_out,
+            state.method.state.bytes_after(task.num_classes, int(grows)),
+            task.num_classes,
+            task.num_remembered,
+            (names[task.num_old_outputs :], [names[i] for i in revived]),
+        )
 
     def set_room(
         self,
@@ -135,24 +150,37 @@ class Admission:
             held_bytes,
             reserved,
             what=what,
-            is_new=not state.history,
+            is_new=not state.history and self._settings.backbone.weights == "none",
         )
         state.method.memory.room = self.ceiling.room(held_bytes, reserved)
 
+    def _num_held_out(self, state: ModelState, given: UpdateInput, index: dict[str, int]) -> int:
+        """Return how many images of each class to hold out."""
+        wanted, held = self._settings.memory.validation, state.held_out
+        if self.ceiling is None:
+            return wanted
+        missing = sum(held.count(index[name]) < wanted for name in set(given.labels))
+        most, image = self.ceiling.num_bytes, self._image_bytes
+        return affordable(wanted, most, held.num_bytes, image, missing)
+
     def _prepared(
-        self, state: ModelState, given: UpdateInput, index: dict[str, int]
+        self, state: ModelState, given: UpdateInput, index: dict[str, int], wanted: int
     ) -> tuple[Task, HeldOut]:
-        """Return an update's images, with classes by index, as a task and as held-out images."""
+        """Return an update's images, with classes by index, as a task and as held-out images.
+
+        Args:
+            state: the model before the update.
+            given: the images, checked.
+            index: class index by name.
+            wanted: images of each class to hold out.
+        """
         number, num_old = len(state.history) + 1, len(state.class_names)
         if number == 1 and len(index) < 2:
             raise GraceError("the first update needs images of at least two classes")
-        seed, wanted = self._settings.seeds.exemplars, self._settings.memory.validation
-        held, memory = state.held_out, state.method.memory
-        if self.ceiling is not None:
-            missing = sum(held.count(index[name]) < wanted for name in set(given.labels))
-            most, image = self.ceiling.num_bytes, self._image_bytes
-            wanted = affordable(wanted, most, held.num_bytes, image, missing)
-        data, held_out = split_validation(given, index, held, memory, wanted, seed, number)
+        seed, memory = self._settings.seeds.exemplars, state.method.memory
+        data, held_out = split_validation(
+            given, index, state.held_out, memory, wanted, seed, number
+        )
         task = Task(
             number=number,
             data=data,

@@ -82,7 +82,13 @@ def _learner(call: ResolvedCall) -> Learner:
 
 def _finding(error: GraceError) -> Finding:
     what = f"{error.where}: {error.what}" if error.where else error.what
-    return Finding(severity="error", what=what, remedy=error.remedy, setting=error.setting)
+    return Finding(
+        severity="error",
+        what=what,
+        remedy=error.remedy,
+        setting=error.setting,
+        others=error.others,
+    )
 
 
 def _own_images(learner: Learner) -> dict[bytes, str]:

@@ -13,6 +13,9 @@ from grace.data.joined import concatenate
 from grace.data.selection import pixel_keys
 from grace.randomness import generator
 
+ALWAYS_ALLOWED = 10
+"""Images of each class that may be held out even where they take much of a ceiling."""
+
 
 def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number: int) -> list[int]:
     """Choose at random which images of an update are held out.
@@ -43,7 +46,8 @@ def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number
 def affordable(wanted: int, max_bytes: int, num_bytes: int, image_bytes: int, missing: int) -> int:
     """Return how many images of each class to hold out under a ceiling.
 
-    Held-out images take at most a fifth of the ceiling, but ten of each class are always allowed.
+    Held-out images take at most a fifth of the ceiling, but ``ALWAYS_ALLOWED`` of each class are
+    allowed under any.
 
     Args:
         wanted: number of images of each class that the settings ask for.
@@ -53,7 +57,7 @@ def affordable(wanted: int, max_bytes: int, num_bytes: int, image_bytes: int, mi
         missing: number of classes of the update that have fewer than ``wanted``.
     """
     room = (max_bytes // 5 - num_bytes) // (image_bytes * max(1, missing))
-    return min(wanted, max(10, room))
+    return min(wanted, max(ALWAYS_ALLOWED, room))
 
 
 def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:

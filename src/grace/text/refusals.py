@@ -1,6 +1,6 @@
 """Refusals: errors about the user's input, separate from errors of the program."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, final
 
@@ -18,15 +18,18 @@ class Setting:
     """Dotted path, as in a configuration file: ``data.skip_unreadable``."""
     value: str = ""
     """The value as it is written; empty if the user has to choose it."""
+    purpose: str = ""
+    """What it would do, if that needs words: "hold out fewer images"."""
 
     def __str__(self) -> str:
         """Return the words for the user of a configuration file."""
-        return f"set {self.path}={self.value}" if self.value else f"set {self.path}"
+        return self.worded({})
 
     def worded(self, settings: Mapping[str, str]) -> str:
         """Return the words for the user of a shell; ``settings`` as in ``GraceError.worded``."""
-        words = settings.get(self.path)
-        return str(self) if words is None else words.replace("{value}", self.value)
+        words = settings.get(self.path, f"set {self.path}" + "={value}" * bool(self.value))
+        words = words.replace("{value}", self.value).rstrip()
+        return f"{words} to {self.purpose}" if self.purpose else words
 
 
 class GraceError(ValueError):
@@ -39,16 +42,24 @@ class GraceError(ValueError):
         remedy: what to do about it; an imperative clause, such as "remove it".
         setting: a setting that would help too; a command line can word it in its own way, see
             ``worded``.
+        others: more settings each of which would help.
         where: what it concerns, such as a file, if ``what`` does not say it.
     """
 
     def __init__(
-        self, what: str, remedy: str = "", *, setting: Setting | None = None, where: str = ""
+        self,
+        what: str,
+        remedy: str = "",
+        *,
+        setting: Setting | None = None,
+        others: Sequence[Setting] = (),
+        where: str = "",
     ) -> None:
         super().__init__(what, remedy)
         self.what = what
         self.remedy = remedy
         self.setting = setting
+        self.others = others
         self.where = where
 
     @override
@@ -72,9 +83,10 @@ class GraceError(ValueError):
         return _joined(self.where, self.what, advice)
 
     def advice(self, settings: Mapping[str, str]) -> str:
-        """Return the remedy and the setting in words; ``settings`` as in ``worded``."""
-        setting = self.setting.worded(settings) if self.setting is not None else ""
-        return ", or ".join(part for part in (self.remedy, setting) if part)
+        """Return the remedy and the settings in words; ``settings`` as in ``worded``."""
+        found = [*self.others, *([self.setting] if self.setting is not None else [])]
+        parts = [self.remedy, *(setting.worded(settings) for setting in found)]
+        return ", or ".join(filter(None, parts))
 
 
 def _joined(*parts: str) -> str:
