@@ -39,6 +39,14 @@ def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:
     assert ModelStore.open(model).settings().memory.max_mb is None
 
 
+def test_it_says_how_many_images_are_dropped(first: tuple[Path, Path]) -> None:
+    _, model = first
+    line = changed(model, "memory.size=5").stdout.splitlines()[1]
+    assert line.endswith(", 20 → 4 exemplars"), "as many of each class"
+    line = changed(model, "memory.validation=1").stdout.splitlines()[1]
+    assert line.endswith(", 4 exemplars, 4 → 2 held-out images")
+
+
 def test_without_settings_it_lists_those_that_can_change(first: tuple[Path, Path]) -> None:
     lines = changed(first[1]).stdout.splitlines()
     paths = {line.split()[0]: line.split()[1:] for line in lines if "." in line}

@@ -1,6 +1,7 @@
 """``grace set``: change settings of a learner, such as its ceiling."""
 
 import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import grace
@@ -11,7 +12,7 @@ from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.configs.describe import describe_settings
 from grace.configs.packaged import ConfigError
 from grace.configs.setting_problems import WrongValue
-from grace.home.inventory import take_inventory
+from grace.home.inventory import ClassEntry, InUse
 from grace.home.setting_changes import shown
 from grace.home.store import ModelStore
 from grace.learner.changeable import is_idle, why_fixed
@@ -31,7 +32,8 @@ def set_settings(
 ) -> None:
     """Change settings of a learner: its ceiling, memory, threshold, gate and recipes.
 
-    What it has learnt stays. The change is a new version; 'grace rollback' takes it back.
+    What it has learnt stays; images that no longer fit are dropped. The change is a new version;
+    'grace rollback' takes it back.
     """
     quoted = shlex.quote(str(model))
     remedies = {
@@ -59,14 +61,23 @@ def set_settings(
             return
         for change in changes:
             say(f"set {change}")
-        in_use = take_inventory(home).in_use
-        assert in_use is not None
-        kept = [entry.num_exemplars or 0 for entry in in_use.classes]
+        number = home.current()
+        assert before is not None
+        assert number is not None
+        old, new = InUse.of(home.document(before)), InUse.of(home.document(number))
         say(
-            f"'{model}' is at version {in_use.document.number} now: "
-            f"{in_bytes(in_use.num_bytes.total)}, {sum(kept)} exemplars"
+            f"'{model}' is at version {number} now: {in_bytes(new.num_bytes.total)}, "
+            f"{_images_kept(old.classes, new.classes)}"
         )
         say(f"undo  grace rollback {quoted} {before}")
+
+
+def _images_kept(old: Sequence[ClassEntry], new: Sequence[ClassEntry]) -> str:
+    """Say how many images a learner keeps, and how many it kept before if it dropped some."""
+    kept = [sum(entry.num_exemplars or 0 for entry in classes) for classes in (old, new)]
+    held = [sum(entry.num_held_out or 0 for entry in classes) for classes in (old, new)]
+    text = " → ".join(map(str, dict.fromkeys(kept))) + " exemplars"
+    return text if held[0] == held[1] else f"{text}, {held[0]} → {held[1]} held-out images"
 
 
 def _list(home: ModelStore) -> None:
