@@ -77,6 +77,27 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
     assert json.loads(found.stdout)["classes"] == again["classes"]
 
 
+def test_one_class_is_refused_with_what_to_add(tmp_path: Path) -> None:
+    root = folder(tmp_path / "images", "cat", count=1)
+    lines = call(root, *QUICK).output.splitlines()
+    assert lines[0] == f"{root}: 1 image in 1 class"
+    assert any(line.startswith("network") and "for 1 image of 1 class on" in line for line in lines)
+    errors = [i for i, line in enumerate(lines) if line.startswith("error:")]
+    assert [lines[i + 1].split() for i in errors] == [
+        ["→", "add", "a", "folder", "with", "images", "of", "another", "class"]
+    ]
+
+
+def test_without_images_nothing_is_chosen(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = call(tmp_path / "empty")
+    assert result.exit_code == 2
+    assert not any(
+        line.startswith(("network", "training", "memory")) for line in result.output.splitlines()
+    )
+    assert json.loads(call(tmp_path / "empty", "--json").output)["chosen"] == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

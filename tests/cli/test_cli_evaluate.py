@@ -86,7 +86,7 @@ def test_what_is_left_out_is_said(made: tuple[Path, Path, Any], images: Path) ->
     assert found.exit_code == 0
     assert re.search(r"not know are left out: newt \(\d+\)$", found.stderr, re.MULTILINE)
     assert "broken.png" in found.stderr
-    assert "unreadable   1 images were left out" in found.stdout
+    assert "unreadable   1 image left out" in found.stdout
     shutil.rmtree(images / "ant")
     shutil.rmtree(images / "bee")
     refused = call("evaluate", made[1], images)

@@ -227,7 +227,7 @@ def test_run_passes_settings_on_and_sums_up(
     assert f"record  {record.directory}" in result.stdout
     assert f"report  {record.directory / 'report.html'}" in result.stdout
     assert (record.directory / "report.html").exists()
-    assert "grow, 1 epochs over 300 images" in result.stderr
+    assert "grow, 1 epoch over 300 images" in result.stderr
 
 
 def test_run_without_report_and_into_an_existing_directory(

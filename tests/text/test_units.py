@@ -1,6 +1,6 @@
 import pytest
 
-from grace.text.units import in_bytes, in_count, in_percent, in_seconds
+from grace.text.units import counted, in_bytes, in_count, in_percent, in_seconds
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,8 @@ def test_others() -> None:
     assert (in_count(463_504), in_count(7_850)) == ("0.46 M", "7.8 k")
     assert (in_count(11_168_832), in_count(223_376_640)) == ("11.2 M", "223 M")
     assert [in_seconds(s) for s in (4.21, 185, 7800)] == ["4.2 s", "3:05 min", "2:10 h"]
+
+
+def test_one_is_singular() -> None:
+    assert [counted(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
+    assert [counted(n, "class", "classes") for n in (1, 2)] == ["1 class", "2 classes"]

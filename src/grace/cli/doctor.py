@@ -13,7 +13,7 @@ from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.info_page import under_way
 from grace.learner.resolved_call import resolved
-from grace.text.units import in_bytes, in_seconds
+from grace.text.units import counted, in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from grace.data.doctor import Examination
@@ -80,7 +80,8 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
 
 def _page(images: Path, checked: "Checked") -> list[str]:
     found, cost = checked.found, checked.estimate
-    lines = [f"{images}: {found.num_images} images in {len(found.classes)} classes", ""]
+    classes = counted(len(found.classes), "class", "classes")
+    lines = [f"{images}: {counted(found.num_images, 'image')} in {classes}", ""]
     lines += _classes(found)
     if found.smallest and found.largest:
         sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]
@@ -97,7 +98,8 @@ def _page(images: Path, checked: "Checked") -> list[str]:
         lines.append("")
     for finding in found.findings:
         remedy = finding.error.advice(_REMEDIES)
-        lines += [f"{finding.severity + ':':<9}{finding.text}", f"{'':<9}→ {remedy}"]
+        lines.append(f"{finding.severity + ':':<9}{finding.text}")
+        lines += [f"{'':<9}→ {remedy}"] if remedy else []
     return [*lines, "", found.worded(_REMEDIES)]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from grace.cli.columns import aligned
 from grace.learner.evaluated import ClassResult, Evaluated
 from grace.text.escaping import printable
-from grace.text.units import in_interval
+from grace.text.units import counted, in_interval
 
 
 def page(found: Evaluated, min_accuracy: float | None, most: int = 10) -> list[str]:
@@ -22,7 +22,7 @@ def page(found: Evaluated, min_accuracy: float | None, most: int = 10) -> list[s
         facts.append(("required", f"{min_accuracy:g} %: {verdict}"))
     facts.append(("calibration", calibration(found)))
     if found.problems:
-        facts.append(("unreadable", f"{len(found.problems)} images were left out"))
+        facts.append(("unreadable", f"{counted(len(found.problems), 'image')} left out"))
     rows = [("class", "accuracy", "95 % interval", "images")]
     rows += [(printable(own.name), *cells(own)) for own in found.classes]
     lines = [

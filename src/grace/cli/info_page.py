@@ -14,7 +14,7 @@ from grace.home.inventory import InUse, Inventory
 from grace.home.running import RunningUpdate, running_update
 from grace.home.store import ModelStore
 from grace.text.escaping import printable
-from grace.text.units import in_bytes, in_count, in_percent
+from grace.text.units import counted, in_bytes, in_count, in_percent
 
 
 def as_lines(inventory: Inventory) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _sizes(inventory: Inventory, in_use: InUse) -> list[list[str]]:
 def _classes(in_use: InUse) -> Iterator[str]:
     forgotten = sum(entry.is_forgotten for entry in in_use.classes)
     hidden = f", {forgotten} of them forgotten" if forgotten else ""
-    yield f"{len(in_use.classes)} classes{hidden}"
+    yield counted(len(in_use.classes), "class", "classes") + hidden
     rows = [["  index", "exemplars", "held out", "class"]]
     for entry in in_use.classes:
         counts = [

@@ -16,7 +16,7 @@ from grace.cli.clock import RunClock, in_clock
 from grace.cli.console import terminal, text_of
 from grace.record import RunRecord, TaskRecord
 from grace.text.escaping import printable
-from grace.text.units import in_percent, in_seconds
+from grace.text.units import counted, in_percent, in_seconds
 
 
 @final
@@ -131,9 +131,10 @@ class RichProgress:
             visible=True,
             description=printable(self._before_phase + name),
             epoch=f"epoch 0/{epochs}",
-            state=f"{images} images",
+            state=counted(images, "image"),
         )
-        self._note(f"{self._task}: {name}, {epochs} epochs over {images} images")
+        work = f"{counted(epochs, 'epoch')} over {counted(images, 'image')}"
+        self._note(f"{self._task}: {name}, {work}")
 
     def epoch_finished(
         self, name: str, epoch: int, epochs: int, losses: Mapping[str, float], lr: float
@@ -166,7 +167,7 @@ class RichProgress:
             visible=True,
             description=printable(self._before_phase + name),
             epoch="looking",
-            state=f"{images} images",
+            state=counted(images, "image"),
         )
 
     def task_finished(self, task: TaskRecord) -> None:

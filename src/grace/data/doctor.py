@@ -15,6 +15,7 @@ from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_l
 from grace.data.folder_tree import ImageFile, scan
 from grace.data.looks import Look, decoding_threads, in_order, look_at, num_ahead
 from grace.text.refusals import GraceError
+from grace.text.units import counted
 
 
 @final
@@ -66,7 +67,8 @@ class Examination:
         first = self.findings[0] if self.findings else None
         if first is None or first.severity == "note":
             num_images = sum(count.train for count in self.classes.values())
-            return f"Ready: {num_images} images of {len(self.classes)} classes can be learned."
+            classes = counted(len(self.classes), "class", "classes")
+            return f"Ready: {counted(num_images, 'image')} of {classes} can be learned."
         start = "Not ready" if first.severity == "error" else "Ready, but could be better"
         stop = "" if first.text.endswith("?") else ";"
         advice = first.error.advice(settings)

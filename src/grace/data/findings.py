@@ -17,6 +17,7 @@ from grace.data.looks import Look
 from grace.text.escaping import printable
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError, Setting
+from grace.text.units import counted
 
 Severity = Literal["error", "warning", "note"]
 
@@ -140,7 +141,8 @@ def _parts(tree: FolderTree) -> Iterator[Finding]:
             loose = sum(path.parent == part for path in tree.loose)
             yield Finding(
                 severity="error",
-                what=f"no class folders{place}" + (f", only {loose} images" if loose else ""),
+                what=f"no class folders{place}"
+                + (f", only {counted(loose, 'image')}" if loose else ""),
                 remedy="put the images of each class into a folder of its name",
             )
     yield from some(
@@ -358,7 +360,7 @@ def _sizes(
         if isinstance(look, Look):
             found[look.size].append(shown(file.path, root))
     sizes = [
-        f"{width}×{height} of {len(own)} images, such as {own[0]}"
+        f"{width}×{height} of {counted(len(own), 'image')}, such as {own[0]}"
         for (width, height), own in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
     what, setting = "different sizes in pixels", Setting("data.image_size")

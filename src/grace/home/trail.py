@@ -6,6 +6,7 @@ from typing import final
 
 from grace.home.changes import Change, in_words
 from grace.home.ledger import LedgerEntry
+from grace.text.units import counted
 
 
 @final
@@ -71,4 +72,4 @@ def _update_in_words(entry: LedgerEntry) -> str:
     ]
     what = "; ".join(parts) or "learnt more images of known classes"
     rejected = ", rejected" if entry.status == "rejected" else ""
-    return f"{what} ({update.num_images} images, {which}{rejected})"
+    return f"{what} ({counted(update.num_images, 'image')}, {which}{rejected})"

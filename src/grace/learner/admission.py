@@ -176,7 +176,9 @@ class Admission:
         """
         number, num_old = len(state.history) + 1, len(state.class_names)
         if number == 1 and len(index) < 2:
-            raise GraceError("the first update needs images of at least two classes")
+            raise GraceError(
+                "the first update needs images of at least two classes", "add another class"
+            )
         seed, memory = self._settings.seeds.exemplars, state.method.memory
         data, held_out = split_validation(
             given, index, state.held_out, memory, wanted, seed, number

@@ -28,7 +28,7 @@ class Checked:
     estimate: Estimate | None
     """The cost of learning them; ``None``: there are no training images."""
     chosen: Sequence[str]
-    """What would be chosen for a new learner, and why."""
+    """What would be chosen for a new learner, and why; empty without images."""
 
 
 def examine_call(call: ResolvedCall) -> Checked:
@@ -68,7 +68,7 @@ def examine_call(call: ResolvedCall) -> Checked:
     num_train = sum(count.train for count in found.classes.values())
     num_new = sum(count.is_new is not False for count in found.classes.values())
     cost = estimate(learner, num_new, num_train) if num_train else None
-    return Checked(found=found, estimate=cost, chosen=call.chosen)
+    return Checked(found=found, estimate=cost, chosen=call.chosen if found.num_images else ())
 
 
 def _learner(call: ResolvedCall) -> Learner:

@@ -93,7 +93,8 @@ class FolderUpdate:
         if len(set(labels)) < 2:
             raise GraceError(
                 f"'{self.call.images}' has images of one class, '{labels[0]}': the first update of "
-                "a learner needs at least two"
+                "a learner needs at least two",
+                "add a folder with images of another class",
             )
         directory = None if in_memory else self.call.model
         return Learner.create(

@@ -14,6 +14,7 @@ from grace.data.folder_tree import FolderTree, scan
 from grace.learner.requested import RequestedSettings
 from grace.storage.processor import usable_cores
 from grace.text.refusals import GraceError
+from grace.text.units import counted
 
 MINUTES = 3.0
 """Default of ``budget.minutes`` for a new learner."""
@@ -156,10 +157,10 @@ def _reasons(
     *,
     fills: bool,
 ) -> Iterator[str]:
-    cores = f"{facts.num_cores} CPU core{'' if facts.num_cores == 1 else 's'}"
-    machine = "a GPU" if facts.has_gpu else cores
+    machine = "a GPU" if facts.has_gpu else counted(facts.num_cores, "CPU core")
     most = f" under {facts.max_mb:g} MB" if facts.max_mb is not None else ""
-    where = f"{facts.num_images} images of {facts.num_classes} classes on {machine}{most}"
+    classes = counted(facts.num_classes, "class", "classes")
+    where = f"{counted(facts.num_images, 'image')} of {classes} on {machine}{most}"
     pixels = "their own size" if side is None else f"{side} pixels"
     mine = " (as given)" if {"backbone.name", "backbone.weights"} & given else ""
     yield f"network   {backbone}{mine} at {pixels}: for {where}"
@@ -169,7 +170,7 @@ def _reasons(
     grows = f"; it grows at {RELATIVE_THRESHOLD:g} times its first saturation" if fills else ""
     yield f"training  {asked.method.name}, {limit}{grows}"
     memory = asked.memory
-    kept = "as many images" if memory.size is None else f"up to {memory.size} images"
+    kept = "as many images" if memory.size is None else f"up to {counted(memory.size, 'image')}"
     fit = " as the ceiling has room for" if memory.size is None else ""
     held = f"up to {memory.validation} of each class held out"
     yield f"memory    {kept} of old classes{fit}; {held}"

@@ -30,6 +30,17 @@ def in_count(value: float) -> str:
     return f"{value / 1e6:.{digits}f} M"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: "1 image", "2 images".
+
+    Args:
+        number: how many.
+        one: the noun for one.
+        many: the noun for several; empty: ``one`` with an s.
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def in_seconds(value: float) -> str:
     """Return a duration: "4.2 s", "3:05 min", "2:10 h"."""
     if value < 100:
