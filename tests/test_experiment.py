@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -276,9 +277,14 @@ class TestFailures:
         assert record.tasks[0].accuracy is not None
         assert not record.torn
 
-    def test_an_interruption_is_a_failure_too(self, tmp_path: Path) -> None:
-        with interrupted(Learner, "scores"):
+    def test_an_interruption_is_a_failure_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        interruption = KeyboardInterrupt()
+        monkeypatch.setattr(Learner, "scores", Mock(side_effect=interruption))
+        with pytest.raises(KeyboardInterrupt):
             run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
+        assert interruption.__notes__ == [f"the record of the tasks so far: {tmp_path / 'run'}"]
         info = read_record(tmp_path / "run").info
         assert (info.status, info.error) == ("failed", "KeyboardInterrupt")
 

@@ -352,6 +352,8 @@ def _carry_out(
             progress.task_finished(done)
     except BaseException as error:
         record.fail(error)
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"the record of the tasks so far: {record.directory}")
         if isinstance(error, NonFiniteLossError):
             drop_checkpoint(checkpoint)  # Going on would fail in the same way.
         raise

@@ -46,6 +46,13 @@ def test_a_model_is_exported_beside_itself_and_not_written_over(copied: Path) ->
     assert version_of(path) == "5"
 
 
+def test_a_lower_precision_says_what_each_check_is_about(copied: Path) -> None:
+    out = copied.parent / "small.onnx"
+    lines = call("export", copied, "--out", out, "--precision", "fp16").stdout.splitlines()
+    assert lines[1].startswith("as float32 checked on 12 held-out images: the same classes, ")
+    assert lines[2].startswith("fp16: ")
+
+
 def test_an_earlier_version_is_exported(copied: Path, tmp_path: Path) -> None:
     path = tmp_path / "first.onnx"
     result = call("export", copied, "--version", "1", "--out", path)

@@ -267,6 +267,24 @@ def test_ends_of_a_run(
     assert says in result.stderr
 
 
+def test_an_interrupted_run_says_where_its_record_is_and_how_to_go_on(
+    fake_experiment: Callable[[Any], list[Any]],
+) -> None:
+    def interrupt(_progress: Any) -> RunRecord:
+        error = KeyboardInterrupt()
+        error.add_note("the record of the tasks so far: runs/x")
+        raise error
+
+    fake_experiment(interrupt)
+    result = call("run")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines() == [
+        "interrupted",
+        "the record of the tasks so far: runs/x",
+        "add --resume to continue",
+    ]
+
+
 def test_our_own_mistakes_keep_their_traceback(
     fake_experiment: Callable[[Any], list[Any]],
 ) -> None:

@@ -161,8 +161,8 @@ def test_sizes(images: Path) -> None:
     found = examine(images)
     assert only(found) == (
         "different sizes in pixels (3): 8×8 of 42 images, such as 'train/ant/000.png', "
-        "30×5 of 1 images, such as 'train/ant/wide.png', "
-        "10×20 of 1 images, such as 'train/bee/high.png'"
+        "30×5 of 1 image, such as 'train/ant/wide.png', "
+        "10×20 of 1 image, such as 'train/bee/high.png'"
     )
     assert (found.smallest, found.largest) == ((8, 8), (10, 20))
     assert lines(examine(images, image_size=10), "warning") == []

@@ -107,7 +107,7 @@ def test_classes_and_limits(splits: Path) -> None:
 def test_sizes_are_brought_together_on_request(splits: Path) -> None:
     odd = splits / "train" / "bee" / "odd.png"
     image(77, (20, 10)).save(odd)
-    sizes = "8×8 of 18 images, such as 'train/ant/000.png', 20×10 of 1 images, such as "
+    sizes = "8×8 of 18 images, such as 'train/ant/000.png', 20×10 of 1 image, such as "
     both = f"{splits}: different sizes in pixels (2): {sizes}'train/bee/odd.png': "
     message = refused("set data.image_size$", lambda: load(splits))
     assert message.startswith(both)

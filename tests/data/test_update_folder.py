@@ -242,7 +242,7 @@ def test_unreadable_images_are_named_or_left_out(
 
 def test_images_of_other_sizes(images: Path) -> None:
     put(images / "train" / "bee" / "odd.png", noise(60, (6, 8)))
-    refused(r"different sizes .*, 6×8 of 1 images, such as 'train/bee/odd", lambda: load(images))
+    refused(r"different sizes .*, 6×8 of 1 image, such as 'train/bee/odd", lambda: load(images))
     assert load_update(images, 3, 5).images.shape == (3, 5, 5)
     (images / "train" / "bee" / "odd.png").unlink()
     fill(images / "test" / "ant", 2, seed=61, size=(9, 4))

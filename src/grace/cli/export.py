@@ -52,9 +52,10 @@ def export(
         milliseconds += [latency(lambda: run(image))]
         check = exported.check
         say(f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}")
+        which = "" if exported.agreement is None else "as float32 "
         say(
-            f"checked on {check.num_images} {exported.checked_on}: the same classes, logits within "
-            f"{check.max_difference:.1g}"
+            f"{which}checked on {check.num_images} {exported.checked_on}: the same classes, logits "
+            f"within {check.max_difference:.1g}"
         )
         if exported.agreement is not None:
             say(_cost(precision, exported.agreement))

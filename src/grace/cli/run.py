@@ -59,8 +59,16 @@ def run(
             return
         if out is not None and out.exists() and not resume:
             raise GraceError(f"{out} exists already", "choose another --out or remove it")
-        with RichProgress() as progress:
-            record = run_experiment(settings, out, progress, resume=resume, first_tasks=first_tasks)
+        try:
+            with RichProgress() as progress:
+                record = run_experiment(
+                    settings, out, progress, resume=resume, first_tasks=first_tasks
+                )
+        except KeyboardInterrupt as error:
+            if getattr(error, "__notes__", ()):  # There is a record to go on with.
+                more = "the same command continues" if resume else "add --resume to continue"
+                error.add_note(more)
+            raise
         path = None
         if report:
             path = write_report([record], record.directory / "report.html")
