@@ -187,7 +187,7 @@ class TestInterruptions:
         probed, second = Trainer._probe, call_number(2)
         probes: list[str] = []
 
-        def noted(self: Trainer, item: LossProbe, culprit: str) -> Any:
+        def noted(self: Trainer, item: LossProbe, culprit: Any) -> Any:
             probes.append(item.name)
             return probed(self, item, culprit)
 

@@ -210,7 +210,7 @@ class TestRefusals:
             (["--max-mb", 0.1], "the ceiling is 0.100 MB"),
             (["--memory", 1], "use --memory 2"),
             (["--max-drop", 101], "--max-drop"),
-            (["method.base.lr=1e30"], "is not finite"),
+            (["method.base.lr=1e30"], "of this phase, method.base.lr=1e+30, or its weight_decay"),
             (["--minutes", 0], "--minutes 0 should be greater than 0"),
             (["--seed", -2], "--seed -2 should be"),
             (["--method", "grce"], "--method grce should be"),

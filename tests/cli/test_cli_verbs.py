@@ -318,7 +318,10 @@ def test_report_and_tables(
     assert left.stderr.startswith("warning: left out: ")
     assert left.stdout.count("\n") == 2
     (tmp_path / "thesis.html").write_text("mine")
-    assert call("report", "runs", "-o", "thesis.html").exit_code == 2
+    taken = call("report", "runs", "--out", "thesis.html")
+    assert taken.exit_code == 2
+    assert "thesis.html" in taken.stderr
+    assert call("report", "runs", "--output", "new.html").exit_code == 0
 
 
 def test_what_was_warned_of_before_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:

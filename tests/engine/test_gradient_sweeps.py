@@ -233,7 +233,7 @@ class TestFailures:
             return {"squares": Loss(squares(batch)["squares"].value * math.inf)}
 
         backbone = Scale(2.0)
-        message = r"loss 'squares' is not finite in sweep 'fisher', batch 1: lower the learning"
+        message = r"loss 'squares' is not finite in 'fisher', batch 1: lower the learning"
         with pytest.raises(NonFiniteLossError, match=message):
             trainer().run(sweep(backbone, white([0, 0]), broken))
         assert not backbone.weight.requires_grad
@@ -243,7 +243,7 @@ class TestFailures:
             # The square root is 0 with an infinite slope there.
             return {"root": Loss((batch["backbone.0"] - 2).mean().sqrt())}
 
-        with pytest.raises(NonFiniteLossError, match="loss 'gradient' is not finite in sweep"):
+        with pytest.raises(NonFiniteLossError, match="loss 'gradient' is not finite in '"):
             trainer().run(sweep(Scale(2.0), white([0, 0]), steep))
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from grace.configs.methods import GraceSettings
+from grace.configs.recipe import Recipe
 from grace.engine.loss_meter import LossMeter, NonFiniteLossError
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
@@ -48,6 +50,11 @@ def test_sums_do_not_lose_small_losses_beside_large_ones() -> None:
 def test_the_first_bad_batch_is_named(bad: float) -> None:
     batches = [({"a": 1.0, "b": 1.0}, 2), ({"a": 1.0, "b": bad}, 2), ({"a": bad, "b": 1.0}, 2)]
     with pytest.raises(NonFiniteLossError) as caught:
-        meter(*batches).means("phase 'grow', epoch 3", "a culprit")
+        meter(*batches).means("phase 'grow', epoch 3", "grow")
     assert caught.value.what == "loss 'b' is not finite in phase 'grow', epoch 3, batch 2"
-    assert "a culprit" in caught.value.remedy
+    assert caught.value.phase == "grow"
+    assert caught.value.remedy.startswith("lower the learning rate of this phase's recipe")
+    caught.value.name_setting(GraceSettings(grow=Recipe(epochs=1, lr=0.05)))
+    assert caught.value.remedy == (
+        "lower the learning rate of this phase, method.grow.lr=0.05, or its weight_decay"
+    )

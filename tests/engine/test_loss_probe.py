@@ -11,6 +11,7 @@ from grace.data.images import LabelledImages, TensorImages
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.loss_probe import loss_surface, measured
 from grace.engine.phase import LossProbe, Part
+from grace.engine.work import WorkDone
 from grace.randomness import generator
 
 IMAGES = torch.rand(7, 3, 2, 2, generator=generator(1, "images"))
@@ -130,12 +131,12 @@ def test_so_many_images_are_drawn_without_repeats() -> None:
         return generator(1, purpose)
 
     for _ in range(2):
-        measured(item, modules, batches, draws, "")
+        measured(item, modules, batches, draws, None)
     rows = [data.images.gather(torch.arange(4)).flatten(1).tolist() for data in seen]
     assert rows[0] == rows[1]
     assert len({tuple(row) for row in rows[0]}) == 4
     few, modules = probe(measures=("weight_norm",), images=99)
-    measured(few, modules, batches, draws, "")
+    measured(few, modules, batches, draws, None)
     assert len(seen[-1]) == 7
 
 
@@ -147,4 +148,6 @@ def test_a_value_that_is_not_finite_is_refused_by_name() -> None:
         return [(IMAGES, LABELS)]
 
     with pytest.raises(NonFiniteLossError, match="fisher is not finite in 'probe loss'"):
-        measured(item, modules, batches, lambda purpose: generator(1, purpose), "'grow', epoch 2")
+        measured(
+            item, modules, batches, lambda purpose: generator(1, purpose), WorkDone("grow", 2, 6)
+        )

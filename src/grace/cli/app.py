@@ -50,7 +50,7 @@ VERBS = {
     ),
     "forget": Verb(
         "grace.cli.forget:forget",
-        "Remove a class's images from every version of a learner, and never predict it again.",
+        "Remove a class's images from every version, and hide it until it is learnt again.",
     ),
     "set": Verb(
         "grace.cli.set:set_settings",

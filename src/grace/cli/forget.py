@@ -21,9 +21,10 @@ def forget(
     name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a class's images from every version of a learner, and never predict it again.
+    """Remove a class's images from every version, and hide it until it is learnt again.
 
-    The index of the class stays, and the weights do not change.
+    Its index stays, and the weights do not change: new images of a class of this name bring it
+    back in its old place.
     """
     drop = f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
     with one_line_errors({"discard": drop}):

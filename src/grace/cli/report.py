@@ -25,6 +25,7 @@ def report(
         Path | None,
         options.option(
             "--output",
+            "--out",
             "-o",
             help="File of the page (default: report.html). With --table the page is only "
             "written if this is given.",

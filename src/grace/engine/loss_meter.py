@@ -5,15 +5,37 @@ from collections.abc import Mapping
 from typing import final
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
+from grace.configs.recipe import Recipe
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
 from grace.text.refusals import GraceError
 
 
 class NonFiniteLossError(GraceError):
-    """A loss became infinite or not a number; the learner keeps its state from before the task."""
+    """A loss became infinite or not a number; the learner keeps its state from before the task.
+
+    Args:
+        what: what is not finite, and where.
+        phase: name of the phase whose learning rate is too high.
+    """
+
+    def __init__(self, what: str, phase: str = "") -> None:
+        super().__init__(
+            what, "lower the learning rate of this phase's recipe, or its weight_decay"
+        )
+        self.phase = phase
+
+    def name_setting(self, method: BaseModel) -> None:
+        """Name the learning rate as it is set, if a recipe of the method has the phase's name."""
+        recipe = getattr(method, self.phase, None) if self.phase else None
+        if isinstance(recipe, Recipe):
+            self.remedy = (
+                f"lower the learning rate of this phase, method.{self.phase}.lr={recipe.lr:g}, or "
+                "its weight_decay"
+            )
 
 
 @final
@@ -46,12 +68,12 @@ class LossMeter:
             bad = torch.where(torch.isfinite(value), math.inf, float(self._num_batches))
             self._first_bad[name] = torch.minimum(self._first_bad[name], bad)
 
-    def means(self, place: str, culprit: str = "this phase") -> dict[str, float]:
+    def means(self, place: str, phase: str = "") -> dict[str, float]:
         """Return the mean of every loss per image, over all processes.
 
         Args:
             place: where this happens, for messages: "phase 'grow', epoch 3".
-            culprit: the phase whose learning rate is too high if a loss is not finite.
+            phase: name of the phase whose learning rate is too high if a loss is not finite.
 
         Raises:
             NonFiniteLossError: naming the first batch with a bad loss, in every process.
@@ -62,7 +84,6 @@ class LossMeter:
         name = min(first_bad, key=first_bad.__getitem__)
         if first_bad[name] < math.inf:
             raise NonFiniteLossError(
-                f"loss '{name}' is not finite in {place}, batch {int(first_bad[name])}",
-                f"lower the learning rate of {culprit}'s recipe, or its weight_decay",
+                f"loss '{name}' is not finite in {place}, batch {int(first_bad[name])}", phase
             )
         return {name: float(value) / self._num_images for name, value in self._sums.items()}

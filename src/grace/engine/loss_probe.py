@@ -18,6 +18,7 @@ from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import LossProbe
+from grace.engine.work import WorkDone
 
 
 def measured(
@@ -25,7 +26,7 @@ def measured(
     modules: Mapping[str, nn.Module],
     batches: Callable[[LabelledImages], Iterable[tuple[Tensor, Tensor]]],
     draws: Callable[[str], torch.Generator],
-    culprit: str,
+    culprit: WorkDone | None,
 ) -> dict[str, float]:
     """Draw the probe set, and measure the loss around the weights of the probed part.
 
@@ -34,13 +35,13 @@ def measured(
         modules: the module to run for each part, in eval mode.
         batches: cuts a set of images into normalised batches.
         draws: makes the generator of a purpose.
-        culprit: the phase and epoch before it.
+        culprit: the phase before it.
 
     Returns:
         The values by name.
 
     Raises:
-        NonFiniteLossError: naming the measure and the culprit.
+        NonFiniteLossError: naming the measure and the phase.
     """
     order = torch.randperm(len(item.data), generator=draws("images"))
     chosen = item.data.subset(order[: item.settings.images])
@@ -48,8 +49,8 @@ def measured(
     bad = next((name for name, value in found.items() if not math.isfinite(value)), None)
     if bad is not None:
         raise NonFiniteLossError(
-            f"{bad} is not finite in '{item.name}' after phase {culprit}",
-            "lower the learning rate of this phase's recipe, or its weight_decay",
+            f"{bad} is not finite in '{item.name}'" + (f" after {culprit.end}" if culprit else ""),
+            culprit.name if culprit else "",
         )
     return found
 

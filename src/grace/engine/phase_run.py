@@ -147,7 +147,9 @@ class PhaseRun:
             meter.add(losses, num_images)
         average_buffers(self.phase, self._ranks)
         self._average.epoch_finished(epoch, self._state())
-        self.done.losses = meter.means(f"phase '{self.phase.name}', epoch {epoch + 1}")
+        self.done.losses = meter.means(
+            f"phase '{self.phase.name}', epoch {epoch + 1}", self.phase.name
+        )
 
     def refuse_bad_weights(self) -> None:
         """Refuse weights that the last step made infinite; its loss was computed before it.
@@ -160,7 +162,7 @@ class PhaseRun:
             raise NonFiniteLossError(
                 f"weights are not finite after phase '{self.phase.name}', epoch "
                 f"{self.phase.recipe.epochs}",
-                "lower the learning rate of this phase's recipe, or its weight_decay",
+                self.phase.name,
             )
 
     def _state(self) -> dict[str, Tensor]:

@@ -127,8 +127,7 @@ class Trainer:
         started = time.perf_counter()
         known: SweepResult | None = None
         if not isinstance(item, GradientSweep) and self.ranks.is_first:
-            trained = [f"'{work.name}', epoch {work.epochs}" for work in self.work if work.epochs]
-            culprit = trained[-1] if trained else ""
+            culprit = self._last_trained()
             value = (
                 self.sweep(item, culprit) if isinstance(item, Sweep) else self._probe(item, culprit)
             )
@@ -174,15 +173,19 @@ class Trainer:
         facts = self.ranks.broadcast_value(vars(own) if own is not None else None)
         return kind(**facts) if facts is not None else None
 
-    def sweep(self, sweep: Sweep, culprit: str = "") -> Any:  # noqa: ANN401
+    def _last_trained(self) -> WorkDone | None:
+        """Return the last phase that trained."""
+        return next((work for work in reversed(self.work) if work.epochs), None)
+
+    def sweep(self, sweep: Sweep, culprit: WorkDone | None = None) -> Any:  # noqa: ANN401
         """Pass over data once, in eval mode and order; return the reducer's value.
 
         Each process that calls this does the whole sweep itself.
 
         Args:
             sweep: the pass.
-            culprit: the phase and epoch before it, whose learning rate is too high if an output is
-                not finite; empty: outputs are not checked.
+            culprit: the phase before it, whose learning rate is too high if an output is not
+                finite; ``None``: outputs are not checked.
 
         Raises:
             NonFiniteLossError: naming the sweep and the culprit.
@@ -200,14 +203,14 @@ class Trainer:
                 sweep.reducer.update(joined, labels)
                 if culprit:
                     finite = joined.isfinite().all() & finite
-        if not bool(finite):
+        if culprit and not bool(finite):
             raise NonFiniteLossError(
-                f"outputs are not finite in sweep '{sweep.name}' after phase {culprit}",
-                "lower the learning rate of this phase's recipe, or its weight_decay",
+                f"outputs are not finite after {culprit.end}, where '{sweep.name}' looks at images",
+                culprit.name,
             )
         return sweep.reducer.result()
 
-    def _probe(self, item: LossProbe, culprit: str) -> dict[str, float]:
+    def _probe(self, item: LossProbe, culprit: WorkDone | None) -> dict[str, float]:
         """Measure the loss around a part's weights; ``culprit`` as in ``sweep``."""
         self.progress.sweep_started(item.name, len(item.data))
         modules = {
@@ -270,7 +273,9 @@ class Trainer:
                 norm = torch.nn.utils.get_total_norm(gradients.values())
                 meter.add({**losses, "gradient": Loss(norm)}, num_images)
         average_buffers(sweep, self.ranks)
-        meter.means(f"sweep '{sweep.name}'", "the phase before it")
+        culprit = self._last_trained()
+        after = f" after {culprit.end}" if culprit else ""
+        meter.means(f"'{sweep.name}'{after}", culprit.name if culprit else "")
         return sweep.reducer.result()
 
     def restore_buffers(self, sweep: GradientSweep, buffers: Mapping[str, Tensor]) -> None:

@@ -35,3 +35,8 @@ class WorkDone:
     """True if another learner trained it and this one took the result."""
     sha256: str = ""
     """Hash of the weights that it ended with, if other learners may share them."""
+
+    @property
+    def end(self) -> str:
+        """Where a phase ended, in words: "phase 'grow', epoch 3"."""
+        return f"phase '{self.name}', epoch {self.epochs}"

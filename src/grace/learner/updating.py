@@ -53,8 +53,10 @@ def learn(
         model.state.history[-1] = update
         if save is not None:
             save(update)
-    except BaseException:
+    except BaseException as error:
         model.state = before
+        if isinstance(error, NonFiniteLossError):
+            error.name_setting(model.settings.method)
         raise
     if not update.accepted:
         model.state = before
@@ -176,10 +178,7 @@ def _refuse_diverged(model: Model, task: Task) -> None:
     few = task.data.subset(torch.arange(min(16, len(task.data))))
     primary = next(iter(method.classifiers().values()))
     if not bool(scores(model.trainer, {"": primary}, few, method.features)[""].isfinite().all()):
-        raise NonFiniteLossError(
-            f"scores are not finite after phase '{trained[-1].name}', epoch {trained[-1].epochs}",
-            "lower the learning rate of this phase's recipe, or its weight_decay",
-        )
+        raise NonFiniteLossError(f"scores are not finite after {trained[-1].end}", trained[-1].name)
 
 
 def _perform(
