@@ -75,7 +75,7 @@ def test_grey_squares_and_a_limit(images: Path) -> None:
 def test_a_class_that_is_only_tested_is_refused(images: Path) -> None:
     fill(images / "test" / "ants", 1, seed=20)
     assert refused("without training images", lambda: load(images)) == (
-        f"{images}: test classes without training images (1): 'test/ants'; did you mean 'ant'?: "
+        f"{images}: test classes without training images (1): 'test/ants'; did you mean 'ant'? "
         "give them such images, or remove them"
     )
 

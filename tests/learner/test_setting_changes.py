@@ -93,7 +93,7 @@ def test_nothing_to_change_makes_no_version(tmp_path: Path) -> None:
         ("seed=9", "draws have followed"),
         ("memory.sise=9", "did you mean 'memory.size'"),
         ("memory.size=two", "memory.size = 'two' should be"),
-        ("memory.size=2", "smaller than the 3 classes"),
+        ("memory.size=2", "too small for 3 classes"),
         ("memory.size=none", "set one of them"),
     ],
 )
