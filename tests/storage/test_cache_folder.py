@@ -10,17 +10,18 @@ from grace.storage.cache_folder import cache_folder
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (None, "/home/me/.cache/grace/twins"),
-        ("", "/home/me/.cache/grace/twins"),
-        ("/var/caches", "/var/caches/grace/twins"),
-        ("caches", "/home/me/.cache/grace/twins"),
+        (None, "HOME/.cache/grace/twins"),
+        ("", "HOME/.cache/grace/twins"),
+        ("HOME/caches", "HOME/caches/grace/twins"),
+        ("caches", "HOME/.cache/grace/twins"),
     ],
 )
 def test_the_environment_decides(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, expected: str
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    home = str(tmp_path)
+    monkeypatch.setenv("HOME", home)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if given is not None:
-        monkeypatch.setenv("XDG_CACHE_HOME", given)
-    assert cache_folder("twins") == Path(expected)
+        monkeypatch.setenv("XDG_CACHE_HOME", given.replace("HOME", home))
+    assert cache_folder("twins") == Path(expected.replace("HOME", home))
