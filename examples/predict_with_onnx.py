@@ -41,10 +41,14 @@ def letterboxed(image: Image.Image, size: int) -> Image.Image:
 
 def read(path: Path | BinaryIO, fit: str, channels: int, height: int, width: int) -> np.ndarray:
     """Read a picture upright, on white, as pixels (C, H, W) in [0, 1]."""
-    with Image.open(path) as file:
-        image: Image.Image = ImageOps.exif_transpose(file)
+    name = path if isinstance(path, Path) else "what was sent"
+    try:
+        with Image.open(path) as file:
+            image: Image.Image = ImageOps.exif_transpose(file)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise SystemExit(f"{name}: {getattr(error, 'strerror', None) or 'no picture'}") from error
     if image.mode[0] in "IF":
-        raise SystemExit(f"{path}: pixels of more than 8 bits; convert it to 8 bits")
+        raise SystemExit(f"{name}: pixels of more than 8 bits; convert it to 8 bits")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))
@@ -52,7 +56,7 @@ def read(path: Path | BinaryIO, fit: str, channels: int, height: int, width: int
     if height == width:
         image = (letterboxed if fit == "letterbox" else centre_square)(image, height)
     elif image.size != (width, height):
-        raise SystemExit(f"{path}: the model takes pictures of {width}×{height} pixels")
+        raise SystemExit(f"{name}: the model takes pictures of {width}×{height} pixels")
     pixels = np.asarray(image, dtype=np.float32).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1) / 255
 

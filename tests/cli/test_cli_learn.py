@@ -45,8 +45,8 @@ class TestCreation:
         assert rows["accuracy, new"][-3:] == ["4", "held-out", "images"]
         assert rows["exemplars"] == ["–", "20"]
         assert f"ask it    grace predict {model} IMAGES" in lines
-        assert "update 1: 2 new classes (ant, bee)" in result.stderr
-        assert "update 1: base, 2 epochs over 20 images" in result.stderr
+        assert "update: 2 new classes (ant, bee)" in result.stderr
+        assert "update: base, 2 epochs over 20 images" in result.stderr
 
     def test_options_are_settings(self, made: tuple[Path, Path, Any]) -> None:
         creation = ModelStore.open(made[1]).creation
@@ -121,7 +121,7 @@ class TestUpdates:
             "verdict    compressed: later saturations will be compared with the first one of this "
             "backbone"
         ) in lines
-        assert any(line.startswith("cost       compression ") for line in lines)
+        assert any(line.startswith("compress   ") for line in lines)
         rows = {line[:13].strip(): line[13:].split() for line in lines if line[:1].isalpha()}
         assert rows["backbones"] == ["1", "1"]
         assert rows["exemplars"] == ["20", "30"]

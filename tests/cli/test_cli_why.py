@@ -122,12 +122,12 @@ def test_bars_name_the_update() -> None:
     console = Console(file=screen, force_terminal=True, width=120, legacy_windows=False)
     with RichProgress(console) as progress:
         progress.waiting("reading")
-        progress.update_started(3, ["ant"])
+        progress.update_started(["ant"])
         progress.training_expected(198.0)
         progress.phase_started("grow", 2, 30)
         progress.epoch_finished("grow", 2, 2, {"classification": 0.5}, 0.1)
         progress.phase_finished("grow", 1.5)
-    assert "update 3  grow" in screen.getvalue()
+    assert "update  grow" in screen.getvalue()
     assert "about 3:18 min of training" in screen.getvalue()
     assert "epoch 2/2" in screen.getvalue()
     assert "tasks" not in screen.getvalue()
@@ -136,13 +136,13 @@ def test_bars_name_the_update() -> None:
 def test_notes_name_the_update() -> None:
     notes = io.StringIO()
     with RichProgress(Console(file=io.StringIO()), Console(file=notes)) as progress:
-        progress.update_started(3, ["ant"])
+        progress.update_started(["ant"])
         progress.training_expected(198.0)
         progress.phase_started("grow", 2, 30)
-        progress.update_started(4, [])
+        progress.update_started([])
     assert notes.getvalue().splitlines() == [
-        "update 3: 1 new class (ant)",
-        "update 3: about 3:18 min of training on this machine when idle",
-        "update 3: grow, 2 epochs over 30 images",
-        "update 4: no new class",
+        "update: 1 new class (ant)",
+        "update: about 3:18 min of training on this machine when idle",
+        "update: grow, 2 epochs over 30 images",
+        "update: no new class",
     ]

@@ -56,6 +56,20 @@ def test_seeds_and_execution_do_not_separate(make_record: MakeRecord) -> None:
     }
 
 
+def test_labels_that_are_cut_still_tell_groups_apart(make_record: MakeRecord) -> None:
+    four = ["method.gamma=4", "method.threshold=0.5", "method.threshold_decay=0.9"]
+    other = [*four, "method.feature_weight=3", "method.temperature=3"]
+    variants = [[], [*other, "memory.size=50"], [*other, "memory.size=60"]]
+    records = [make_record("grace", overrides=overrides) for overrides in variants]
+    # Six settings differ. The size of memory alone tells all three apart.
+    default = records[0].info.config["memory"]["size"]
+    assert {group.variant for group in group_records(records)} == {
+        f"memory.size={default}, …",
+        "memory.size=50, …",
+        "memory.size=60, …",
+    }
+
+
 def test_precision_separates(make_record: MakeRecord) -> None:
     records = [
         make_record("der", 1),

@@ -161,8 +161,8 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
     yield "verdict", why(update, settings)
     if accuracy.compression_cost is not None:
         yield (
-            "cost",
-            f"compression {_cost(accuracy.compression_cost)} of accuracy on all classes: "
+            "compress",
+            f"{_cost(accuracy.compression_cost)} of accuracy on all classes: "
             f"{_share(accuracy.teacher)} before it, {_share(accuracy.student)} after",
         )
     if result.document.changed:

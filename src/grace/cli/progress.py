@@ -105,9 +105,9 @@ class RichProgress:
             self._phase, total=None, visible=True, description=printable(what), epoch="", state=""
         )
 
-    def update_started(self, number: int, class_names: Sequence[str]) -> None:
-        """Show a learner's update and its new classes; the number of updates is unknown."""
-        self._task = f"update {number}"
+    def update_started(self, class_names: Sequence[str]) -> None:
+        """Show a learner's update and its new classes."""
+        self._task = "update"
         self._before_phase = f"{self._task}  "
         self._note(f"{self._task}: {_new_classes(class_names)}")
 

@@ -79,7 +79,7 @@ def find(kind: Kind, name: str, folder: Path) -> tuple[Traversable, str]:
 
 
 def read_mapping(kind: Kind, source: Traversable, where: str) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping; an empty file is an empty one.
+    """Read a YAML file that holds a mapping.
 
     Args:
         kind: what the file describes, for messages.
@@ -99,8 +99,6 @@ def read_mapping(kind: Kind, source: Traversable, where: str) -> dict[str, Any]:
         raise ConfigError([f"{kind} file '{where}': {reason.lower()}"]) from error
     except GraceError as error:
         raise ConfigError([str(error)]) from error
-    if layer is None:
-        return {}
     if not isinstance(layer, dict) or not all(isinstance(key, str) for key in layer):
         raise ConfigError([f"{where}: should hold settings, one 'key: value' per line"])
     return layer

@@ -14,8 +14,8 @@ class Progress(Protocol):
         """Called when work of unknown length begins, such as "reading"."""
         return
 
-    def update_started(self, number: int, class_names: Sequence[str]) -> None:
-        """Called when an update of a learner begins: its number, from 1, and its new classes."""
+    def update_started(self, class_names: Sequence[str]) -> None:
+        """Called when an update of a learner begins, with its new classes."""
         return
 
     def training_expected(self, seconds: float) -> None:

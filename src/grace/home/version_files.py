@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
 _NUM_TRIES = 100
+_OTHER_VERSION = "restore it from a backup, or put another version in use"
 """Times that a reader begins anew beside a process that changes the home."""
 
 T = TypeVar("T")
@@ -118,9 +119,14 @@ class VersionFiles:
             DamagedError: if it is damaged.
         """
         path = self._document_path(number)
-        document = parse_document(data, f"'{path}'")
+        try:
+            document = parse_document(data, f"'{path}'")
+        except DamagedError as error:
+            raise DamagedError(error.what, _OTHER_VERSION) from None
         if document.number != number:
-            raise DamagedError(f"'{path}' is damaged: it says that it is version {document.number}")
+            raise DamagedError(
+                f"'{path}' is damaged: it says that it is version {document.number}", _OTHER_VERSION
+            )
         return document
 
     def survey(self) -> Survey:

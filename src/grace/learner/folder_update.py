@@ -137,7 +137,7 @@ class FolderUpdate:
         limits = options.limits.over(learner.settings.gate)
         for note in too_fine(limits, [count for count in counts if count]):
             warnings.warn(note, stacklevel=3)
-        self.progress.update_started(len(learner.history) + 1, new)
+        self.progress.update_started(new)
         with cleaned_after_failure(store):
             learner.update(
                 **self._given,

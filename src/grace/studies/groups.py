@@ -172,8 +172,21 @@ def _deciding(record: RunRecord) -> dict[str, Any]:
 def _difference(settings: Mapping[str, Any], beside: Sequence[Mapping[str, Any]]) -> str:
     keys = dict.fromkeys(key for other in beside for key in other)
     differing = [key for key in keys if any(o.get(key) != settings.get(key) for o in beside)]
-    parts = [f"{key.removeprefix('method.')}={_short(settings.get(key))}" for key in differing]
-    return ", ".join(parts[:4]) + (", …" if len(parts) > 4 else "")
+    named = differing if len(differing) <= 4 else _telling(settings, beside, differing)
+    parts = [f"{key.removeprefix('method.')}={_short(settings.get(key))}" for key in named]
+    return ", ".join([*parts, "…"] if len(named) < len(differing) else parts)
+
+
+def _telling(
+    settings: Mapping[str, Any], beside: Sequence[Mapping[str, Any]], differing: Sequence[str]
+) -> list[str]:
+    """Choose few keys that tell settings from all others: next the one that most others lack."""
+    left, chosen = list(beside), list[str]()
+    while left := [o for o in left if any(o.get(k) != settings.get(k) for k in differing)]:
+        best = max(differing, key=lambda key: sum(o.get(key) != settings.get(key) for o in left))
+        left = [other for other in left if other.get(best) == settings.get(best)]
+        chosen.append(best)
+    return chosen
 
 
 def _short(value: object) -> str:
