@@ -53,6 +53,30 @@ def test_other_methods_tell_the_time_by_images_and_epochs(make_record: MakeRecor
     assert seconds_of(settings, pairs(records)) == pytest.approx(8.75 * grace / der)
 
 
+@pytest.mark.parametrize(("given", "classes"), [("false", 2 + 4 + 6 + 8 + 10), ("true", 10)])
+def test_joint_training_takes_all_images_again(
+    make_record: MakeRecord, given: str, classes: int
+) -> None:
+    epochs = ["method.base.epochs=20", f"method.final_task_only={given}"]
+    settings = load_experiment("digits", ["method=joint", *epochs])
+    expected = 8.75 * 20 * 143.7 * classes / (10 * 287.4 + 10 * 4 * 387.4)
+    assert seconds_of(settings, pairs([make_record("der")])) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("method", ["der", "grace"])
+def test_a_record_without_its_number_of_images_tells_nothing(
+    make_record: MakeRecord, method: str, place: int
+) -> None:
+    records = [make_record("der", 1), make_record("der", 2)]
+    settings = load_experiment("digits", [f"method={method}"])
+    expected = seconds_of(settings, pairs(records))
+    info = records[place].info.model_copy(update={"dataset": None})
+    records[place] = replace(records[place], info=info)
+    assert expected is not None
+    assert seconds_of(settings, pairs(records)) == pytest.approx(expected)
+
+
 def test_another_stream_tells_nothing(make_record: MakeRecord) -> None:
     records = [make_record("der")]
     assert seconds_of(load_experiment("digits", ["scenario.increment=5"]), pairs(records)) is None

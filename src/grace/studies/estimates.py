@@ -1,6 +1,7 @@
 """Estimate how long runs take, from finished runs of the same stream. Imports no torch."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean, median
 
 from grace.configs.experiment import ExperimentSettings
@@ -28,11 +29,13 @@ def seconds_of(
     stream = _stream(settings)
     known = [(found, record) for found, record in runs if _stream(found) == stream]
     like = [pair for pair in known if pair[0].method.name == settings.method.name]
-    work = [(_images_by_epochs(*pair), pair[1].seconds) for pair in like or known]
-    rates = [seconds / images for images, seconds in work if images > 0]
-    if not rates:  # A method that trains nothing.
+    work = [(record, _images_by_epochs(found, record)) for found, record in like or known]
+    # Records of early versions do not say what their images were.
+    counted = [(record, images) for record, images in work if images > 0]
+    if not counted:  # A method that trains nothing.
         return median(record.seconds for _, record in like) if like else None
-    return median(rates) * _images_by_epochs(settings, known[0][1])
+    rate = median(record.seconds / images for record, images in counted)
+    return rate * _images_by_epochs(settings, counted[0][0])
 
 
 def bytes_of(records: Sequence[RunRecord]) -> int:
@@ -63,11 +66,14 @@ def _images_by_epochs(settings: ExperimentSettings, like: RunRecord) -> float:
         settings: of the run.
         like: a finished run on the same stream.
     """
-    dataset, sizes = like.info.dataset, like.info.task_sizes
+    dataset, sizes, method = like.info.dataset, like.info.task_sizes, settings.method
     if dataset is None or not sizes:
         return 0.0
-    epochs = {name: part.epochs for name, part in settings.method if isinstance(part, Recipe)}
+    epochs = {name: part.epochs for name, part in method if isinstance(part, Recipe)}
     first = epochs.pop("base", 0)
     per_class = dataset.num_train / max(1, sum(sizes))
+    if method.traits.memory == "all images":  # It starts again, with those of all tasks so far.
+        seen = [*accumulate(sizes)]
+        return first * per_class * (seen[-1] if method.trains_last_task_only else sum(seen))
     later = sum(size * per_class + (settings.memory.size or 0) for size in sizes[1:])
     return first * sizes[0] * per_class + sum(epochs.values()) * later

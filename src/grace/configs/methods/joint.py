@@ -3,6 +3,7 @@
 from typing import Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from grace.configs.methods.method_settings import SmoothingSettings
 from grace.configs.traits import Traits
@@ -20,3 +21,9 @@ class JointSettings(SmoothingSettings):
         False,
         description="true: train at the last task only, as studies do, and skip all earlier tasks",
     )
+
+    @property
+    @override
+    def trains_last_task_only(self) -> bool:
+        """True if ``final_task_only`` is set."""
+        return self.final_task_only
