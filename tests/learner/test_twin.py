@@ -230,6 +230,23 @@ class TestStale:
         answering.make_twin(own, document)
         assert list(cache.iterdir()) == []
 
+    def test_one_whose_version_cannot_be_read_does_not_stay(
+        self, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, document = Learner.load(copied), contents(copied)
+        write = twins.write
+
+        def refused(*others: Any) -> bytes:
+            raise PermissionError
+
+        def refused_after(*others: Any) -> None:
+            write(*others)
+            monkeypatch.setattr(ModelStore, "document_bytes", refused)
+
+        monkeypatch.setattr(twins, "write", refused_after)
+        answering.make_twin(own, document)
+        assert list(cache.iterdir()) == []
+
     def test_each_version_has_its_own(self, copied: Path, folder: Path, cache: Path) -> None:
         ran("predict", copied, folder)
         ran("predict", copied, folder, "--version", "1")

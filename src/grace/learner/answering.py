@@ -66,10 +66,10 @@ def make_twin(learner: Learner, document: bytes) -> None:
 
 
 def _has(store: ModelStore, number: int, document: bytes) -> bool:
-    """Return ``True`` if a version is still there, with this document."""
+    """Return ``True`` if a version is still there, with this document, as far as can be read."""
     try:
         return store.document_bytes(number) == document
-    except GraceError:
+    except (GraceError, OSError):
         return False
 
 
