@@ -76,7 +76,6 @@ class RequestedSettings:
     @contextmanager
     def _as_written(self) -> Iterator[None]:
         """Name wrong settings as the user wrote them, such as options of the command line."""
-        assert self.given is not None  # It refuses an option and an override that set the same.
         try:
             yield
         except ConfigError as error:
@@ -92,11 +91,12 @@ class RequestedSettings:
         Warns:
             ConfigWarning: a setting has no effect.
         """
+        given = self.given  # First: it refuses an option and an override that set the same.
         values = flatten(parse_overrides(self.overrides)[0])
         overrides = [*self.recommended, *with_weights(values), *self.overrides]
         with self._as_written():
             settings = load_experiment(self.experiment or "folder", overrides)
-        given, memory, data = self.given, settings.memory.model_dump(), settings.data
+        memory, data = settings.memory.model_dump(), settings.data
         self._with_effect()
         if "memory.max_mb" in given and "memory.size" not in given:
             memory["size"] = None
