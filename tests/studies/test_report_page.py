@@ -200,6 +200,13 @@ def test_verdicts_and_threshold_are_drawn(make_record: MakeRecord) -> None:
     assert figures.saturation_figure(silent, figures.styles(silent)) is None
 
 
+def test_each_repetition_shows_its_own_saturation(make_record: MakeRecord) -> None:
+    record = make_record("grace", 1)
+    repetition = replace(record, directory=record.directory.with_name("again"))
+    assert render_report([record]).count("Saturation of this run") == 0
+    assert render_report([record, repetition]).count("Saturation of this run") == 2
+
+
 def test_a_verdict_under_the_ceiling_is_drawn_as_what_it_is(make_record: MakeRecord) -> None:
     verdicts = ["start", "grow", "compress", "compress (budget)", "refresh"]
     record = make_record("grace", verdicts=verdicts)

@@ -391,7 +391,7 @@ def _run_charts(
         (
             "Saturation of this run",
             f"Saturation (line) against threshold (dots). {_marks([record])}",
-            figures.run_saturation_figure(group, record, look) if len(group.records) > 1 else None,
+            figures.run_saturation_figure(group, record, look) if len(group.listed) > 1 else None,
         ),
     ]
     return join(

@@ -11,6 +11,7 @@ from grace.record import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, group_records
 from grace.studies.sheet import Entry, Sheet
 from grace.text.markup import spreadsheet
+from grace.text.units import counted
 
 
 @final
@@ -61,11 +62,11 @@ class ComparisonTable:
 
     def _repeated(self) -> Iterator[str]:
         for group in (row.group for row in self.rows):
-            if count := len(group.repetitions):
+            if group.repetitions:
                 yield (
-                    f"{group.experiment}/{group.label}: {count} "
-                    f"repetition{'' if count == 1 else 's'} of the same run left out (only the "
-                    "newest finished one counts)"
+                    f"{group.experiment}/{group.label}: "
+                    f"{counted(len(group.repetitions), 'repetition')} of the same run left out "
+                    "(only the newest finished one counts)"
                 )
 
     def _other_data(self) -> Iterator[str]:
