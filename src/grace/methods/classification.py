@@ -30,14 +30,7 @@ def classification(batch: Batch) -> dict[str, Loss]:
 def plain_objective(
     settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
 ) -> Objective:
-    """Make the objective of a plain phase: ``class_loss`` of the part "head".
-
-    Args:
-        settings: of the method.
-        factory: gives the device.
-        task: its K classes.
-        data: the phase's images.
-    """
+    """Make the objective of a plain phase: ``class_loss``, with its arguments, of "head"."""
     loss = class_loss(settings, factory, task, data)
     if loss is cross_entropy:
         return classification  # A plain function: phases with it can be shared by their content.
@@ -84,11 +77,7 @@ def class_prior(
 ) -> Tensor | None:
     """Compute the prior log π (K,) that a phase's cross-entropy adds to the logits.
 
-    Args:
-        settings: of the method.
-        factory: gives the device.
-        task: its K classes.
-        data: the phase's images.
+    The arguments are those of ``class_loss``.
 
     Returns:
         ``None`` without a ``class_prior``, and where all classes have equally many images.
