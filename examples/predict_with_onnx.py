@@ -7,6 +7,7 @@ Pillow and onnxruntime; all it must know about the model stands in the model's o
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,6 +62,15 @@ def read(path: Path | BinaryIO, fit: str, channels: int, height: int, width: int
     return pixels.transpose(2, 0, 1) / 255
 
 
+def opened(path: Path) -> onnxruntime.InferenceSession:
+    """Open an exported model, on the CPU."""
+    try:
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a type of its own for every reason.
+        reason = "does not exist" if not path.exists() else "is no model that can be read"
+        raise SystemExit(f"{path} {reason}") from error
+
+
 def main() -> None:
     """Print the name and the probability of each picture's class."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -68,17 +78,25 @@ def main() -> None:
     parser.add_argument("pictures", type=Path, nargs="+")
     arguments = parser.parse_args()
 
-    session = onnxruntime.InferenceSession(arguments.model, providers=["CPUExecutionProvider"])
+    session = opened(arguments.model)
     about = session.get_modelmeta().custom_metadata_map
     names, size = json.loads(about["class_names"]), json.loads(about["input_size"])
 
     fit = about.get("fit", "crop")
 
+    failed = 0
     for path in arguments.pictures:
-        (logits,) = session.run(["logits"], {"images": read(path, fit, *size)[None]})
+        try:
+            pixels = read(path, fit, *size)
+        except SystemExit as error:
+            print(error, file=sys.stderr)
+            failed = 1
+            continue
+        (logits,) = session.run(["logits"], {"images": pixels[None]})
         shares = np.exp(logits[0] - logits[0].max())
         best = int(shares.argmax())
         print(f"{path}: {names[best]} {shares[best] / shares.sum():.1%}")
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import io
 import json
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from predict_with_onnx import read
+from predict_with_onnx import opened, read
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report to its makers.
 import onnxruntime
@@ -69,14 +70,12 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until the process is ended."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model")
+    parser.add_argument("model", type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--false-alarms", default="0.05", choices=["0.01", "0.02", "0.05", "0.1"])
     options = parser.parse_args()
-    Handler.session = onnxruntime.InferenceSession(
-        options.model, providers=["CPUExecutionProvider"]
-    )
+    Handler.session = opened(options.model)
     Handler.about = Handler.session.get_modelmeta().custom_metadata_map
     Handler.false_alarms = options.false_alarms
     server = ThreadingHTTPServer((options.host, options.port), Handler)

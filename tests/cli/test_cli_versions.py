@@ -99,6 +99,7 @@ class TestRollback:
         result = ran("rollback", model, 2)
         assert "is damaged" in result.stderr
         assert f"'{model}' is at version 2 now" in result.stdout
+        assert "undo" not in result.stdout
         assert ModelStore.open(model).current() == 2
 
     def test_wrong_input(self, model: Path, tmp_path: Path) -> None:

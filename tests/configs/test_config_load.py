@@ -89,6 +89,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
     wrong = [
         "method.threshold=2",
         "method.treshold=0.4",
+        "method.update.lr=0.1",
         "threshold=0.5",
         "data.augmentation=cifr",
         "memory.size=-1",
@@ -103,6 +104,9 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
     assert "\n" not in text
     assert "method.threshold = 2 should be less than or equal to 1 (range 0 <= value <= 1)" in text
     assert "method.treshold: no such setting; did you mean 'method.threshold'?" in text
+    # Other methods have this phase; a key of it would be refused the same.
+    phases = "'method.base' and 'method.grow' and 'method.compress'"
+    assert f"method.update: no such setting; there is {phases}".replace("'", "") in text
     assert "; threshold: no such setting; did you mean 'method.threshold'?" in text
     assert "did you mean 'cifar'?" in text
     assert "memory.size = -1" in text

@@ -86,6 +86,18 @@ def test_an_exported_model_answers_over_http(tmp_path: Path) -> None:
             assert "unknown" not in found
             status, found = asked(address, b"no picture")
             assert status == 400
-            assert "no picture" in found["error"]
+            assert found["error"] == "what was sent: no picture"
         finally:
             server.terminate()
+
+
+def test_an_exported_model_names_pictures_beside_others(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "predict_with_onnx.py")
+    missing = subprocess.run(
+        [sys.executable, script, "nix.onnx", "photo.png"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (missing.returncode, missing.stderr) == (1, "nix.onnx does not exist\n")

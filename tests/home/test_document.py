@@ -186,7 +186,7 @@ class TestFormat:
         with pytest.raises(ValueError, match=r"has no version 7 \(it has 1, 2\)"):
             Learner.load(folder)
         shutil.copy(folder / "versions" / "0001.json", folder / "versions" / "0007.json")
-        other = "it says .* is version 1: restore it from a backup, or put another version in use"
+        other = "it says .* is version 1: restore it from a backup, or roll back to another version"
         with pytest.raises(DamagedError, match=rf"0007.json' is damaged: {other}"):
             Learner.load(folder)
         model = json.loads((folder / "model.json").read_text())

@@ -172,9 +172,10 @@ def test_the_ceiling_that_a_refusal_names_is_enough(tmp_path: Path, max_mb: floa
     tight = refusal(max_mb)
     assert tight is not None
     assert tight.setting is not None
+    # The weights alone take 0.306 MB: where they do not fit, fewer held-out images do not help.
+    fewer = "set memory.validation to hold out fewer images, or " if max_mb > 0.306 else ""
     assert tight.advice({}).startswith(
-        "set memory.validation to hold out fewer images, or set backbone.name to choose a smaller "
-        "backbone, or set memory.max_mb="
+        f"{fewer}set backbone.name to choose a smaller backbone, or set memory.max_mb="
     )
     enough = float(tight.setting.value)
     assert enough // (5 * 2 * 32 * 32 * 3 / 1e6) > 10

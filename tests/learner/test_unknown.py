@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FinetuneSettings
+from grace.configs.methods import FinetuneSettings, ReplaySettings
 from grace.learner.familiarity import familiarity
 from grace.learner.learner import Learner
 from grace.learner.unknown import cutoff
@@ -125,3 +125,17 @@ class TestLearner:
         assert len(taught.unknown(probe)) == 2
         with pytest.raises(ValueError, match=r"a false-alarm rate of 0\.01 needs at least 99 held"):
             taught.unknown(probe, 0.01)
+
+
+def test_exemplars_leave_room_for_the_better_score_of_a_trained_network() -> None:
+    """One exemplar of each of four classes has 12,288 bytes, the score 17,680: it never fitted."""
+    twice = recipe(epochs=2)
+    memory = MemorySettings(size=None, max_mb=1.8, validation=10)
+    method = ReplaySettings(base=twice, update=twice)
+    made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
+    data = labelled(dict.fromkeys(range(4), 125))
+    large = data.images.gather(torch.arange(500)).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    made.update(large, class_names(data))
+    kept = [len(made.model.state.method.memory.of_class(index)) for index in range(4)]
+    assert 50 < min(kept) == max(kept) < 115, "the ceiling is full"
+    assert made.model.state.recogniser.score.name == "energy+mahalanobis"

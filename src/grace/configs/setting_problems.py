@@ -281,6 +281,11 @@ def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]])
     neighbour = nearest(key, owner.model_fields) if owner else None
     if neighbour:
         return f"; did you mean '{_joined(parent, neighbour)}'?"
+    if owner and any(other.startswith(f"{path}.") for other in known):
+        # A section of other methods, such as the recipe of a phase that this one does not have.
+        fields = owner.model_fields.items()
+        own = [_joined(parent, name) for name, field in fields if models_in(field.annotation)]
+        return f"; there is {' and '.join(own)}" if own else ""
     same = [other for other in known if other.rpartition(".")[2] == key]
     return f"; did you mean '{same[0]}'?" if same else did_you_mean(path, known)
 

@@ -68,6 +68,7 @@ class Ceiling:
         if needed > self.num_bytes:
             # The settings in the document name the ceiling, which may then have more digits.
             enough = in_mb(needed + 1_000)
+            would_fit = needed - held_out_bytes <= self.num_bytes
             fewer = Setting("memory.validation", purpose="hold out fewer images")
             smaller = Setting("backbone.name", purpose="choose a smaller backbone")
             raise GraceError(
@@ -75,7 +76,7 @@ class Ceiling:
                 f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
                 f"{in_mb(self.num_bytes)} MB",
                 setting=Setting("memory.max_mb", enough),
-                others=[*[fewer] * bool(held_out_bytes), *[smaller] * is_new],
+                others=[*[fewer] * would_fit, *[smaller] * is_new],
             )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
 _NUM_TRIES = 100
-_OTHER_VERSION = "restore it from a backup, or put another version in use"
+_OTHER_VERSION = "restore it from a backup, or roll back to another version"
 """Times that a reader begins anew beside a process that changes the home."""
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ class Admission:
         settings: of the model.
         shape: (C, H, W) of every image.
         ranks: the processes that train together.
-        feature_bytes: bytes of the features that are saved beside each image; 0: there are none.
+        width: numbers of a feature vector of one backbone; only read if there is a ceiling.
+        is_frozen: features are saved beside each image, two bytes for each of their numbers.
 
     Raises:
         GraceError: for a ceiling over a method that keeps all images.
@@ -36,12 +37,15 @@ class Admission:
         settings: ExperimentSettings,
         shape: tuple[int, int, int],
         ranks: Ranks,
-        feature_bytes: int,
+        width: int,
+        *,
+        is_frozen: bool,
     ) -> None:
         self._settings = settings
         self._image_bytes = math.prod(shape)
         self._ranks = ranks
-        self._feature_bytes = feature_bytes
+        self._width = width
+        self._feature_bytes = feature_bytes = 2 * width if is_frozen else 0
         self.ceiling: Ceiling | None = None
         self.reserved = 0
         """Bytes under the ceiling that are kept free for the document."""
@@ -152,7 +156,22 @@ class Admission:
             what=what,
             is_new=not state.history and self._settings.backbone.weights == "none",
         )
-        state.method.memory.room = self.ceiling.room(held_bytes, reserved)
+        room = self.ceiling.room(held_bytes, reserved + self._score_bytes(num_classes))
+        if not room.quota(max(1, num_remembered), weights):
+            room = self.ceiling.room(held_bytes, reserved)
+        state.method.memory.room = room
+
+    def _score_bytes(self, num_classes: int) -> int:
+        """Return the bytes to leave free for the score of unknown images of a trained network.
+
+        It has ``D`` numbers for a centre, for each class's mean and for each of ``D`` axes. Without
+        them exemplars would fill the ceiling, and chance would decide if the score fits. A score
+        that is large beside the ceiling is not worth the exemplars.
+        """
+        assert self.ceiling is not None
+        needed = 4 * self._width * (self._width + num_classes + 1) + 16
+        is_small = not self._feature_bytes and 100 * needed <= self.ceiling.num_bytes
+        return needed if is_small else 0
 
     def _num_held_out(self, state: ModelState, given: UpdateInput, index: dict[str, int]) -> int:
         """Return how many images of each class to hold out."""

@@ -8,6 +8,7 @@ Shapes: N images, C channels, H×W pixels, K classes.
 
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -344,7 +345,9 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
             "compress the model or use a smaller backbone",
         )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Of torch's own parts about each other.
+            warnings.simplefilter("ignore", FutureWarning)
             program = torch.onnx.export(
                 graph,
                 (example,),
