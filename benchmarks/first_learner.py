@@ -1,6 +1,7 @@
 """Measure what a learner that is made without options takes and reaches.
 
-Five classes of 140 images first, then updates of two classes of 60 images each, from a data set
+Five classes of 140 images first, then updates of two classes of 60 images each (``--first`` and
+``--later`` change that), from a data set
 with ``train/`` and ``test/`` folders of classes; accuracy is that on all test images of the classes
 so far. Processor time counts, so that other work on the machine does not.
 
@@ -35,6 +36,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("images", type=Path, help="folder with train/ and test/")
     parser.add_argument("--updates", type=int, default=2, help="number of updates")
+    for name, size in (("first", FIRST), ("later", LATER)):
+        parser.add_argument(
+            f"--{name}",
+            nargs=2,
+            type=int,
+            default=size,
+            metavar=("CLASSES", "IMAGES"),
+            help=f"classes of the {name} update, and images of each",
+        )
     parser.add_argument("--experiment", help="start from an experiment, as grace learn would")
     parser.add_argument("--set", nargs="*", default=[], help="KEY=VALUE settings")
     parser.add_argument("--out", type=Path, help="folder for the results")
@@ -51,7 +61,7 @@ def measured(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
     names = sorted(path.name for path in (given.images / "train").iterdir() if path.is_dir())
     seen: list[str] = []
     for number in range(1, given.updates + 1):
-        num_classes, num_images = FIRST if number == 1 else LATER
+        num_classes, num_images = given.first if number == 1 else given.later
         new = names[len(seen) : len(seen) + num_classes]
         seen += new
         images = part(given.images / "train", folder / f"images{number}", new, num_images)
@@ -110,6 +120,7 @@ def write(given: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
         "hardware": collect_hardware(device, torch.get_num_threads()),
         "versions": collect_versions(),
         "settings": {"experiment": given.experiment, "overrides": given.set},
+        "sizes": {"first": given.first, "later": given.later},
         "results": rows,
     }
     given.out.mkdir(parents=True, exist_ok=True)
