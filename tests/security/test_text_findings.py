@@ -211,7 +211,7 @@ class TestNames:
             compare_methods(str(path), methods=["finetune"], seeds=[1])
 
     def test_a_file_of_dots_gets_another_name(self, tmp_path: Path) -> None:
-        (tmp_path / "...yaml").write_text("")
+        (tmp_path / "...yaml").write_text("method: der")
         assert load_experiment(str(tmp_path / "...yaml")).name == "experiment"
         assert load_experiment("digits", ["name=v1.2"]).name == "v1.2"
 

@@ -179,6 +179,7 @@ def test_the_last_task_writes_the_tables(
     table = out / "mine" / "table.md"
     table.unlink()
     monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
+    monkeypatch.setattr("grace.studies.study._WAIT", 1.0)
     from grace.storage.lock import exclusive, shared
 
     with shared(out / "lock", "another task"):
