@@ -1,9 +1,9 @@
 """Measure what a learner that is made without options takes and reaches.
 
 Five classes of 140 images first, then updates of two classes of 60 images each (``--first`` and
-``--later`` change that), from a data set
-with ``train/`` and ``test/`` folders of classes; accuracy is that on all test images of the classes
-so far. Processor time counts, so that other work on the machine does not.
+``--later`` change that), from a data set with ``train/`` and ``test/`` folders of classes; accuracy
+is that on all test images of the classes so far. Processor time counts, so that other work on the
+machine does not.
 
     python benchmarks/first_learner.py tiny-imagenet-20-64px --out benchmarks/results
 
