@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FinetuneSettings, ReplaySettings
-from grace.learner.familiarity import familiarity
+from grace.configs.methods import FinetuneSettings, GraceSettings, ReplaySettings
+from grace.data.memory import Room
+from grace.learner.admission import Admission
+from grace.learner.familiarity import Reference, UnknownScore, familiarity, most_score_bytes
 from grace.learner.learner import Learner
-from grace.learner.unknown import cutoff
+from grace.learner.unknown import cutoff, num_bytes
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -127,15 +129,80 @@ class TestLearner:
             taught.unknown(probe, 0.01)
 
 
+def large(classes: range, count: int) -> tuple[torch.Tensor, list[str]]:
+    """Return images of 32 pixels, and their class names."""
+    data = labelled(dict.fromkeys(classes, count))
+    pixels = data.images.gather(torch.arange(len(data)))
+    return pixels.repeat_interleave(4, 2).repeat_interleave(4, 3), class_names(data)
+
+
+def kept(learner: Learner) -> set[int]:
+    """Return the numbers of exemplars of the classes."""
+    memory = learner.model.state.method.memory
+    return {len(memory.of_class(index)) for index in memory.classes}
+
+
 def test_exemplars_leave_room_for_the_better_score_of_a_trained_network() -> None:
     """One exemplar of each of four classes has 12,288 bytes, the score 17,680: it never fitted."""
     twice = recipe(epochs=2)
     memory = MemorySettings(size=None, max_mb=1.8, validation=10)
     method = ReplaySettings(base=twice, update=twice)
     made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
-    data = labelled(dict.fromkeys(range(4), 125))
-    large = data.images.gather(torch.arange(500)).repeat_interleave(4, 2).repeat_interleave(4, 3)
-    made.update(large, class_names(data))
-    kept = [len(made.model.state.method.memory.of_class(index)) for index in range(4)]
-    assert 50 < min(kept) == max(kept) < 115, "the ceiling is full"
+    made.update(*large(range(4), 125))
+    (count,) = kept(made)
+    assert 50 < count < 115, "the ceiling is full"
     assert made.model.state.recogniser.score.name == "energy+mahalanobis"
+
+
+def test_a_grown_network_has_room_for_its_larger_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its 128 features need 36 kB, one exemplar of each class 18 kB: it never fits by chance."""
+    # Without the limit of 1 % a low ceiling is enough, which few images fill.
+    monkeypatch.setattr(Admission, "_score_bytes", staticmethod(most_score_bytes))
+    once = recipe(epochs=1)
+    memory = MemorySettings(size=None, max_mb=1.3, validation=10)
+    method = GraceSettings(base=once, grow=once, compress=once, expand_at=[2])
+    made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
+    for classes in (range(4), range(4, 6)):
+        made.update(*large(classes, 50))
+    (count,) = kept(made)
+    assert 5 < count < 40, "the ceiling is full"
+    state = made.model.state
+    assert len(state.method.network.backbones) == 2
+    assert state.recogniser.score.name == "energy+mahalanobis"
+    # A lower ceiling drops exemplars, not the score.
+    made.change_settings("memory.max_mb=1.2")
+    (fewer,) = kept(made)
+    assert fewer < count
+    assert made.model.state.recogniser.score.name == "energy+mahalanobis"
+
+
+@pytest.mark.parametrize(("width", "num_classes"), [(8, 3), (64, 5), (100, 4)])
+def test_the_most_bytes_of_a_score_are_just_enough(width: int, num_classes: int) -> None:
+    draws = torch.Generator().manual_seed(0)
+    labels = torch.arange(num_classes).repeat_interleave(40)
+    features = torch.randn(len(labels), width, generator=draws)
+    logits = torch.randn(len(labels), num_classes, generator=draws)
+    reference = Reference(features, labels)
+    score = UnknownScore.fitted("energy+mahalanobis", reference, features, logits)
+    most = most_score_bytes(width, num_classes)
+    # Of D features, D - 1 axes can differ from the mean variance.
+    assert num_bytes(score) == most - (4 * width if width <= 64 else 0)
+
+
+def test_a_score_that_leaves_no_exemplar_gets_no_room() -> None:
+    room = Room(1000, image_bytes=100, score_bytes=lambda width, num_classes: width * num_classes)
+    assert room.for_score(2, 600, 100) == 200
+    assert room.for_score(2, 601, 100) == 0
+    assert Room(1000, 100).for_score(2, 0, 100) == 0
+
+
+@pytest.mark.parametrize(("max_mb", "expected"), [(1.767, 0), (1.769, 17_680)])
+def test_a_score_of_more_than_a_hundredth_of_the_ceiling_gets_no_room(
+    max_mb: float, expected: int
+) -> None:
+    memory = MemorySettings(size=None, max_mb=max_mb, validation=0)
+    made = Learner.create(settings(FinetuneSettings(), memory=memory), shape=(3, 32, 32))
+    made.update(*large(range(4), 2))
+    room = made.model.state.method.memory.room
+    assert room is not None
+    assert room.for_score(4, 0, 64) == expected

@@ -6,7 +6,7 @@ Shapes: N images of one class, d feature width, B test images, K classes.
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -140,10 +140,13 @@ class Room:
     Args:
         num_bytes: bytes in all.
         image_bytes: bytes of one exemplar, at most.
+        score_bytes: the bytes that exemplars leave free for the score of unknown images, by the
+            width of the network's features and the number of classes; ``None``: they leave none.
     """
 
     num_bytes: int
     image_bytes: int
+    score_bytes: Callable[[int, int], int] | None = None
 
     def left(self, weight_bytes: int) -> int:
         """Return the bytes that are left for exemplars beside weights and method state."""
@@ -155,6 +158,16 @@ class Room:
         ``(room - weights) // (classes · image)``, and 0 if the weights alone are too large.
         """
         return self.left(weight_bytes) // (num_classes * self.image_bytes)
+
+    def for_score(self, num_classes: int, weight_bytes: int, width: int) -> int:
+        """Return the bytes to leave free for a score of features of this width.
+
+        0 if no exemplar of each class would fit beside it.
+        """
+        if self.score_bytes is None:
+            return 0
+        needed = self.score_bytes(width, num_classes)
+        return needed if self.quota(num_classes, weight_bytes + needed) else 0
 
 
 @final
@@ -228,6 +241,10 @@ class ExemplarMemory:
         if self._codec is None or not self._codec.is_lossy or self.keep_all:
             return data
         return LabelledImages(AsStored(data.images, self._codec), data.labels)
+
+    def for_score(self, num_classes: int, weight_bytes: int, width: int) -> int:
+        """Return the bytes to leave free for the score of unknown images; see ``Room``."""
+        return self.room.for_score(num_classes, weight_bytes, width) if self.room else 0
 
     def fit(self, weight_bytes: int) -> None:
         """Keep as many exemplars per class as fit under the ceiling by their real sizes.

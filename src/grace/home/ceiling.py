@@ -1,6 +1,6 @@
 """A ceiling on a learner's bytes on disk: refuse what does not fit, reserve what is needed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from grace.configs.experiment import ExperimentSettings
@@ -37,9 +37,15 @@ class Ceiling:
         self.num_bytes = int(max_mb * 1_000_000)
         self._image_bytes = image_bytes
 
-    def room(self, held_out_bytes: int, reserved: int) -> Room:
-        """Return the bytes left for weights, method state and exemplars together."""
-        return Room(max(0, self.num_bytes - held_out_bytes - reserved), self._image_bytes)
+    def room(
+        self,
+        held_out_bytes: int,
+        reserved: int,
+        score_bytes: Callable[[int, int], int] | None = None,
+    ) -> Room:
+        """Return the bytes left for weights, method state and exemplars together; see ``Room``."""
+        left = max(0, self.num_bytes - held_out_bytes - reserved)
+        return Room(left, self._image_bytes, score_bytes)
 
     def check(
         self,

@@ -10,6 +10,7 @@ from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
 from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.learner import saving
+from grace.learner.familiarity import most_score_bytes
 from grace.learner.held_out import ALWAYS_ALLOWED, HeldOut, affordable
 from grace.learner.model_state import ModelState
 from grace.learner.update_input import UpdateInput, class_indices, split_validation
@@ -25,8 +26,7 @@ class Admission:
         settings: of the model.
         shape: (C, H, W) of every image.
         ranks: the processes that train together.
-        width: numbers of a feature vector of one backbone; only read if there is a ceiling.
-        is_frozen: features are saved beside each image, two bytes for each of their numbers.
+        feature_bytes: bytes of the features that are saved beside each image; 0: there are none.
 
     Raises:
         GraceError: for a ceiling over a method that keeps all images.
@@ -37,15 +37,12 @@ class Admission:
         settings: ExperimentSettings,
         shape: tuple[int, int, int],
         ranks: Ranks,
-        width: int,
-        *,
-        is_frozen: bool,
+        feature_bytes: int,
     ) -> None:
         self._settings = settings
         self._image_bytes = math.prod(shape)
         self._ranks = ranks
-        self._width = width
-        self._feature_bytes = feature_bytes = 2 * width if is_frozen else 0
+        self._feature_bytes = feature_bytes
         self.ceiling: Ceiling | None = None
         self.reserved = 0
         """Bytes under the ceiling that are kept free for the document."""
@@ -156,22 +153,18 @@ class Admission:
             what=what,
             is_new=not state.history and self._settings.backbone.weights == "none",
         )
-        room = self.ceiling.room(held_bytes, reserved + self._score_bytes(num_classes))
-        if not room.quota(max(1, num_remembered), weights):
-            room = self.ceiling.room(held_bytes, reserved)
-        state.method.memory.room = room
+        score_bytes = None if self._feature_bytes else self._score_bytes
+        state.method.memory.room = self.ceiling.room(held_bytes, reserved, score_bytes)
 
-    def _score_bytes(self, num_classes: int) -> int:
+    def _score_bytes(self, width: int, num_classes: int) -> int:
         """Return the bytes to leave free for the score of unknown images of a trained network.
 
-        It has ``D`` numbers for a centre, for each class's mean and for each of ``D`` axes. Without
-        them exemplars would fill the ceiling, and chance would decide if the score fits. A score
-        that is large beside the ceiling is not worth the exemplars.
+        Otherwise exemplars would fill the ceiling, and chance would decide if the score fits. A
+        score that takes more than 1 % of the ceiling is not worth the exemplars.
         """
         assert self.ceiling is not None
-        needed = 4 * self._width * (self._width + num_classes + 1) + 16
-        is_small = not self._feature_bytes and 100 * needed <= self.ceiling.num_bytes
-        return needed if is_small else 0
+        needed = most_score_bytes(width, num_classes)
+        return needed if 100 * needed <= self.ceiling.num_bytes else 0
 
     def _num_held_out(self, state: ModelState, given: UpdateInput, index: dict[str, int]) -> int:
         """Return how many images of each class to hold out."""

@@ -105,6 +105,7 @@ def fit(model: Model) -> None:
             state, state.held_out, weights, num_classes, num_remembered, what="this learner"
         )
     if model.settings.method.traits.memory == "exemplars":
+        weights += memory.for_score(num_remembered, weights, state.method.network.feature_dim)
         memory.reduce(memory.quota(num_remembered, weights))
         memory.fit(weights)
     if model.ceiling is not None:

@@ -203,6 +203,18 @@ def shrunk_axes(residuals: Tensor) -> Tensor:
     return found
 
 
+def most_score_bytes(width: int, num_classes: int) -> int:
+    """Return the most bytes of the tensors of "energy+mahalanobis".
+
+    They are a centre, the classes' means, the axes and four scales.
+
+    Args:
+        width: D.
+        num_classes: C.
+    """
+    return 4 * (width * (1 + num_classes + min(NUM_DIRECTIONS, width)) + 4)
+
+
 _OF_LOGITS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "energy": familiarity, "max_logit": max_logit, "max_probability": max_probability
 }  # fmt: skip

@@ -99,10 +99,10 @@ class Model:
             factory.refuse_unfit_backbone(shape)
         memory = ExemplarMemory(settings.memory, keep_all=keeps_all)
         self.state = ModelState(build(settings.method, factory, memory))
-        is_bounded = settings.memory.max_mb is not None
-        width = factory.sketch.feature_dim if is_bounded else 0
-        is_frozen = self.state.method.features is not None
-        self.admission = Admission(settings, shape, self.trainer.ranks, width, is_frozen=is_frozen)
+        method, is_bounded = self.state.method, settings.memory.max_mb is not None
+        # Two bytes for each number of the features that are saved beside an image.
+        width = factory.sketch.feature_dim if is_bounded and method.features is not None else 0
+        self.admission = Admission(settings, shape, self.trainer.ranks, 2 * width)
 
     @property
     def ceiling(self) -> Ceiling | None:

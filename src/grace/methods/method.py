@@ -139,13 +139,14 @@ class Method(ABC, Generic[SettingsT]):
             self.memory.keep(task.data)
         if self.settings.traits.memory != "exemplars":
             return
-        weight_bytes = self.state.bytes_after(task.num_classes)
-        quota = self.memory.quota(task.num_remembered, weight_bytes)
+        beside = self.state.bytes_after(task.num_classes)
+        beside += self.memory.for_score(task.num_remembered, beside, self.network.feature_dim)
+        quota = self.memory.quota(task.num_remembered, beside)
         if not quota:
             return
         network = herd_with or self.network
         yield from update_exemplars(self.memory, task, quota, network, self.features)
-        self.memory.fit(weight_bytes)
+        self.memory.fit(beside)
         if self._class_means is not None:
             yield from self._class_means.update(self.memory, task.num_classes, self.network)
 
