@@ -41,9 +41,14 @@ def test_what_learn_would_refuse_exits_with_2_and_says_what_to_change(tmp_path: 
     (root / "bee" / "more.jpg").write_text("not a picture")
     result = call(root, *QUICK)
     assert result.exit_code == 2
+    assert result.output.startswith(f"{root}: 49 images in 2 classes, 2 unreadable\n")
     assert "ant/003.png" in result.output
     assert "bee/more.jpg" in result.output
     assert result.output.splitlines()[-1].startswith("Not ready: ")
+    assert "→ replace or remove them, or learn with --skip-unreadable" in result.output
+    left_out = call(root, *QUICK, "--skip-unreadable")
+    assert left_out.exit_code == 0
+    assert "→ replace or remove them\n" in left_out.output
 
 
 def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None:

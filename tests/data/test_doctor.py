@@ -151,6 +151,9 @@ def test_few_and_unequal_images(tmp_path: Path) -> None:
         "Ready, but could be better: classes with at most 4 images (1): 'a' (4); add images: so "
         "few show little of what a class is."
     )
+    (tmp_path / "f").mkdir()  # Refused, so that no advice repeats it.
+    assert lines(examine(tmp_path), "warning") == lines(found, "warning")
+    (tmp_path / "f").rmdir()
     (tmp_path / "e" / "040.png").unlink()
     assert not any("ten times" in line for line in lines(examine(tmp_path), "warning"))
 

@@ -81,7 +81,10 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
 def _page(images: Path, checked: "Checked") -> list[str]:
     found, cost = checked.found, checked.estimate
     classes = counted(len(found.classes), "class", "classes")
-    lines = [f"{images}: {counted(found.num_images, 'image')} in {classes}", ""]
+    unreadable = sum(count.unreadable for count in found.classes.values())
+    readable = counted(found.num_images - unreadable, "image")
+    besides = f", {unreadable} unreadable" if unreadable else ""
+    lines = [f"{images}: {readable} in {classes}{besides}", ""]
     lines += _classes(found)
     if found.smallest and found.largest:
         sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]

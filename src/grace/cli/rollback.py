@@ -31,14 +31,15 @@ def rollback(
         wanted = home.document(version)
         names: Sequence[str] = ()
         number: int | None = None
-        can_undo = True
+        undo: int | None = None
         try:
             number = home.current()
             names = home.document(number).live_class_names if number is not None else ()
         except DamagedError as error:
             # It is what people roll back from, not to.
             say(f"warning: {error}", err=True)
-            can_undo = False
+        else:
+            undo = number
         if number == version:
             say(f"'{model}' is at version {version} already: nothing to do")
             return
@@ -63,5 +64,5 @@ def rollback(
                 f"it by 'grace learn --model {shlex.quote(str(model))} --discard'",
                 err=True,
             )
-        if number is not None and can_undo:
-            say(f"undo  grace rollback {shlex.quote(str(model))} {number}")
+        if undo is not None:
+            say(f"undo  grace rollback {shlex.quote(str(model))} {undo}")

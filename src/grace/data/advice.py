@@ -82,8 +82,9 @@ def _small(
 
 
 def _amounts(counts: Mapping[str, int]) -> Iterator[Finding]:
+    # A class without any usable image is an error, which is found before.
     for least, most, remedy in (
-        (0, 4, "add images: so few show little of what a class is"),
+        (1, 4, "add images: so few show little of what a class is"),
         (5, 19, "add images if there are any"),
     ):
         few = [f"'{name}' ({n})" for name, n in counts.items() if least <= n <= most]

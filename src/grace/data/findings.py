@@ -257,7 +257,7 @@ def judge_images(
             "unreadable images" + (", which are left out" if rules.skip_unreadable else ""),
             list(unreadable.values()),
             "replace or remove them",
-            Setting("data.skip_unreadable", "true"),
+            None if rules.skip_unreadable else Setting("data.skip_unreadable", "true"),
         ),
         *_duplicates(root, files, copies, rules),
         *(_sizes(root, files, looks) if rules.image_size is None else ()),

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
 _NUM_TRIES = 100
-_OTHER_VERSION = "restore it from a backup, or roll back to another version"
 """Times that a reader begins anew beside a process that changes the home."""
+_OTHER_VERSION = "restore it from a backup, or roll back to another version"
+"""Remedy for a version whose document is damaged."""
 
 T = TypeVar("T")
 
