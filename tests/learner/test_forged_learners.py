@@ -138,7 +138,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a path for a hash": (
         specials.document(("calibration/sha256", "../../../outside/secret")),
-        f"{DOCUMENT}calibration.sha256: String should match pattern '^[0-9a-f]{{64}}$'",
+        f"{DOCUMENT}calibration.sha256: it has another form",
     ),
     "a class that is none": (
         specials.document(("forgotten", [1, 4])),
@@ -170,8 +170,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "epochs without end": (
         specials.document(("settings/method", specials.repeated_recipe(10**9))),
-        f"{DOCUMENT}settings.method.grace.base.epochs: Input should be less than or equal to "
-        "1000000",
+        f"{DOCUMENT}settings.method.grace.base.epochs: it should be less than or equal to 1000000",
     ),
     "no such version": (
         specials.whole(lambda: b'{"version":7}', Path("current.json")),
@@ -179,7 +178,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a backbone of no class": (
         specials.document(("values/class_counts", [0, 4])),
-        f"{VERSION}the saved grace is damaged: class_counts.0: Input should be greater than or "
+        f"{VERSION}the saved grace is damaged: class_counts.0: it should be greater than or "
         "equal to 1",
     ),
     "values of no method": (

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from grace.text.nearest import did_you_mean, nearest
-from grace.text.validation import error_of
+from grace.text.validation import demand_of, error_of
 
 Model = type[BaseModel]
 
@@ -203,32 +203,6 @@ def _joined_causes(path: str, problems: Sequence[_Cause], whole: str) -> Problem
     return WrongValue(path, first.value, f"should be {texts}{first.hint}")
 
 
-_DEMANDS = {
-    "bool_type": "a valid boolean",
-    "bool_parsing": "a valid boolean",
-    "int_type": "a valid integer",
-    "int_parsing": "a valid integer",
-    "int_from_float": "a valid integer",
-    "float_type": "a valid number",
-    "float_parsing": "a valid number",
-    "finite_number": "a finite number",
-    "string_type": "a text",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping of settings",
-    "model_attributes_type": "a mapping of settings",
-    "none_required": "none",
-    "literal_error": "{expected}",
-    "greater_than": "greater than {gt}",
-    "greater_than_equal": "greater than or equal to {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "less than or equal to {le}",
-    "string_pattern_mismatch": "a text of the form {pattern}",
-}
-"""What a value should be, by pydantic's error type; braces hold facts of the error."""
-
-
 def _problem(
     detail: ErrorDetails,
     path: str,
@@ -240,21 +214,15 @@ def _problem(
         return _Cause(f"no such setting{_nearest_key(path, owner, known)}")
     if detail["type"] == "missing":
         return _Cause("should be given")
-    demand = _DEMANDS.get(detail["type"])
+    demand, value = demand_of(detail), detail["input"]
     if demand is None:
         return _Cause(str(error_of(detail) or detail["msg"]))
-    value, facts = detail["input"], detail.get("ctx", {})
     choices = map(str, _words(field.annotation if field else None))
     return _Cause(
-        text=demand.format(**{key: _short(fact) for key, fact in facts.items()}) + _range(field),
+        text=demand + _range(field),
         value=repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}...",
         hint=did_you_mean(value, choices) if isinstance(value, str) else "",
     )
-
-
-def _short(fact: object) -> str:
-    """Write a whole number without decimals: 1, not 1.0."""
-    return str(int(fact) if isinstance(fact, float) and fact.is_integer() else fact)
 
 
 def _range(field: FieldInfo | None) -> str:
