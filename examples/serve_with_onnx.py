@@ -2,6 +2,7 @@
 
     python examples/serve_with_onnx.py model.onnx --port 8000
     curl --data-binary @photo.jpg http://localhost:8000/
+    curl http://localhost:8000/health
 
 It needs numpy, Pillow and onnxruntime. The answer is JSON; ``unknown`` is missing if the learner
 had too few held-out images for the share of false alarms.
@@ -34,12 +35,22 @@ class Handler(BaseHTTPRequestHandler):
     about: dict[str, str]
     false_alarms: str
 
+    def do_GET(self) -> None:
+        """Answer ``/health``, by which a container is asked if it is ready."""
+        if self.path == "/health":
+            return self.answer(200, {"status": "ok"})
+        return self.answer(404, {"error": "POST a picture, or GET /health"})
+
     def do_POST(self) -> None:
         """Read the picture in the body, and answer with its class."""
         try:
             length = int(self.headers.get("Content-Length", 0))
-            if not 0 < length <= MOST_BYTES:
-                return self.answer(413, {"error": f"send 1 to {MOST_BYTES} bytes"})
+        except ValueError:
+            length = 0
+        if not 0 < length <= MOST_BYTES:
+            status = 413 if length > MOST_BYTES else 400
+            return self.answer(status, {"error": f"send 1 to {MOST_BYTES} bytes"})
+        try:
             size = json.loads(self.about["input_size"])
             fit = self.about.get("fit", "crop")
             pixels = read(io.BytesIO(self.rfile.read(length)), fit, *size)

@@ -56,28 +56,46 @@ def test_a_learner_is_updated_from_arrays(run: Run) -> None:
     assert shown.count("digit ") == 10
 
 
-def asked(address: str, body: bytes) -> tuple[int, dict[str, Any]]:
-    """Post a picture; return the status and the answer."""
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
-    connection.request("POST", "/", body)
-    answer = connection.getresponse()
-    return answer.status, json.load(answer)
+Pets = tuple[Learner, torch.Tensor, Path]
 
 
-def test_an_exported_model_answers_over_http(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> Pets:
+    """Return a learner, its images (8, 3, 32, 32), and its export."""
     draws = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (8, 3, 32, 32), generator=draws).to(torch.uint8)
     once = ["method.base.epochs=1", "method.base.milestones=[]", "backbone.name=resnet20"]
     learner = Learner.create("folder", ["memory.size=4", *once], shape=(3, 32, 32))
     learner.update(images, ["cat", "dog"] * 4)
-    learner.export(tmp_path / "pets.onnx")
+    path = tmp_path_factory.mktemp("pets") / "pets.onnx"
+    learner.export(path)
+    return learner, images, path
+
+
+def save(image: torch.Tensor, target: Path | io.BytesIO) -> None:
+    """Save an image (C, H, W) as PNG."""
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(target, "png")
+
+
+def asked(
+    address: str, body: bytes | None, path: str = "/", **headers: str
+) -> tuple[int, dict[str, Any]]:
+    """Post a picture, or get a path without one; return the status and the answer."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+    connection.request("GET" if body is None else "POST", path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, json.load(answer)
+
+
+def test_an_exported_model_answers_over_http(pets: Pets) -> None:
+    learner, images, path = pets
     script = str(ROOT / "examples" / "serve_with_onnx.py")
-    command = [sys.executable, script, str(tmp_path / "pets.onnx"), "--port", "0"]
+    command = [sys.executable, script, str(path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             address = server.stdout.readline().split()[-1]
             picture = io.BytesIO()
-            Image.fromarray(images[0].permute(1, 2, 0).numpy()).save(picture, "png")
+            save(images[0], picture)
             status, found = asked(address, picture.getvalue())
             assert status == 200
             assert found["class"] == learner.predict(images[:1])[0]
@@ -87,17 +105,33 @@ def test_an_exported_model_answers_over_http(tmp_path: Path) -> None:
             status, found = asked(address, b"no picture")
             assert status == 400
             assert found["error"] == "what was sent: no picture"
+            for length, expected in {"many": 400, "0": 400, str(2**24 + 1): 413}.items():
+                status, found = asked(address, b"1", **{"Content-Length": length})
+                assert (status, found["error"]) == (expected, f"send 1 to {2**24} bytes")
+            assert asked(address, None, "/health") == (200, {"status": "ok"})
+            assert asked(address, None)[0] == 404
         finally:
             server.terminate()
 
 
-def test_an_exported_model_names_pictures_beside_others(tmp_path: Path) -> None:
+def test_an_exported_model_names_pictures_beside_others(pets: Pets, tmp_path: Path) -> None:
+    learner, images, path = pets
+    save(images[0], tmp_path / "photo.png")
+    (tmp_path / "text.png").write_text("no picture")
     script = str(ROOT / "examples" / "predict_with_onnx.py")
-    missing = subprocess.run(
-        [sys.executable, script, "nix.onnx", "photo.png"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (missing.returncode, missing.stderr) == (1, "nix.onnx does not exist\n")
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        command = [sys.executable, script, *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, shown, complaints = ran(str(path), "nix.png", "text.png", "photo.png")
+    assert code == 1
+    assert complaints == "nix.png: No such file or directory\ntext.png: no picture\n"
+    name, best = learner.predict(images[:1])[0], float(learner.predict_proba(images[:1]).max())
+    *words, share = shown.split()
+    assert words == ["photo.png:", name]
+    assert float(share.removesuffix("%")) == pytest.approx(100 * best, abs=0.1)
+    assert ran(str(path), "photo.png") == (0, shown, "")
+    assert ran("nix.onnx", "photo.png") == (1, "", "nix.onnx does not exist\n")
+    assert ran("text.png", "photo.png") == (1, "", "text.png is no model that can be read\n")
