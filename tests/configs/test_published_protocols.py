@@ -355,3 +355,12 @@ def test_learning_rates_that_follow(method: str, phase: str, rates: dict[int, fl
     falling = [after / before for before, after in pairwise(found)]
     assert max(falling) <= 1.0 + 1e-9
     assert 0.0 < min(found) < 0.002
+
+
+def test_folders_have_the_class_prior_with_all_methods_but_beef() -> None:
+    priors = {
+        name: getattr(load_experiment("folder", [f"method={name}"]).method, "class_prior", None)
+        for name in METHODS
+    }
+    without = {name: prior for name, prior in priors.items() if prior != "balanced"}
+    assert without == {"beef": "none", "ewc": None, "finetune": None, "dgr": None}
