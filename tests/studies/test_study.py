@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from grace.experiment import run_experiment
 from grace.record import RunRecord, read_record
 from grace.studies import study
 from grace.studies.cells import Cell
+from grace.studies.first_tasks import first_network
 from grace.studies.made_study import MadeStudy
 from grace.studies.pool import JobSource, Unwatched, Watcher
 from grace.studies.replay import expansions
@@ -234,6 +236,27 @@ def test_runs_made_elsewhere_are_found_and_copied(
     assert sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*")) == before
     # They are found without that folder from now on.
     assert plan_study(study, Selection(), new).left == ()
+
+
+def test_a_run_brings_the_one_that_trained_its_first_task(
+    whole: Whole, tmp_path: Path, unwritten: None
+) -> None:
+    """The network that was trained here, on another machine, has other bits."""
+    trainer, runs = record_of(whole[1], "der"), tmp_path / "new" / "runs"
+    trained, taken = (first_network(record_of(whole[1], row)) for row in ("der", "IFL"))
+    assert trained is not None
+    assert taken == replace(trained, is_taken=True)
+    tasks = shutil.copytree(trainer.directory, runs / ("f" * 64)) / "tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace(trained.sha256, "0" * 64))
+    made = make_study(
+        study_of(tmp_path),
+        Selection(rows=("IFL",)),
+        tmp_path / "new",
+        Unwatched(),
+        others=[whole[0] / "runs"],
+    )
+    assert made.failures == {}
+    assert trainer.directory.name in {place.name for place in runs.iterdir()}
 
 
 @pytest.mark.parametrize("written", [(), ("tasks.jsonl",)])

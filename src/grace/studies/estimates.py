@@ -10,6 +10,9 @@ from grace.record import RunRecord
 
 Stream = tuple[object, ...]
 
+FILES = ("run.json", "tasks.jsonl")
+"""What a study writes of a run; the report page of ``grace run`` is hundreds of times as large."""
+
 
 def seconds_of(
     settings: ExperimentSettings, runs: Sequence[tuple[ExperimentSettings, RunRecord]]
@@ -40,11 +43,8 @@ def seconds_of(
 
 def bytes_of(records: Sequence[RunRecord]) -> int:
     """Estimate the bytes that the record of a run takes on disk: the mean of those known."""
-    sizes = [
-        sum(file.stat().st_size for file in record.directory.iterdir() if file.is_file())
-        for record in records
-    ]
-    return round(fmean(sizes)) if sizes else 50_000
+    sizes = [sum((record.directory / name).stat().st_size for name in FILES) for record in records]
+    return round(fmean(sizes)) if sizes else 15_000
 
 
 def _stream(settings: ExperimentSettings) -> Stream:

@@ -2,9 +2,36 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from grace.record import RunRecord
+
+
+@final
+@dataclass(frozen=True)
+class FirstNetwork:
+    """The network of a first task that runs share, as a record tells of it.
+
+    Args:
+        first_task: fingerprint of the first task.
+        sha256: hash of the network.
+        is_taken: the run took it over; ``False``: it trained it.
+    """
+
+    first_task: str
+    sha256: str
+    is_taken: bool
+
+
+def first_network(record: RunRecord) -> FirstNetwork | None:
+    """Return the network of a run's first task; ``None``: it was not shared."""
+    first_task = record.info.fingerprints.get("first_task", "")
+    for phase in record.tasks[0].phases if record.tasks else ():
+        if phase.sha256:
+            return FirstNetwork(first_task, phase.sha256, phase.is_shared)
+    return None
 
 
 def foreign_first_tasks(records: Sequence[RunRecord]) -> Mapping[Path, str]:
@@ -19,18 +46,17 @@ def foreign_first_tasks(records: Sequence[RunRecord]) -> Mapping[Path, str]:
     Returns:
         What is wrong, by the run's directory.
     """
+    networks = {record.directory: first_network(record) for record in records}
     trained = defaultdict[str, set[str]](set)
-    taken: dict[Path, tuple[str, str]] = {}
-    for record in records:
-        first = record.info.fingerprints.get("first_task", "")
-        for phase in record.tasks[0].phases if record.tasks else ():
-            if phase.sha256 and phase.is_shared:
-                taken[record.directory] = (first, phase.sha256)
-            elif phase.sha256:
-                trained[first].add(phase.sha256)
+    for one in networks.values():
+        if one is not None and not one.is_taken:
+            trained[one.first_task].add(one.sha256)
     return {
-        place: f"its first task was taken over (SHA-256 {sha256[:16]}…), but no run here trained "
-        f"that network: remove {place} and first-tasks/ to run it again"
-        for place, (first, sha256) in taken.items()
-        if trained[first] and sha256 not in trained[first]
+        place: f"its first task was taken over (SHA-256 {one.sha256[:16]}…), but no run here "
+        f"trained that network: remove {place} and first-tasks/ to run it again"
+        for place, one in networks.items()
+        if one is not None
+        and one.is_taken
+        and trained[one.first_task]
+        and one.sha256 not in trained[one.first_task]
     }

@@ -18,6 +18,7 @@ from grace.record.resuming import tidy
 from grace.storage.atomic import write_bytes
 from grace.storage.inside import inside
 from grace.storage.reading import read_given
+from grace.studies.first_tasks import first_network
 from grace.studies.replay import expansions, serves
 from grace.text.refusals import GraceError
 
@@ -42,6 +43,7 @@ class RunStore:
         self._settings: dict[Path, ExperimentSettings | None] = {}
         self._by_settings = defaultdict[str, list[RunRecord]](list)
         self._by_stream = defaultdict[str, list[RunRecord]](list)
+        self._trained: dict[tuple[str, str], RunRecord] = {}
         self.refresh()
 
     @property
@@ -81,6 +83,8 @@ class RunStore:
 
     def _add(self, place: Path, record: RunRecord) -> None:
         self._records[place] = record
+        if (network := first_network(record)) is not None and not network.is_taken:
+            self._trained[network.first_task, network.sha256] = record
         settings = self._settings[place] = settings_in(record)
         if settings is None:
             return
@@ -107,11 +111,18 @@ class RunStore:
     def adopt(self, record: RunRecord, fingerprint: str) -> RunRecord:
         """Copy a run that was made elsewhere into the store, where it is found from now on.
 
+        The run that trained its first task comes along, if it is known: it shows that the network
+        which this one took over is genuine.
+
         Args:
             record: a finished run.
             fingerprint: its full fingerprint, which names its directory here.
         """
-        place = inside(self.directory, fingerprint)
+        place, network = inside(self.directory, fingerprint), first_network(record)
+        if network is not None and network.is_taken:
+            trainer = self._trained.get((network.first_task, network.sha256))
+            if trainer is not None and trainer.directory.parent != self.directory:
+                self.adopt(trainer, trainer.info.fingerprints["run"])
         if record.directory.parent == self.directory:
             tidy(record.directory)
             return record

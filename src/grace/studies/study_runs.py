@@ -181,7 +181,8 @@ class StudyRuns(JobSource):
         for run in self._waiting:
             needed = [self._names[need] for need in run.needs if need not in self.found]
             self.failures[self._names[run]] = f"it needs {', '.join(needed)}"
-        foreign = foreign_first_tasks([one.record for one in self.found.values()])
+        records = [*self._store.records, *(one.record for one in self.found.values())]
+        foreign = foreign_first_tasks(records)
         for run, one in self.found.items():
             if one.record.directory in foreign:
                 self.failures[self._names[run]] = foreign[one.record.directory]
