@@ -258,6 +258,31 @@ class TestAccuracies:
         # The third update grew.
         assert (found[1].teacher, found[1].student) == (None, None)
 
+    def test_images_that_an_update_brings_do_not_judge_it(self) -> None:
+        """Two folders were swapped: among the judges, their images would hide what that costs."""
+        method = ReplaySettings(base=recipe(8), update=recipe(8))
+        made = create(method, validation=6, size=100)
+        teach(made, {0: 15, 1: 15})
+        known = [pixels(made, index) for index in (0, 1)]
+        assert [len(images) for images in known] == [3, 3]
+        names = ["class 0", "class 1"]
+
+        def right() -> list[int]:
+            asked = map(made.predict, known)
+            return [said.count(name) for said, name in zip(asked, names, strict=True)]
+
+        before = right()
+        swapped = torch.cat([pictures(1, 40, seed=1), pictures(0, 40, seed=1)])
+        accuracy = made.update(swapped, [name for name in names for _ in range(40)]).accuracy
+        after = right()
+        assert [own.num for own in accuracy.classes] == [3, 3]
+        assert [own.before for own in accuracy.classes] == before == [3, 3]
+        assert [own.after for own in accuracy.classes] == after
+        assert accuracy.drop == 100 * (6 - sum(after)) / 6 >= 50
+        # They judge what comes next.
+        assert [made.held_out.count(index) for index in (0, 1)] == [6, 6]
+        assert [own.num for own in teach(made, {2: 15}, seed=2).accuracy.classes] == [6, 6, 3]
+
     def test_drops_by_hand(self) -> None:
         accuracies = Accuracies(old_before=0.8, old_after=0.7, teacher=0.5, student=0.75)
         assert accuracies.drop == pytest.approx(10.0)

@@ -122,6 +122,23 @@ class HeldOut:
             twin.add(index, self._images[index].subset(torch.arange(min(count, self.count(index)))))
         return twin
 
+    def judging(self, earlier: "HeldOut", old: Collection[int]) -> "HeldOut":
+        """Return the images that judge an update: those of old classes that were held out before.
+
+        Images that an update brings of old classes would be asked about what it taught: folders
+        that were swapped by mistake would show a gain.
+
+        Args:
+            earlier: held-out images before the update; these ones follow them.
+            old: indices of the classes known before it.
+        """
+        twin = self.copy()
+        for index in set(self.classes).intersection(old):
+            twin.forget(index)
+            if earlier.count(index):
+                twin.add(index, earlier.of_class(index))
+        return twin
+
     def forget(self, index: int) -> None:
         """Drop a class's images."""
         self._images.pop(index, None)

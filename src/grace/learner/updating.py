@@ -96,6 +96,7 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     names = [*class_indices(state.class_names, given.labels)]
     new_names, revived_names = names[task.num_old_outputs :], [names[i] for i in revived]
     old = set(range(task.num_old_outputs)) - state.forgotten
+    judges = held_out.judging(state.held_out, old)
     size = model.size()
     coming = coming_update(
         state.method,
@@ -104,7 +105,7 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
         is_first=task.number == 1,
         num_backbones=size.num_backbones,
     )
-    old_before = _are_right(model, held_out.data(old)) if old else None
+    old_before = _are_right(model, judges.data(old)) if old else None
     state.forgotten -= present
     state.held_out = held_out
     state.class_names = names
@@ -118,6 +119,7 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
         _choose(model, live, counts)
     model.calibrate()
     _forget_features(model)
+    judged = judges.data(set(range(task.num_classes)) - state.forgotten)
     compressed = outcome.verdict in ("compress", "compress (budget)")
     now = model.size()
     return UpdateRecord(
@@ -132,8 +134,8 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
         num_exemplars=len(state.method.memory),
         accuracy=compared(
             old_before,
-            _are_right(model, live),
-            torch.empty(0) if live is None else live.labels,
+            _are_right(model, judged),
+            torch.empty(0) if judged is None else judged.labels,
             old,
             teacher=teacher,
             student=_student(model, live) if compressed else None,
