@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from grace.cli.export import _beside
+from grace.learner.reduced_precision import Agreement
 from support.commands import call
 from support.quick_exports import operators_once as operators_once
 from support.saved_learners import copied as copied
@@ -51,6 +52,16 @@ def test_a_lower_precision_says_what_each_check_is_about(copied: Path) -> None:
     lines = call("export", copied, "--out", out, "--precision", "fp16").stdout.splitlines()
     assert lines[1].startswith("as float32 checked on 12 held-out images: the same classes, ")
     assert lines[2].startswith("fp16: ")
+
+
+def test_a_precision_that_costs_accuracy_is_warned_of(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worse = Agreement(0.8, (0.9, 0.7), chance=0.01)
+    monkeypatch.setattr("grace.learner.exporting.agreement", lambda *_: worse)
+    result = call("export", copied, "--precision", "fp16")
+    assert "80.0 % of these images keep their class; 70.0 % are right" in result.stdout
+    assert result.stderr == "warning: fp16 costs accuracy: use float32\n"
 
 
 def test_an_earlier_version_is_exported(copied: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from grace.learner import exporting
 from grace.learner.export import OnnxCheck, load_onnx
 from grace.learner.exporting import Exported
 from grace.learner.learner import Learner
-from grace.learner.reduced_precision import Precision
+from grace.learner.reduced_precision import Agreement, Precision, agreement
 from grace.learner.unknown import cutoff
 from support.quick_exports import operators_once as operators_once
 from support.saved_learners import saved as saved
@@ -213,6 +213,20 @@ def test_lower_precision_says_what_it_costs(
     about = {own.key: own.value for own in onnx.load(small).metadata_props}
     assert about["precision"] == precision
     assert json.loads(about["class_names"]) == pets.class_names
+
+
+@pytest.mark.parametrize(
+    ("lost", "chance", "is_worse"), [(4, 2**-4, False), (5, 2**-5, True)], ids=["four", "five"]
+)
+def test_a_loss_is_told_when_chance_cannot_be_the_reason(
+    lost: int, chance: float, is_worse: bool
+) -> None:
+    exact = torch.eye(2)[[0] * 9 + [1]]
+    reduced = torch.eye(2)[[1] * lost + [0] * (9 - lost) + [1]]
+    found = agreement(exact, reduced, torch.tensor([0] * 10))
+    assert found == Agreement(1 - lost / 10, (0.9, pytest.approx(0.9 - lost / 10)), chance)
+    assert found.is_worse is is_worse
+    assert not agreement(exact, reduced, None).is_worse
 
 
 def test_the_limit_of_unknown_images_is_in_the_file(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from grace.home.intervals import LEVEL, sign_test
 from grace.storage.atomic import write_bytes
 
 Precision = Literal["float32", "fp16", "int8"]
@@ -33,10 +34,17 @@ class Agreement:
         same_class: share of images that get the same class, in [0, 1].
         accuracy: shares of right answers of the float32 file and of the other one; ``None``: the
             images have no labels.
+        chance: p-value of the paired test that the other file is not worse; 1 without labels.
     """
 
     same_class: float
     accuracy: tuple[float, float] | None
+    chance: float = 1.0
+
+    @property
+    def is_worse(self) -> bool:
+        """True if the images show that the lower precision costs accuracy."""
+        return self.chance <= LEVEL
 
 
 def agreement(exact: Tensor, reduced: Tensor, labels: Tensor | None) -> Agreement:
@@ -48,11 +56,13 @@ def agreement(exact: Tensor, reduced: Tensor, labels: Tensor | None) -> Agreemen
         labels: (N,) right classes; ``None``: they are not known.
     """
     found, expected = reduced.argmax(dim=1), exact.argmax(dim=1)
-    accuracy = None
-    if labels is not None:
-        right = [float((own == labels).double().mean()) for own in (expected, found)]
-        accuracy = (right[0], right[1])
-    return Agreement(float((found == expected).double().mean()), accuracy)
+    same = float((found == expected).double().mean())
+    if labels is None:
+        return Agreement(same, None)
+    before, after = expected == labels, found == labels
+    accuracy = (float(before.double().mean()), float(after.double().mean()))
+    lost, won = int((before & ~after).sum()), int((after & ~before).sum())
+    return Agreement(same, accuracy, sign_test(lost, won))
 
 
 def reduce_precision(path: Path, precision: Precision, images: Tensor) -> None:
