@@ -2,16 +2,16 @@
 
 ``python docs/results/study_pages.py STUDIES`` takes every study below a folder of ``grace study``
 that a page here has markers for. Between them it writes the study's facts, claims, tables and
-figures; the text around them is left alone. The README gets one line for each claim of the paper,
-and ``data/study-records.tar.xz`` the records of all runs, from which the same command makes the
-same tables without training.
+figures; the text around them is left alone. The README gets one line for each claim of the paper.
+``--records RUNS`` packs the records of a folder of runs into ``data/RUNS.tar.xz``, from which the
+same command makes the same tables without training.
 """
 
 import argparse
 import io
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from grace.configs.study import load_study
@@ -20,6 +20,7 @@ from grace.storage.atomic import write_bytes, write_text
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
 MARKER = re.compile(r"^<!-- study (.+) -->$", re.MULTILINE)
+ROW = re.compile(r"\(docs/results/([\w-]+)\.md\) \| [^|]+ \|$")
 CLAIM = re.compile(r"^\| (?P<name>[^|]*?)(?: \|[^|]*){5} \| (?P<verdict>[^|]+) \|$", re.MULTILINE)
 
 
@@ -71,18 +72,28 @@ def pack(runs: Path, path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as archive:
         for file in sorted([*runs.glob("*/run.json"), *runs.glob("*/tasks.jsonl")]):
-            entry = tarfile.TarInfo(f"study-records/{file.parent.name}/{file.name}")
+            entry = tarfile.TarInfo(f"{runs.name}/{file.parent.name}/{file.name}")
             entry.size = file.stat().st_size
             archive.addfile(entry, io.BytesIO(file.read_bytes()))
     write_bytes(path, packed.getvalue())
+
+
+def kept(readme: str, made: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the README's rows of studies that are not made anew, each with its study."""
+    rows = readme[readme.index("<!-- claims -->") : readme.index("<!-- end claims -->")]
+    for row in rows.splitlines():
+        if (link := ROW.search(row)) is not None and link[1] not in made:
+            yield link[1], row
 
 
 def main() -> None:
     """Write the pages of the studies below a folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("studies", type=Path, help="folder that grace study wrote")
-    studies: Path = parser.parse_args().studies
-    rows = ["| claim of the paper | study | at small scale |", "|---|---|---|"]
+    parser.add_argument("--records", type=Path, help="folder of runs to pack, by its name")
+    given = parser.parse_args()
+    studies: Path = given.studies
+    made: dict[str, list[str]] = {}
     for page in sorted(HERE.glob("*.md")):
         for name in MARKER.findall(page.read_text(encoding="utf-8")):
             study = studies / name
@@ -92,9 +103,14 @@ def main() -> None:
             write_text(page, between(text, f"study {name}", results(study)))
             for figure in figures(study):
                 write_bytes(HERE / "figures" / f"{name}-{figure.name}", figure.read_bytes())
-            rows += () if load_study(name).beyond_paper else claims(study)
-    write_text(README, between(README.read_text(encoding="utf-8"), "claims", "\n".join(rows)))
-    pack(studies / "runs", HERE / "data" / "study-records.tar.xz")
+            made[name] = [] if load_study(name).beyond_paper else [*claims(study)]
+    readme = README.read_text(encoding="utf-8")
+    rows = [(name, row) for name in made for row in made[name]]
+    rows = sorted([*kept(readme, made), *rows], key=lambda named: named[0])
+    table = ["| claim of the paper | study | at small scale |", "|---|---|---|"]
+    write_text(README, between(readme, "claims", "\n".join([*table, *(row for _, row in rows)])))
+    if given.records is not None:
+        pack(given.records, HERE / "data" / f"{given.records.name}.tar.xz")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,7 @@ def export(
         if exported.agreement is not None:
             say(_cost(precision, exported.agreement))
             if exported.agreement.is_worse:
-                advice = (
-                    "use --precision fp16, or float32" if precision == "int8" else "use float32"
-                )
-                say(f"warning: {precision} costs this learner accuracy: {advice}", err=True)
+                say(f"warning: {precision} costs accuracy: {_MORE_EXACT[precision]}", err=True)
         say(f"class names: {exported.labels}; outputs: logits, probabilities, familiarity")
         say(
             f"one image takes {milliseconds[0]:.2g} ms by the learner ({device}), "
