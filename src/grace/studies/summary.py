@@ -50,9 +50,19 @@ def shared_seconds(records: Sequence[RunRecord]) -> float:
     )
 
 
+UNLIKE_MACHINES = (
+    "the runs were made on unlike machines, which round differently: with equal seeds they differ "
+    "as much as with other seeds"
+)
+
+
 def notes_of(records: Sequence[RunRecord]) -> list[str]:
-    """List the notes of all runs, each different note once."""
-    return list(dict.fromkeys(note for record in records for note in record.info.notes))
+    """List what a reader must know: notes of the runs, each once, and if machines differ."""
+    notes = dict.fromkeys(note for record in records for note in record.info.notes)
+    names = ("cpu", "gpu", "threads", "processes")
+    if len({tuple(record.info.hardware.get(name) for name in names) for record in records}) > 1:
+        notes[UNLIKE_MACHINES] = None
+    return list(notes)
 
 
 def provenance(records: Sequence[RunRecord]) -> str:
