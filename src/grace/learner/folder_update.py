@@ -128,8 +128,10 @@ class FolderUpdate:
             if other is not None and others.continues(other, changed):
                 learner.rollback(other.number)
                 return self._result(store, other, before, is_new=False)
-            if other is not None:
-                warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
+            limits = self.options.limits.over(learner.settings.gate)
+            for made in (other, others.rejected(changed, limits)):
+                if made is not None:
+                    warnings.warn(note_on(made, store), GraceWarning, stacklevel=3)
         new = sorted(set(self.folder.labels) - set(learner.class_names))
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
