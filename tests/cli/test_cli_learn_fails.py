@@ -101,9 +101,11 @@ class TestGate:
         anew = learn(more, "--model", model, "--max-drop", 1, "--again", code=3)
         assert "learnt these images already" not in anew.stderr
         # Nor where its limits are asked for once more, though another version had others.
-        again = learn(more, "--model", model, "--max-drop", 0, code=3)
+        again = learn(more, "--model", model, "--max-drop", 0, "--json", code=3)
         assert "learnt these images already" not in again.stderr
         assert ModelStore.open(model).numbers() == [1, 2, 3]
+        told = json.loads(again.stdout)
+        assert (told["version"], told["in_use"], told["learnt_now"]) == (2, 1, False)
 
     def test_a_gate_without_images_to_judge_by(self, tmp_path: Path) -> None:
         images = folder(tmp_path / "images", "ant", "bee")

@@ -141,15 +141,19 @@ class FolderUpdate:
             warnings.warn(note, stacklevel=3)
         self.progress.update_started(new)
         with cleaned_after_failure(store):
-            learner.update(
+            update = learner.update(
                 **self._given,
                 max_drop=options.max_drop,
                 max_class_drop=options.max_class_drop,
                 min_new=options.min_new,
                 again=options.again,
             )
-        number = store.numbers()[-1]
-        document, is_new = store.document(number), number not in numbers
+        document = store.document(store.numbers()[-1])
+        is_new = document.number not in numbers
+        if not is_new:
+            # A version between others may be the one that answers.
+            held = (made for made in store.documents() if made.history[-1] == update)
+            document = next(held, document)
         pruned: Sequence[int] = ()
         if self.options.max_disk_mb is not None:
             pruned = learner.keep_within(self.options.max_disk_mb)
