@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from grace.configs.methods import ReplaySettings
 from grace.home.document import Document
+from grace.home.intervals import sign_test
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from support.commands import call, ran
@@ -80,7 +81,7 @@ def test_csv_and_json_round_nothing(saved: Path) -> None:
         assert own["seconds"] == update["seconds"]
         assert "new_class_names" not in row
         assert set(row) == set(own) - {
-            "kind", "new_class_names", "revived_class_names", "classes"
+            "kind", "new_class_names", "revived_class_names", "classes", "gate"
         }  # fmt: skip
         assert [found["index"] for found in own["classes"]] == [
             found["index"] for found in update["accuracy"]["classes"]
@@ -147,11 +148,56 @@ def test_a_growth_that_the_ceiling_forbade_is_explained(copied: Path) -> None:
     assert last["verdict"] == "compress (budget)"
 
 
-def test_versions_that_were_removed_are_told_without_number(copied: Path) -> None:
+def test_versions_that_were_removed_keep_their_numbers(copied: Path) -> None:
+    before = json.loads(call("history", copied, "--json").stdout)
+    facts = documents(copied)
     Learner.load(copied).keep_versions(1)
+    lines = call("history", copied).stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:10:2]] == ["(1)", "(2)", "(3)", "5"]
+    assert "( ) removed" in lines
+    assert "– no version of its own is kept" not in lines
+    told = json.loads(call("history", copied, "--json").stdout)
+    updates = [own for own in told if own["kind"] == "update"]
+    assert [own["version"] for own in updates] == [1, 2, 3, 5]
+    assert [own["removed"] for own in updates] == [True, True, True, False]
+    assert [own["digest"] for own in updates] == [facts[i]["digest"] for i in (0, 1, 2, 4)]
+    same = ("version", "parent", "status", "digest", "date", "num_images", "new_class_names")
+    for own, was in zip(updates, [before[i] for i in (0, 1, 2, 4)], strict=True):
+        assert [own[name] for name in same] == [was[name] for name in same]
+    # The rejected one led to nothing that is left: the note on its removal knows it.
+    (prune,) = (own for own in told if own["kind"] == "prune")
+    assert [own["number"] for own in prune["removed"]] == prune["versions"] == [1, 2, 3, 4]
+    rejected, was = prune["removed"][3], before[3]
+    assert (rejected["status"], rejected["new_class_names"]) == ("rejected", ["emu"])
+    assert [rejected[name] for name in ("parent", "digest", "date", "num_images")] == [
+        was[name] for name in ("parent", "digest", "date", "num_images")
+    ]
+
+
+def test_versions_that_an_earlier_grace_removed_are_told_without_number(copied: Path) -> None:
+    Learner.load(copied).keep_versions(1)
+    path = copied / "changes.json"
+    log = json.loads(path.read_text())
+    for change in log["changes"]:
+        change.pop("removed", None)
+    path.write_text(json.dumps(log))
     lines = call("history", copied).stdout.splitlines()
     assert [line.split()[0] for line in lines[2:10:2]] == ["–", "–", "–", "5"]
     assert "– no version of its own is kept" in lines
+    assert "removed versions 1, 2, 3, 4" in call("history", copied).stdout
+
+
+def test_the_gate_of_every_update_is_told(saved: Path) -> None:
+    told = json.loads(call("history", saved, "--json").stdout)
+    assert [own["gate"] for own in told[:3]] == [[], [], []]
+    (rejected,), (accepted,) = (told[i]["gate"] for i in (3, 4))
+    drop = 100 * (told[3]["old_accuracy_before"] - told[3]["old_accuracy_after"])
+    assert (rejected["limit"], rejected["points"], rejected["passed"]) == ("max_drop", 5, False)
+    assert rejected["observed_points"] == pytest.approx(drop)
+    assert rejected["num_held_out"] == told[3]["num_held_out_old"]
+    lost, won = (sum(own[name] for own in told[3]["classes"]) for name in ("num_lost", "num_won"))
+    assert rejected["p_value"] == sign_test(lost, won)
+    assert (accepted["limit"], accepted["points"], accepted["passed"]) == ("max_drop", 100, True)
 
 
 def test_every_class_over_the_versions(saved: Path) -> None:

@@ -85,6 +85,27 @@ class TestGate:
         result = learn(more, "--model", model, "--max-drop", 100)
         assert "gate       passed: the old classes lost " in result.stdout
         assert ModelStore.open(model).current() == 3
+        # They were trained again, and a command would have done.
+        assert (
+            "warning: version 2 has learnt these images already, after version 1, and was "
+            f"rejected: 'grace rollback {model} 2' puts it in use\n"
+        ) in result.stderr
+
+    def test_a_rejected_version_is_not_named_where_nothing_is_learnt(
+        self, forgetful: tuple[Path, Path]
+    ) -> None:
+        more, model = forgetful
+        learn(more, "--model", model, "--max-drop", 0, code=3)
+        again = learn(more, "--model", model, "--max-drop", 0, code=3)
+        assert "learnt these images already" not in again.stderr
+        anew = learn(more, "--model", model, "--max-drop", 1, "--again", code=3)
+        assert "learnt these images already" not in anew.stderr
+        # Nor where its limits are asked for once more, though another version had others.
+        again = learn(more, "--model", model, "--max-drop", 0, "--json", code=3)
+        assert "learnt these images already" not in again.stderr
+        assert ModelStore.open(model).numbers() == [1, 2, 3]
+        told = json.loads(again.stdout)
+        assert (told["version"], told["in_use"], told["learnt_now"]) == (2, 1, False)
 
     def test_a_gate_without_images_to_judge_by(self, tmp_path: Path) -> None:
         images = folder(tmp_path / "images", "ant", "bee")

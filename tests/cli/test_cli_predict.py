@@ -181,11 +181,10 @@ def test_no_learner_and_no_images(saved: Path, folder: Path) -> None:
     assert "holds no images" in result.stderr
 
 
-def test_false_alarms_alone_have_no_effect(saved: Path, folder: Path) -> None:
+def test_false_alarms_alone_are_refused(saved: Path, folder: Path) -> None:
     result = call("predict", saved, folder, "--false-alarms", 0.3)
-    assert result.exit_code == 0
-    assert result.stderr == "warning: --false-alarms has no effect without --unknown\n"
-    assert result.stdout == call("predict", saved, folder).stdout
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: --false-alarms has no effect without --unknown: add --unknown\n"
 
 
 def test_an_earlier_version_knows_its_classes_alone(saved: Path, folder: Path) -> None:

@@ -149,6 +149,23 @@ class TestLedger:
         assert [entry.update.task for entry in entries] == [1, 2, 3, 4, 4]
         assert [entry.status for entry in entries] == ["accepted"] * 3 + ["rejected", "accepted"]
         assert [entry.num_classes for entry in entries] == [2, 3, 4, 5, 5]
+        told = ledger(home.documents(), home.current(), changes=home.log.changes())
+        assert [entry.version for entry in told] == [1, 2, 3, 4, 5]
+        assert [entry.is_removed for entry in told] == [True] * 3 + [False] * 2
+
+    def test_a_removed_version_is_not_taken_for_the_settings_that_followed(
+        self, copied: Path
+    ) -> None:
+        made = Learner.load(copied)
+        made.change_settings("memory.max_mb=4")
+        home = ModelStore.open(copied)
+        digest = home.document(5).digest
+        made.keep_versions(1)
+        assert home.numbers() == [6]
+        entries = ledger(home.documents(), home.current(), changes=home.log.changes())
+        assert [entry.version for entry in entries] == [1, 2, 3, 5, 6]
+        assert [entry.is_set for entry in entries] == [False] * 4 + [True]
+        assert entries[-2].digest == digest
 
     def test_a_learner_that_was_saved_later_tells_all_its_updates(self, tmp_path: Path) -> None:
         made = Learner.create(

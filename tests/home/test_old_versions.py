@@ -4,14 +4,17 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 from grace.configs.experiment import MemorySettings
 from grace.configs.methods import ReplaySettings
+from grace.home.changes import Change, ChangeLog
 from grace.home.inventory import take_inventory
 from grace.home.pruning import bytes_of, keep_within
+from grace.home.removed import MAX_VERSIONS, RemovedVersion, facts_of
 from grace.home.store import ModelStore
 from grace.learner.learner import Learner
 from grace.text.refusals import DamagedError
@@ -143,8 +146,11 @@ class TestPrune:
         assert list(keep_within(store, 0.0)) == [2]
         assert store.numbers() == [3]
         result = call("prune", home, "--max-disk-mb", "0.001")
-        assert result.exit_code == 0
-        assert "the version in use alone takes more than the 0.001 MB asked for" in result.stderr
+        # What was asked for is done in part.
+        assert result.exit_code == 1
+        assert result.stderr == (
+            "warning: the version in use alone takes more than the 0.001 MB asked for\n"
+        )
 
     def test_what_shall_stay_must_be_said(self, home: Path) -> None:
         assert "give either --keep or --max-disk-mb" in call("prune", home).stderr
@@ -181,6 +187,81 @@ class TestAudit:
         (home / "changes.json").write_text("{")
         made.rollback(3)
         assert [change.versions for change in ModelStore.open(home).log.changes()] == [(3,)]
+
+    def test_what_was_removed_is_known(self, home: Path) -> None:
+        store = ModelStore.open(home)
+        before = {made.number: made for made in store.documents()}
+        call("prune", home, "--keep", "2")
+        call("prune", home, "--max-disk-mb", "0.001")
+        first, second = store.log.changes()
+        assert first.removed == tuple(RemovedVersion.of(before[n]) for n in (1, 2))
+        assert [own.digest for own in second.removed] == [before[3].digest]
+        text = (home / "changes.json").read_text()
+        assert len(text) < 2000
+        # Readers of an earlier grace refuse fields that they do not know.
+        Learner.load(home).keep_versions(1)
+        made = Learner.load(home)
+        teach(made, 5)
+        made.rollback(4)
+        assert '"rollback"' in (last := (home / "changes.json").read_text())
+        assert last.count('"removed"') == 2
+
+    def test_of_a_damaged_version_there_are_no_facts(self, home: Path) -> None:
+        spoil(home, 2, "cut")
+        call("prune", home, "--keep", "1")
+        (change,) = ModelStore.open(home).log.changes()
+        assert change.versions == (1, 2, 3)
+        assert [own.number for own in change.removed] == [1, 3]
+        told = json.loads(call("history", home, "--json").stdout)
+        assert [own["version"] for own in told[:4]] == [1, None, 3, 4]
+
+    def test_a_killed_prune_keeps_the_facts(self, home: Path) -> None:
+        store = ModelStore.open(home)
+        gone = [made for made in store.documents() if made.number < 3]
+        change = Change.now("prune", [1, 2], removed=facts_of(gone))
+        store.log.begin(change)
+        store.drop(1)
+        assert store.finish() == change
+        assert store.numbers() == [3, 4]
+        assert list(store.log.changes()) == [change]
+
+    def test_many_versions_and_long_names_stay_bounded(self, home: Path) -> None:
+        (*_, last) = ModelStore.open(home).documents()
+        names = tuple(f"{i:03d}{'x' * 250}" for i in range(1000))
+        update = last.history[-1].model_copy(update={"new_class_names": names})
+        made = [
+            last.model_copy(update={"number": n + 1, "history": (update,)})
+            for n in range(MAX_VERSIONS + 50)
+        ]
+        facts = facts_of(made)
+        assert [own.number for own in facts] == list(range(51, MAX_VERSIONS + 51))
+        assert [len(own.new_class_names) for own in facts[-3:]] == [0, 1000, 1000]
+        assert {own.num_new_classes for own in facts} == {1000}
+        log = ChangeLog(home)
+        change = Change.now("prune", [own.number for own in made], removed=facts)
+        log.begin(change)
+        assert log.unfinished() == change
+        for day in range(1, 10):
+            log.end(change.model_copy(update={"date": f"2026-01-0{day}"}))
+        kept = [each.date for each in log.changes()]
+        assert (home / "changes.json").stat().st_size < 1 << 23
+        # The oldest are dropped first.
+        assert 1 < len(kept) < 9
+        assert kept == [f"2026-01-0{day}" for day in range(10 - len(kept), 10)]
+
+    @pytest.mark.parametrize(
+        ("kind", "versions", "says"),
+        [
+            ("rollback", [1], "only prune tells of removed versions"),
+            ("prune", [2], "tells of versions that it did not remove"),
+        ],
+    )
+    def test_facts_that_contradict_are_refused(
+        self, kind: Literal["rollback", "prune"], versions: list[int], says: str, home: Path
+    ) -> None:
+        facts = facts_of(ModelStore.open(home).documents()[:1])
+        with pytest.raises(ValueError, match=says):
+            Change.now(kind, versions, removed=facts)
 
 
 class TestLeftovers:

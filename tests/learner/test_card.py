@@ -85,6 +85,23 @@ def test_python_gives_the_same(saved: Path) -> None:
     assert rows(section(old, "Classes"))[-1][1] == "Käse"
 
 
+def test_removed_versions_keep_their_hashes(copied: Path) -> None:
+    digests = [made.digest for made in ModelStore.open(copied).documents()]
+    Learner.load(copied).keep_versions(1)
+    text = call("info", copied, "--card").stdout
+    table = rows(section(text, "Data"))
+    assert [row[0] for row in table] == [*(f"{n} (removed)" for n in range(1, 5)), "5"]
+    assert [row[3] for row in table] == digests
+    assert [row[4] for row in table] == ["yes", "yes", "yes", "no", "yes"]
+    assert "version 2, which was removed" in text
+    # An earlier grace noted the numbers alone.
+    (copied / "changes.json").unlink()
+    table = rows(section(call("info", copied, "--card").stdout, "Data"))
+    assert [row[0] for row in table] == ["–", "–", "–", "5"]
+    assert all("not known" in row[3] for row in table[:3])
+    assert {row[4] for row in table} == {"yes"}
+
+
 def test_a_learner_in_memory_has_one() -> None:
     made = learner(ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(size=8))
     with pytest.raises(GraceError, match="nothing has been learnt"):

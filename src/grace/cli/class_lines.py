@@ -115,6 +115,7 @@ def gate_facts(rulings: Sequence[Ruling], class_names: Sequence[str]) -> list[di
             "observed_points": ruling.observed,
             "num_held_out": ruling.num,
             "sure": ruling.is_sure,
+            "p_value": ruling.chance,
             "smallest_drop_points": ruling.smallest,
             "doubtful_classes": [class_names[own.index] for own in ruling.doubtful],
         }

@@ -53,7 +53,8 @@ def history(
             say(f"warning: {error}", err=True)
         say(*under_way(home), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
-        entries, changes = ledger(survey.documents, survey.current, initial), home.log.changes()
+        changes = home.log.changes()
+        entries = ledger(survey.documents, survey.current, initial, changes)
         if json:
             emit_json(as_json(entries, changes, initial))
         elif csv:

@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from grace.capacity.threshold import Threshold
-from grace.cli.class_lines import TEST, class_facts, losses
+from grace.cli.class_lines import TEST, class_facts, gate_facts, losses
 from grace.cli.columns import aligned
 from grace.home.changes import Change
 from grace.home.ledger import LedgerEntry, as_row
@@ -40,6 +40,7 @@ def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[
             for entry in entries
             if entry.changed
         ],
+        *(["( ) removed"] if any(entry.is_removed for entry in entries) else []),
         *(["– no version of its own is kept"] if any(e.version is None for e in entries) else []),
     ]
     verdicts = {entry.update.outcome.verdict for entry in entries}
@@ -79,9 +80,13 @@ def _losses(entries: Sequence[LedgerEntry]) -> list[str]:
 
 
 def _version(entry: LedgerEntry) -> str:
+    return _number(entry) + (" ×" if entry.status == "rejected" else "")
+
+
+def _number(entry: LedgerEntry) -> str:
     if entry.version is None:
         return "–"
-    return f"{entry.version}{' ×' if entry.status == 'rejected' else ''}"
+    return f"({entry.version})" if entry.is_removed else str(entry.version)
 
 
 def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
@@ -142,6 +147,7 @@ def _event(event: Event, rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
         "new_class_names": list(update.new_class_names),
         "revived_class_names": list(update.revived_class_names),
         "classes": class_facts(update.accuracy, event.entry.class_names),
+        "gate": [] if event.entry.is_set else gate_facts(update.rulings, event.entry.class_names),
     }
 
 
@@ -171,7 +177,7 @@ def _first_line(entry: LedgerEntry) -> list[str]:
     if entry.is_set:
         return [f"{entry.version}{mark}", "", "set", "", str(after), "", "", "", entry.date[:10]]
     return [
-        "–" if entry.version is None else f"{entry.version}{mark}",
+        f"{_number(entry)}{mark}",
         f"+{len(update.new_class_names)}",
         "budget" if outcome.verdict == "compress (budget)" else outcome.verdict,
         _fraction(outcome.saturation),

@@ -91,7 +91,7 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
     """Return the share of false alarms; ``None``: unknown images are not marked."""
     if not unknown:
         if false_alarms is not None:
-            say("warning: --false-alarms has no effect without --unknown", err=True)
+            raise GraceError("--false-alarms has no effect without --unknown", "add --unknown")
         return None
     return 0.05 if false_alarms is None else false_alarms
 

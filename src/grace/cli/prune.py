@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import typer
+
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
@@ -30,7 +32,10 @@ def prune(
         ),
     ] = None,
 ) -> None:
-    """Remove old versions of a learner for good; the version in use stays as it is."""
+    """Remove old versions of a learner for good; the version in use stays as it is.
+
+    Exit code 1 if what must stay takes more than --max-disk-mb.
+    """
     with one_line_errors():
         if (keep is None) == (max_disk_mb is None):
             raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
@@ -55,3 +60,4 @@ def prune(
                 "for",
                 err=True,
             )
+            raise typer.Exit(1)

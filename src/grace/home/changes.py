@@ -8,10 +8,11 @@ step of it can be done twice.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, Self, final
+from typing import Annotated, Any, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from grace.home.removed import MAX_VERSIONS, RemovedVersion
 from grace.home.setting_changes import Line, SettingChange
 from grace.storage import atomic, strict_json
 from grace.storage.models import read_model
@@ -23,6 +24,8 @@ MAX_NOTED = 10_000
 Kind = Literal["forget", "prune", "rollback", "set"]
 
 _MAX_BYTES = 1 << 25
+_MAX_WRITTEN = 1 << 22
+"""Bytes of finished changes that are written; beyond it the oldest are dropped."""
 _Number = Annotated[int, Field(ge=1)]
 
 
@@ -47,6 +50,9 @@ class Change(_Strict):
     """rollback: the version in use before."""
     settings: tuple[SettingChange, ...] = ()
     """set: what changed."""
+    removed: Annotated[tuple[RemovedVersion, ...], Field(max_length=MAX_VERSIONS)] = ()
+    """prune: the facts of the removed versions; an earlier grace did not note them, and there are
+    none of a damaged version."""
 
     @classmethod
     def now(
@@ -58,6 +64,7 @@ class Change(_Strict):
         damaged: Sequence[int] = (),
         was_in_use: int | None = None,
         settings: Sequence[SettingChange] = (),
+        removed: Sequence[RemovedVersion] = (),
     ) -> Self:
         """Describe a change that begins now.
 
@@ -68,6 +75,7 @@ class Change(_Strict):
             damaged: unreadable versions that are removed.
             was_in_use: version in use before.
             settings: settings that change.
+            removed: facts of versions that are removed.
         """
         return cls(
             kind=kind,
@@ -77,6 +85,7 @@ class Change(_Strict):
             damaged=tuple(damaged),
             was_in_use=was_in_use,
             settings=tuple(settings),
+            removed=tuple(removed),
         )
 
     @model_validator(mode="after")
@@ -85,6 +94,10 @@ class Change(_Strict):
             raise GraceError("forget names one class, other changes name none")
         if self.kind in ("rollback", "set") and len(self.versions) != 1:
             raise GraceError(f"{self.kind} names no version, or several")
+        if self.removed and self.kind != "prune":
+            raise GraceError("only prune tells of removed versions")
+        if not {own.number for own in self.removed} <= set(self.versions):
+            raise GraceError("prune tells of versions that it did not remove")
         return self
 
 
@@ -146,14 +159,13 @@ class ChangeLog:
 
     def begin(self, change: Change) -> None:
         """Write down a change before its first step."""
-        atomic.write_bytes(self._begun, strict_json.dump(change.model_dump(mode="json")))
+        atomic.write_bytes(self._begun, strict_json.dump(_plain(change)))
 
     def end(self, change: Change) -> None:
         """Note that a change is carried out; it is noted once, however often this is called."""
         noted = self._readable()
         if change not in noted:
-            text = _Noted(changes=(*noted, change)[-MAX_NOTED:]).model_dump(mode="json")
-            atomic.write_bytes(self._noted, strict_json.dump(text))
+            atomic.write_bytes(self._noted, _newest([*noted, change][-MAX_NOTED:]))
         self.drop()
 
     def drop(self) -> None:
@@ -176,6 +188,20 @@ class ChangeLog:
             return self.changes()
         except DamagedError:
             return ()
+
+
+def _newest(changes: Sequence[Change]) -> bytes:
+    """Return the file of the newest changes that fit into it; the last one is always there."""
+    plain = [_plain(change) for change in changes]
+    first, room = len(plain) - 1, _MAX_WRITTEN - len(strict_json.dump(plain[-1]))
+    while first > 0 and room >= (size := len(strict_json.dump(plain[first - 1]))):
+        first, room = first - 1, room - size
+    return strict_json.dump({"format": 1, "changes": plain[first:]})
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    """Return a change as JSON values, without what says nothing."""
+    return change.model_dump(mode="json", exclude_defaults=True)
 
 
 def _exists(path: Path) -> bool:

@@ -72,6 +72,8 @@ class Ruling:
         is_sure: the images show what the verdict says; otherwise chance could be the reason.
         smallest: smallest drop that these images can show; ``None``: they can show no drop.
         doubtful: classes beyond the limit whose loss is not shown.
+        chance: p-value of the paired test on the old classes or on the worst one, the latter not
+            corrected for the number of classes; ``None``: nothing was tested.
     """
 
     name: LimitName
@@ -82,6 +84,7 @@ class Ruling:
     is_sure: bool = False
     smallest: float | None = None
     doubtful: tuple[ClassAccuracy, ...] = ()
+    chance: float | None = None
 
 
 def judge(accuracy: Accuracies, limits: Limits) -> list[Ruling]:
@@ -153,12 +156,14 @@ def _by_old(accuracy: Accuracies, limit: float) -> Ruling:
     if drop is None:
         return Ruling("max_drop", limit, is_passed=True)
     old = accuracy.old_classes
-    is_shown = sign_test(sum(own.lost for own in old), sum(own.won for own in old)) <= LEVEL
+    chance = sign_test(sum(own.lost for own in old), sum(own.won for own in old))
+    is_shown = chance <= LEVEL
     smallest = smallest_drop(num) if num else None
     # 1e-9 against rounding, so that 80 % to 70 % is a drop of 10 points.
     is_passed = drop <= limit + 1e-9
     is_sure = is_shown if not is_passed else smallest is not None and smallest <= limit + 1e-9
-    return Ruling("max_drop", limit, is_passed, drop, num, is_sure, smallest)
+    known = chance if old else None
+    return Ruling("max_drop", limit, is_passed, drop, num, is_sure, smallest, chance=known)
 
 
 def _by_worst(accuracy: Accuracies, limit: float) -> Ruling:
@@ -180,6 +185,7 @@ def _by_worst(accuracy: Accuracies, limit: float) -> Ruling:
         is_sure,
         smallest,
         tuple(own for own in beyond if own not in shown),
+        worst.chance,
     )
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from grace.capacity.threshold import Threshold, Verdict
+from grace.home.changes import Change
 from grace.home.document import Document, UpdateRecord
 from grace.home.judging import lost_classes
+from grace.home.removed import by_update, key_of
 from grace.home.setting_changes import SettingChange
 from grace.text.refusals import GraceError
 
@@ -18,7 +20,7 @@ class LedgerEntry:
 
     update: UpdateRecord
     version: int | None
-    """``None``: the update made no version, or its version was removed."""
+    """``None``: the update made no version, or its version was removed by an earlier grace."""
     parent: int | None
     """Number of the version that it started from; ``None``: it is the first."""
     status: Literal["accepted", "rejected"]
@@ -34,6 +36,10 @@ class LedgerEntry:
     """Settings that differ from those of the version before."""
     is_set: bool = False
     """``True`` for a version of ``grace set``, which learnt nothing: ``update`` is the last one."""
+    is_removed: bool = False
+    """``True`` if its version was removed."""
+    digest: str | None = None
+    """SHA-256 of the update's images, names and limits; ``None``: it is not known."""
     date: str = ""
     """When the version, or without one the update, was finished."""
     would: Verdict | None = None
@@ -41,7 +47,10 @@ class LedgerEntry:
 
 
 def ledger(
-    documents: Sequence[Document], current: int | None, initial: Threshold | None = None
+    documents: Sequence[Document],
+    current: int | None,
+    initial: Threshold | None = None,
+    changes: Sequence[Change] = (),
 ) -> list[LedgerEntry]:
     """List every update in the documents of a learner, in the order of the versions.
 
@@ -49,7 +58,9 @@ def ledger(
         documents: all versions, ascending.
         current: number of the version in use.
         initial: another threshold to apply to the recorded saturations; ``None``: no other.
+        changes: other changes of the home, which know the versions that were removed.
     """
+    gone_by_update = by_update([own for change in changes for own in change.removed])
     entries: list[LedgerEntry] = []
     listed: set[UpdateRecord] = set()
     for document in documents:
@@ -64,20 +75,49 @@ def ledger(
             # Versions share the updates of their common parents.
             if not is_newest and update in listed:
                 continue
-            is_set = is_newest and bool(document.changed) and update in listed
+            gone = None if update in listed else gone_by_update.get(key_of(update))
+            # A version of "grace set" whose parent, which learnt it, was removed.
+            is_set_after = (
+                gone is not None
+                and bool(document.changed)
+                and gone.number < document.number
+                and gone.digest == document.digest
+            )
+            if not is_newest or is_set_after:
+                entries.append(
+                    LedgerEntry(
+                        update=update,
+                        version=gone.number if gone else None,
+                        parent=gone.parent if gone else None,
+                        status=gone.status if gone else "accepted",
+                        is_current=False,
+                        num_classes=num_classes,
+                        class_names=document.class_names[:num_classes],
+                        num_bytes=update.num_bytes or None,
+                        is_removed=gone is not None,
+                        digest=gone.digest if gone else None,
+                        date=update.date,
+                        would=would[i],
+                    )
+                )
+                listed.add(update)
+            if not is_newest:
+                continue
+            is_set = bool(document.changed) and update in listed
             listed.add(update)
             entries.append(
                 LedgerEntry(
                     update=update,
-                    version=document.number if is_newest else None,
-                    parent=document.parent if is_newest else None,
-                    status=document.status if is_newest else "accepted",
-                    is_current=is_newest and document.number == current,
+                    version=document.number,
+                    parent=document.parent,
+                    status=document.status,
+                    is_current=document.number == current,
                     num_classes=num_classes,
-                    class_names=document.class_names[:num_classes],
-                    num_bytes=document.num_bytes if is_newest else update.num_bytes or None,
-                    changed=document.changed if is_newest else (),
+                    class_names=document.class_names,
+                    num_bytes=document.num_bytes,
+                    changed=document.changed,
                     is_set=is_set,
+                    digest=document.digest,
                     date=document.created if is_set else update.date,
                     would=None if is_set else would[i],
                 )
@@ -155,7 +195,7 @@ def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> li
 
 _OF_UPDATES = (
     "saturation", "threshold", "merge_weight", "compression_cost_points", "old_accuracy_before",
-    "old_accuracy_after", "new_accuracy", "max_drop_points", "num_images", "seconds",
+    "old_accuracy_after", "new_accuracy", "max_drop_points", "num_images", "seconds", "digest",
 )  # fmt: skip
 """Columns that say nothing about a version of ``grace set``."""
 
@@ -196,6 +236,8 @@ def as_row(entry: LedgerEntry) -> dict[str, Any]:
         "seconds": update.seconds,
         "date": entry.date,
         "changed_settings": "; ".join(map(str, entry.changed)),
+        "removed": entry.is_removed,
+        "digest": entry.digest,
     }
     if entry.is_set:
         row |= dict.fromkeys(_OF_UPDATES)

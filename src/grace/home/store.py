@@ -29,6 +29,7 @@ from grace.home.changes import Change, ChangeLog
 from grace.home.creation import Creation as Creation
 from grace.home.creation import read_creation, refuse_taken
 from grace.home.document import Document, ObjectRef
+from grace.home.removed import facts_of
 from grace.home.version_files import VersionFiles
 from grace.storage import atomic, strict_json
 from grace.storage.inside import inside
@@ -151,10 +152,14 @@ class ModelStore(VersionFiles):
     # The changes other than updates; they are made while ``changing`` lasts.
 
     def prune(self, numbers: Sequence[int]) -> None:
-        """Remove versions, and the objects that only they use; the version in use stays."""
+        """Remove versions, and the objects that only they use; the version in use stays.
+
+        What their updates learnt stays in the note on it.
+        """
         gone = [number for number in numbers if number != self.current()]
         if gone:
-            self._carry_out(Change.now("prune", gone))
+            removed = facts_of(made for made in self.documents() if made.number in gone)
+            self._carry_out(Change.now("prune", gone, removed=removed))
 
     def roll_back(self, number: int) -> None:
         """Put another version in use; it must be there."""

@@ -60,6 +60,7 @@ def _merged(entries: Sequence[LedgerEntry], changes: Sequence[Change]) -> Iterat
 def _update_in_words(entry: LedgerEntry) -> str:
     update = entry.update
     which = "a version that was removed" if entry.version is None else f"version {entry.version}"
+    which += ", which was removed" if entry.is_removed else ""
     if entry.is_set:
         return f"set {'; '.join(map(str, entry.changed))} ({which})"
     parts = [

@@ -16,6 +16,7 @@ from grace.home.document import Document, ObjectRef
 from grace.home.intervals import wilson
 from grace.home.inventory import ClassEntry, InUse
 from grace.home.ledger import ledger
+from grace.home.removed import by_update, key_of
 from grace.home.store import ModelStore
 from grace.home.trail import trail
 from grace.text.markup import markdown
@@ -51,7 +52,7 @@ def card(
     sections = {
         f"Model card: {markdown(name)}": _facts(in_use),
         "Classes": _classes(in_use),
-        "Data": _data(versions, document),
+        "Data": _data(versions, document, changes),
         "Backbone and weights": _backbone(document),
         "Settings that differ from their defaults": _settings(document),
         "History": _history(versions, document, changes),
@@ -158,23 +159,56 @@ def _classes(in_use: InUse) -> Iterator[str]:
     yield "Accuracies are of the held-out images, which are never trained on; Wilson's intervals."
 
 
-def _data(versions: Sequence[Document], document: Document) -> Iterator[str]:
+def _data(
+    versions: Sequence[Document], document: Document, changes: Sequence[Change]
+) -> Iterator[str]:
     yield "The hash of an update is the SHA-256 of its images, their names and its limits."
     yield ""
     # Only the last record of a history says what its phases took.
-    continued = [update.model_copy(update={"work": ()}) for update in document.history]
+    continued = [update.past for update in document.history]
+    kept = [made.history[-1].past for made in versions]
+    removed = [own for change in changes for own in change.removed]
+    found = by_update(removed)
+    # An update that was rejected, or rolled back, is no part of it; "grace set" repeats one.
+    parts = {(key, found[key].digest) for key in map(key_of, continued) if key in found}
+    rows: list[tuple[tuple[int, str, str, int], str | None, bool]] = [
+        (
+            (0, "–", update.date, update.num_images),
+            "not known: its version was removed by an earlier grace, or it was not learnt here",
+            True,
+        )
+        for update in continued
+        if update not in kept and key_of(update) not in found
+    ]
+    rows += [
+        (
+            (own.number, f"{own.number} (removed)", own.date, own.num_images),
+            own.digest,
+            (own.key, own.digest) in parts,
+        )
+        for own in removed
+    ]
+    rows += [
+        (
+            (made.number, str(made.number), update.date, update.num_images),
+            made.digest,
+            update in continued,
+        )
+        for made, update in zip(versions, kept, strict=True)
+    ]
     yield from _table(
         ("version", "date", "images", "SHA-256 of the update", "part of this model"),
         [
             (
-                str(made.number),
-                made.history[-1].date[:10] or "–",
-                str(made.history[-1].num_images),
-                made.digest or "not learnt in this home",
-                # An update that was rejected, or rolled back, is not.
-                "yes" if made.history[-1].model_copy(update={"work": ()}) in continued else "no",
+                version,
+                date[:10] or "–",
+                str(num_images),
+                digest or "not learnt in this home",
+                "yes" if is_part else "no",
             )
-            for made in versions
+            for (_, version, date, num_images), digest, is_part in sorted(
+                rows, key=lambda row: row[0][0]
+            )
         ],
     )
 
@@ -230,7 +264,7 @@ def _settings(document: Document) -> Iterator[str]:
 def _history(
     versions: Sequence[Document], document: Document, changes: Sequence[Change]
 ) -> Iterator[str]:
-    for event in trail(ledger(versions, document.number), changes):
+    for event in trail(ledger(versions, document.number, changes=changes), changes):
         date = markdown(event.date[:16].replace("T", " ")) or "–"
         yield f"- {date}: {markdown(event.words)}"
 

@@ -128,8 +128,10 @@ class FolderUpdate:
             if other is not None and others.continues(other, changed):
                 learner.rollback(other.number)
                 return self._result(store, other, before, is_new=False)
-            if other is not None:
-                warnings.warn(note_on(other, store), GraceWarning, stacklevel=3)
+            limits = self.options.limits.over(learner.settings.gate)
+            for made in (other, others.rejected(changed, limits)):
+                if made is not None:
+                    warnings.warn(note_on(made, store), GraceWarning, stacklevel=3)
         new = sorted(set(self.folder.labels) - set(learner.class_names))
         known = set(range(len(learner.class_names))) - learner.forgotten
         counts = [learner.held_out.count(index) for index in sorted(known)]
@@ -139,15 +141,19 @@ class FolderUpdate:
             warnings.warn(note, stacklevel=3)
         self.progress.update_started(new)
         with cleaned_after_failure(store):
-            learner.update(
+            update = learner.update(
                 **self._given,
                 max_drop=options.max_drop,
                 max_class_drop=options.max_class_drop,
                 min_new=options.min_new,
                 again=options.again,
             )
-        number = store.numbers()[-1]
-        document, is_new = store.document(number), number not in numbers
+        document = store.document(store.numbers()[-1])
+        is_new = document.number not in numbers
+        if not is_new:
+            # A version between others may be the one that answers.
+            held = (made for made in store.documents() if made.history[-1] == update)
+            document = next(held, document)
         pruned: Sequence[int] = ()
         if self.options.max_disk_mb is not None:
             pruned = learner.keep_within(self.options.max_disk_mb)

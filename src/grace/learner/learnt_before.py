@@ -66,6 +66,24 @@ class LearntBefore:
         ]
         return max(found, key=lambda m: (self.continues(m, changed), m.number), default=None)
 
+    def rejected(self, changed: Sequence[SettingChange], limits: Limits) -> Document | None:
+        """Return the newest rejected version that learnt them, if they would be learnt anew.
+
+        Under the limits that rejected it, it is the answer, and nothing is learnt.
+
+        Args:
+            changed: settings that would differ from those of the version in use.
+            limits: what the update may cost now.
+        """
+        found = [
+            made
+            for made in self._store.documents()
+            if made.status == "rejected" and self._is_of(made) and self._knows_all(made)
+        ]
+        if any(self.continues(m, changed) and m.history[-1].limits == limits for m in found):
+            return None
+        return max(found, key=lambda m: (self.continues(m, changed), m.number), default=None)
+
     def continues(self, document: Document, changed: Sequence[SettingChange]) -> bool:
         """Return ``True`` if to learn the images again would give the same version.
 
@@ -89,6 +107,11 @@ def note_on(other: Document, store: ModelStore) -> str:
     """Say that another version has learnt the images, and how to return to it."""
     came = "as the first one" if other.parent is None else f"after version {other.parent}"
     model = shlex.quote(str(store.path))
+    if other.status == "rejected":
+        return (
+            f"version {other.number} has learnt these images already, {came}, and was rejected: "
+            f"'grace rollback {model} {other.number}' puts it in use"
+        )
     return (
         f"version {other.number} has learnt these images already, {came}, and is not in use: "
         f"'grace rollback {model} {other.number}' returns to it"
