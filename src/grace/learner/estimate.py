@@ -4,7 +4,14 @@ import sys
 from dataclasses import dataclass
 from typing import final
 
-from grace.learner.budget import coming_update, measure_speed, within_budget
+from grace.learner.budget import (
+    coming_update,
+    measure_speed,
+    real_size,
+    run_small_trial,
+    trial_size,
+    within_budget,
+)
 from grace.learner.learner import Learner
 
 
@@ -14,14 +21,20 @@ class Estimate:
     """The expected cost of an update on this machine."""
 
     images_per_second: float
-    """Measured: images per second while one backbone trains."""
+    """Measured: images per second while one backbone trains, or through a frozen one."""
     seconds: float
     memory_bytes: int
     """Peak memory of the process."""
+    is_frozen: bool = False
+    """The backbone never trains: each image passes it once."""
 
 
 def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     """Estimate an update from the method's plan and a trial of a few batches.
+
+    A learner over a frozen backbone is tried without gradients. Where images are large, the trial's
+    batch is smaller than a real one, and the memory grows by what each image between two and the
+    trial's has taken.
 
     A phase of the plan costs its epochs × images × (training passes + a third of one for each pass
     through a frozen backbone). Branches of a shared trunk count as whole backbones, which is more
@@ -39,7 +52,8 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     )
     with within_budget(method, budget, coming):
         plan = method.plan(coming)
-    images_per_second = measure_speed(method, learner.trainer, learner.shape)
+    speed, more_bytes = _tried(learner, num_train)
+    is_frozen = not method.settings.traits.trains_backbone
     channels, height, width = learner.shape
     most = max((phase.num_images for phase in plan), default=num_train)
     pixels = most * channels * height * width
@@ -48,10 +62,34 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     weights = method.state.bytes_after(max(2, num_classes), num_more)
     # Four times: the network, its backup, the network in training and its momenta.
     return Estimate(
-        images_per_second=images_per_second,
-        seconds=sum(phase.passes for phase in plan) / images_per_second,
-        memory_bytes=_peak_bytes() + 2 * pixels + 4 * weights,
+        images_per_second=3 * speed if is_frozen else speed,
+        seconds=sum(phase.passes for phase in plan) / speed,
+        memory_bytes=_peak_bytes() + more_bytes + 2 * pixels + 4 * weights,
+        is_frozen=is_frozen,
     )
+
+
+def _tried(learner: Learner, num_train: int) -> tuple[float, int]:
+    """Measure the training passes per second, and the bytes that a batch takes beyond a trial's."""
+    trial = (learner.method, learner.trainer, learner.shape)
+    tried, real = trial_size(*trial), min(real_size(*trial[:2]), num_train)
+    if real <= tried:
+        return measure_speed(*trial), 0
+    run_small_trial(*trial, 2)
+    few = _peak_bytes()
+    speed = measure_speed(*trial)
+    return speed, missing_bytes(_peak_bytes() - few, tried - 2, real - tried)
+
+
+def missing_bytes(growth: int, num_more: int, num_missing: int) -> int:
+    """Return the bytes of images that a trial left out.
+
+    Args:
+        growth: bytes that some more images have taken.
+        num_more: these images.
+        num_missing: those that were left out.
+    """
+    return growth * num_missing // num_more
 
 
 def _peak_bytes() -> int:
