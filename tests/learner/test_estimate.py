@@ -32,6 +32,9 @@ def learner() -> Learner:
     return Learner.create(ts.settings(method), shape=(3, 8, 8))
 
 
+REPLAY_32, REPLAY_72 = (ReplaySettings(base=ts.recipe(batch_size=size)) for size in (32, 72))
+
+
 class TestEstimate:
     def test_the_first_update_is_the_base_phase_alone(
         self, monkeypatch: pytest.MonkeyPatch
@@ -208,22 +211,47 @@ class TestFrozenBackbones:
         assert found.images_per_second == pytest.approx(30)
         assert found.seconds == pytest.approx(2)
 
-    def test_the_memory_of_a_whole_batch_is_told_after_a_smaller_trial(
-        self, monkeypatch: pytest.MonkeyPatch
+
+class TestMemory:
+    """What it is after one real batch, or after part of one and the rest in proportion."""
+
+    @pytest.mark.parametrize(
+        ("method", "num_images", "peaks", "tried", "memory"),
+        [
+            # Eight images were tried. 20 images/s in training and 60 in a sweep: in 2 s 40 and 120.
+            # A batch of 32 and a sweep of 100 images pass whole.
+            (REPLAY_32, 100, [50, 80, 90], [(Phase, 32), (Sweep, 100)], 90),
+            # A training batch of 72 does not: 32 more than eight took 16 MB, so 32 more take 16.
+            (REPLAY_72, 100, [50, 66, 70], [(Phase, 40), (Sweep, 100)], 66 + 16),
+            # A sweep of 128 does not: 112 more than eight took 28 MB, so eight more take 2.
+            (REPLAY_32, 200, [50, 50, 78], [(Phase, 32), (Sweep, 120)], 78 + 2),
+            # No batch is larger than the trial's.
+            (REPLAY_32, 8, [50], [], 50),
+            # A frozen backbone has sweeps alone.
+            (VARIANTS["probe"], 200, [50, 78], [(Sweep, 120)], 78 + 2),
+        ],
+    )
+    def test_of_an_update(
+        self,
+        method: BaseMethodSettings,
+        num_images: int,
+        peaks: list[int],
+        tried: list[tuple[type, int]],
+        memory: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # A batch of 128; trials of 8, after 2 images.
         monkeypatch.setattr(budget, "TRIAL_PIXELS", 1)
-        made, small = self.made(), list[int]()
-        peaks = iter([1_000_000, 1_600_000, 1_600_000])
-        monkeypatch.setattr(estimating, "_peak_bytes", lambda: next(peaks))
-        monkeypatch.setattr(estimating, "run_small_trial", lambda *args: small.append(args[-1]))
-        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
-        weights = made.method.state.bytes_after(2, 0)
-        # 600 kB for six images: 100 kB each. The 40 images of the update are 32 more than eight.
-        found = estimating.estimate(made, num_new=2, num_train=40)
-        own = 2 * 40 * 3 * 8 * 8 + 4 * weights
-        assert found.memory_bytes == 1_600_000 + 32 * 100_000 + own
-        assert small == [2]
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 20.0)
+        found, given = list[tuple[type, int]](), iter(peaks)
+        monkeypatch.setattr(estimating, "_peak_bytes", lambda: 10**6 * next(given))
+        made = Learner.create(ts.settings(method), shape=(3, 8, 8))
+        monkeypatch.setattr(
+            made.trainer, "run", lambda item: found.append((type(item), len(item.data)))
+        )
+        estimate = estimating.estimate(made, num_new=2, num_train=num_images)
+        assert found == tried
+        own = 2 * num_images * 3 * 8 * 8 + 4 * made.method.state.bytes_after(2, 0)
+        assert estimate.memory_bytes == 10**6 * memory + own
 
 
 class TestTrials:
@@ -294,8 +322,7 @@ class TestTrials:
         made = Learner.create(ts.settings(method, backbone=backbone), shape=(3, 8, 8))
         tried: list[Phase] = []
         monkeypatch.setattr(made.trainer, "run", tried.append)
-        budget.run_small_trial(made.method, made.trainer, made.shape, 2)
-        (phase,) = tried
+        budget.measure_speed(made.method, made.trainer, made.shape)
+        phase = tried[0]
         trained = {name: bool(part.trained()) for name, part in phase.parts.items()}
         assert trained == {"trunk": False, "backbone": True, "head": True}
-        assert len(phase.data) == 2

@@ -33,8 +33,10 @@ TRIAL_PIXELS = 128 * 64 * 64
 time, gets three times as many. More: large images are measured longer."""
 
 LONG_SECONDS = 0.5
-"""A trial of a longer batch is of one batch instead of two. It is not repeated after eight times as
-many seconds."""
+"""A trial of a longer batch is of one batch instead of two."""
+
+MOST_SECONDS = 8 * LONG_SECONDS
+"""A trial is not repeated after as many seconds."""
 
 
 def is_scalable(method: AnyMethodSettings, budget: BudgetSettings) -> bool:
@@ -131,34 +133,16 @@ def measure_speed(method: Method[Any], trainer: Trainer, shape: tuple[int, int, 
 
     trainer.start_task(0)
     if not method.settings.traits.trains_backbone:
-        sweep = _frozen_trial(method, shape, count)
+        sweep = frozen_trial(method, shape, count)
         timed(sweep)  # It also sets things up.
         return fastest(lambda: timed(sweep), count) / 3
-    one, two = (_training_trial(method, shape, count, num_batches) for num_batches in (1, 2))
+    one, two = (training_trial(method, shape, count, num_batches) for num_batches in (1, 2))
     first = timed(one)
-    if first > 8 * LONG_SECONDS and trainer.device.compile is not True:
+    if first > MOST_SECONDS and trainer.device.compile is not True:
         return count / first
     if timed(one) > LONG_SECONDS:
         return fastest(lambda: timed(one), count)
     return fastest(lambda: timed(two), 2 * count)
-
-
-def run_small_trial(
-    method: Method[Any], trainer: Trainer, shape: tuple[int, int, int], num_images: int
-) -> None:
-    """Pass a batch of a few blank images through a throw-away backbone, as ``measure_speed`` does.
-
-    Args:
-        method: the method that will learn; it does not change.
-        trainer: carries out the trial.
-        shape: (C, H, W) of the images.
-        num_images: of the batch.
-    """
-    trainer.start_task(0)
-    if method.settings.traits.trains_backbone:
-        trainer.run(_training_trial(method, shape, num_images, 1))
-    else:
-        trainer.run(_frozen_trial(method, shape, num_images))
 
 
 def fastest(trial: Callable[[], float], num_images: int) -> float:
@@ -169,7 +153,7 @@ def fastest(trial: Callable[[], float], num_images: int) -> float:
         num_images: of the trial.
     """
     taken: list[float] = []
-    while len(taken) < 4 and sum(taken) < 8 * LONG_SECONDS:
+    while len(taken) < 4 and sum(taken) < MOST_SECONDS:
         taken.append(trial())
     return num_images / max(min(taken), 1e-6)
 
@@ -200,16 +184,30 @@ def real_size(method: Method[Any], trainer: Trainer) -> int:
     return recipes[0].batch_size if recipes else 128
 
 
-def _frozen_trial(method: Method[Any], shape: tuple[int, int, int], count: int) -> Sweep:
+def frozen_trial(method: Method[Any], shape: tuple[int, int, int], count: int) -> Sweep:
+    """Make a sweep over blank images with a throw-away backbone.
+
+    Args:
+        method: the method that will learn; it does not change.
+        shape: (C, H, W) of the images.
+        count: number of the images.
+    """
     data = _blank(shape, count)
     backbone = method.factory.backbone("trial")
     return Sweep(name="trial", parts=frozen([backbone]), data=data, reducer=Collect())
 
 
-def _training_trial(
-    method: Method[Any], shape: tuple[int, int, int], batch_size: int, num_batches: int
+def training_trial(
+    method: Method[Any], shape: tuple[int, int, int], batch_size: int, num_batches: int = 1
 ) -> Phase:
-    """Make a phase that trains what the method trains, beside the trunk that stays frozen."""
+    """Make a phase that trains what the method trains, beside the trunk that stays frozen.
+
+    Args:
+        method: the method that will learn; it does not change.
+        shape: (C, H, W) of the images.
+        batch_size: blank images in a batch.
+        num_batches: number of batches.
+    """
     factory = method.factory
     backbone, parts = factory.backbone("trial"), dict[str, Part]()
     source = "images"

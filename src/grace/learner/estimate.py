@@ -1,18 +1,24 @@
 """Estimate the time and memory of an update from a short trial on this machine."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from grace.engine.phase import Work
 from grace.learner.budget import (
     coming_update,
+    frozen_trial,
     measure_speed,
     real_size,
-    run_small_trial,
+    training_trial,
     trial_size,
     within_budget,
 )
 from grace.learner.learner import Learner
+
+MEMORY_SECONDS = 2.0
+"""Seconds for a batch that shows the memory. More: more of a large batch passes."""
 
 
 @final
@@ -32,9 +38,9 @@ class Estimate:
 def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     """Estimate an update from the method's plan and a trial of a few batches.
 
-    A learner over a frozen backbone is tried without gradients. Where images are large, the trial's
-    batch is smaller than a real one, and the memory grows by what each image between two and the
-    trial's has taken.
+    A learner over a frozen backbone is tried without gradients. For the memory, one real batch
+    passes where the speed's trial had a smaller one: in training, and of a sweep. If that would
+    take long, it is part of a batch, and the memory grows with the images that are left out.
 
     A phase of the plan costs its epochs × images × (training passes + a third of one for each pass
     through a frozen backbone). Branches of a shared trunk count as whole backbones, which is more
@@ -52,7 +58,7 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     )
     with within_budget(method, budget, coming):
         plan = method.plan(coming)
-    speed, more_bytes = _tried(learner, num_train)
+    speed, peak = _tried(learner, num_train)
     is_frozen = not method.settings.traits.trains_backbone
     channels, height, width = learner.shape
     most = max((phase.num_images for phase in plan), default=num_train)
@@ -64,32 +70,28 @@ def estimate(learner: Learner, num_new: int, num_train: int) -> Estimate:
     return Estimate(
         images_per_second=3 * speed if is_frozen else speed,
         seconds=sum(phase.passes for phase in plan) / speed,
-        memory_bytes=_peak_bytes() + more_bytes + 2 * pixels + 4 * weights,
+        memory_bytes=peak + 2 * pixels + 4 * weights,
         is_frozen=is_frozen,
     )
 
 
 def _tried(learner: Learner, num_train: int) -> tuple[float, int]:
-    """Measure the training passes per second, and the bytes that a batch takes beyond a trial's."""
-    trial = (learner.method, learner.trainer, learner.shape)
-    tried, real = trial_size(*trial), min(real_size(*trial[:2]), num_train)
-    if real <= tried:
-        return measure_speed(*trial), 0
-    run_small_trial(*trial, 2)
-    few = _peak_bytes()
-    speed = measure_speed(*trial)
-    return speed, missing_bytes(_peak_bytes() - few, tried - 2, real - tried)
-
-
-def missing_bytes(growth: int, num_more: int, num_missing: int) -> int:
-    """Return the bytes of images that a trial left out.
-
-    Args:
-        growth: bytes that some more images have taken.
-        num_more: these images.
-        num_missing: those that were left out.
-    """
-    return growth * num_missing // num_more
+    """Measure the training passes per second, and the peak memory with batches of full size."""
+    method, trainer, shape = learner.method, learner.trainer, learner.shape
+    tried, speed = trial_size(method, trainer, shape), measure_speed(method, trainer, shape)
+    peak = most = _peak_bytes()
+    batches: list[tuple[Callable[..., Work], int, float]]
+    batches = [(frozen_trial, trainer.eval_batch_size, 3 * speed)]
+    if method.settings.traits.trains_backbone:
+        batches.insert(0, (training_trial, real_size(method, trainer), speed))
+    for make, size, images_per_second in batches:
+        real = min(size, num_train)
+        count = min(real, max(tried + tried // 2 + 1, int(images_per_second * MEMORY_SECONDS)))
+        if count > tried:
+            trainer.run(make(method, shape, count))
+            before, peak = peak, _peak_bytes()
+            most = max(most, peak + (peak - before) * (real - count) // (count - tried))
+    return speed, most
 
 
 def _peak_bytes() -> int:
