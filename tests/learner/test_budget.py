@@ -1,6 +1,6 @@
 """A time budget scales epochs, and gives the same epochs to the same update."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,14 @@ def test_the_training_time_is_told_before_training(monkeypatch: pytest.MonkeyPat
     assert told == [60.0]
     epochs(made(BudgetSettings()))
     assert told == [60.0]
+
+
+def test_the_plan_is_told_with_the_epochs_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Mapping[str, float]] = []
+    monkeypatch.setattr(Silence, "update_planned", lambda _, passes: told.append(passes))
+    epochs(made(BudgetSettings(minutes=1, speed=8)))
+    epochs(made(BudgetSettings()))
+    assert told == [{"base": 12 * 40}, {"base": 40 * 40}]
 
 
 def test_a_later_update_is_scaled_by_what_it_costs() -> None:

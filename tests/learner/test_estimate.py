@@ -2,6 +2,7 @@
 
 import pytest
 
+from grace.configs.experiment import BackboneSettings
 from grace.configs.methods import (
     BaseMethodSettings,
     DERSettings,
@@ -15,6 +16,8 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
+from grace.engine.phase import Phase, Sweep, Work
+from grace.learner import budget
 from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
 from grace.methods.planning import Coming, PlannedPhase
@@ -27,6 +30,9 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 def learner() -> Learner:
     method = GraceSettings(base=ts.recipe(2), grow=ts.recipe(3), compress=ts.recipe(5))
     return Learner.create(ts.settings(method), shape=(3, 8, 8))
+
+
+REPLAY_32, REPLAY_72 = (ReplaySettings(base=ts.recipe(batch_size=size)) for size in (32, 72))
 
 
 class TestEstimate:
@@ -174,3 +180,149 @@ class TestEstimate:
         assert found.memory_bytes > 50e6
         assert ts.same(before, ts.state(made.method.network))
         assert made.history[0].work == work
+
+
+class TestFrozenBackbones:
+    """They are tried as they learn: forward, without gradients."""
+
+    def made(self, side: int = 8) -> Learner:
+        settings = ts.settings(VARIANTS["probe"])
+        return Learner.create(settings, shape=(3, side, side))
+
+    def test_the_trial_trains_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made, tried = self.made(), list[Work]()
+        carry_out = made.trainer.run
+
+        def run(item: Work) -> None:
+            tried.append(item)
+            carry_out(item)
+
+        monkeypatch.setattr(made.trainer, "run", run)
+        found = estimating.estimate(made, num_new=2, num_train=40)
+        assert found.is_frozen
+        assert {type(item) for item in tried} == {Sweep}
+
+    def test_the_time_is_that_of_one_pass_of_each_image(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
+        found = estimating.estimate(self.made(), num_new=2, num_train=60)
+        # A pass takes a third of a training pass: 30 images/s.
+        assert found.images_per_second == pytest.approx(30)
+        assert found.seconds == pytest.approx(2)
+
+
+class TestMemory:
+    """What it is after one real batch, or after part of one and the rest in proportion."""
+
+    @pytest.mark.parametrize(
+        ("method", "num_images", "peaks", "tried", "memory"),
+        [
+            # Eight images were tried. 20 images/s in training and 60 in a sweep: in 2 s 40 and 120.
+            # A batch of 32 and a sweep of 100 images pass whole.
+            (REPLAY_32, 100, [50, 80, 90], [(Phase, 32), (Sweep, 100)], 90),
+            # A training batch of 72 does not: 32 more than eight took 16 MB, so 32 more take 16.
+            (REPLAY_72, 100, [50, 66, 70], [(Phase, 40), (Sweep, 100)], 66 + 16),
+            # A sweep of 128 does not: 112 more than eight took 28 MB, so eight more take 2.
+            (REPLAY_32, 200, [50, 50, 78], [(Phase, 32), (Sweep, 120)], 78 + 2),
+            # No batch is larger than the trial's.
+            (REPLAY_32, 8, [50], [], 50),
+            # A frozen backbone has sweeps alone.
+            (VARIANTS["probe"], 200, [50, 78], [(Sweep, 120)], 78 + 2),
+        ],
+    )
+    def test_of_an_update(
+        self,
+        method: BaseMethodSettings,
+        num_images: int,
+        peaks: list[int],
+        tried: list[tuple[type, int]],
+        memory: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(budget, "TRIAL_PIXELS", 1)
+        monkeypatch.setattr(estimating, "measure_speed", lambda *_: 20.0)
+        found, given = list[tuple[type, int]](), iter(peaks)
+        monkeypatch.setattr(estimating, "_peak_bytes", lambda: 10**6 * next(given))
+        made = Learner.create(ts.settings(method), shape=(3, 8, 8))
+        monkeypatch.setattr(
+            made.trainer, "run", lambda item: found.append((type(item), len(item.data)))
+        )
+        estimate = estimating.estimate(made, num_new=2, num_train=num_images)
+        assert found == tried
+        own = 2 * num_images * 3 * 8 * 8 + 4 * made.method.state.bytes_after(2, 0)
+        assert estimate.memory_bytes == 10**6 * memory + own
+
+
+class TestTrials:
+    @pytest.mark.parametrize(
+        ("method", "side", "size"),
+        [
+            (ReplaySettings(base=ts.recipe(batch_size=128)), 64, 128),
+            # 128·64² pixels are 32 images of 128², and a frozen backbone gets three times as many.
+            (ReplaySettings(base=ts.recipe(batch_size=128)), 128, 32),
+            (ReplaySettings(base=ts.recipe(batch_size=16)), 128, 16),
+            (ReplaySettings(base=ts.recipe(batch_size=128)), 512, 8),
+            (VARIANTS["probe"], 128, 96),
+            (VARIANTS["probe"], 64, 128),
+        ],
+    )
+    def test_large_images_are_tried_in_smaller_batches(
+        self, method: BaseMethodSettings, side: int, size: int
+    ) -> None:
+        made = Learner.create(ts.settings(method), shape=(3, side, side))
+        assert budget.trial_size(made.method, made.trainer, made.shape) == size
+
+    @pytest.mark.parametrize(
+        ("seconds", "repeats", "speed"),
+        [
+            ([0.4, 0.2, 0.5, 0.4], 4, 50),
+            ([2.0, 2.5, 1.0], 2, 5),
+            ([30.0, 1.0], 1, 1 / 3),
+        ],
+    )
+    def test_they_are_repeated_while_they_are_short(
+        self, seconds: list[float], repeats: int, speed: float
+    ) -> None:
+        taken = iter(seconds)
+        assert budget.fastest(lambda: next(taken), 10) == pytest.approx(speed)
+        assert len(list(taken)) == len(seconds) - repeats
+
+    @pytest.mark.parametrize(
+        ("seconds_each", "batches"),
+        [
+            # Small: one batch twice to set things up, then two batches four times.
+            (0.1, [1, 1, 2, 2, 2, 2]),
+            # 1 s a batch: repeats of one batch, until they have taken 4 s.
+            (1.0, [1, 1, 1, 1, 1, 1]),
+            (3.0, [1, 1, 1, 1]),
+            (5.0, [1]),
+        ],
+    )
+    def test_long_batches_are_tried_a_few_times(
+        self, seconds_each: float, batches: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made, now, tried = learner(), [0.0], list[int]()
+        size = budget.real_size(made.method, made.trainer)
+
+        def run(item: Phase) -> None:
+            tried.append(len(item.data) // size)
+            now[0] += seconds_each * tried[-1]
+
+        monkeypatch.setattr(made.trainer, "run", run)
+        monkeypatch.setattr(budget, "_num_threads", lambda: 1)
+        monkeypatch.setattr("time.process_time", lambda: now[0])
+        speed = budget.measure_speed(made.method, made.trainer, made.shape)
+        assert speed == pytest.approx(size / seconds_each)
+        assert tried == batches
+
+    def test_a_frozen_trunk_is_not_trained(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        backbone = BackboneSettings(name="resnet20", train="last-stages", last_stages=1)
+        method = DERSettings(base=ts.recipe(), grow=ts.recipe())
+        made = Learner.create(ts.settings(method, backbone=backbone), shape=(3, 8, 8))
+        tried: list[Phase] = []
+        monkeypatch.setattr(made.trainer, "run", tried.append)
+        budget.measure_speed(made.method, made.trainer, made.shape)
+        phase = tried[0]
+        trained = {name: bool(part.trained()) for name, part in phase.parts.items()}
+        assert trained == {"trunk": False, "backbone": True, "head": True}

@@ -92,9 +92,10 @@ def _page(images: Path, checked: "Checked") -> list[str]:
         lines += ["", f"sizes     {' to '.join(dict.fromkeys(sizes))} pixels   kinds   {kinds}"]
     lines += checked.chosen
     if cost is not None:
+        how = "through the frozen backbone" if cost.is_frozen else "in training"
         lines += [
             f"time      about {in_seconds(cost.seconds)} on this machine when idle "
-            f"({cost.images_per_second:.0f} images/s in training)",
+            f"({cost.images_per_second:.0f} images/s {how})",
             f"RAM       about {in_bytes(cost.memory_bytes)}",
         ]
     if found.findings:

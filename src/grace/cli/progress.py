@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from grace.cli import task_table
-from grace.cli.clock import RunClock, in_clock
+from grace.cli.clock import RunClock, UpdateClock, in_clock
 from grace.cli.console import terminal, text_of
 from grace.record import RunRecord, TaskRecord
 from grace.text.escaping import printable
@@ -23,9 +23,9 @@ from grace.text.units import counted, in_percent, in_seconds
 class RichProgress:
     """Shows task, phase, epoch, loss and time left of a run, and a table row per finished task.
 
-    On a terminal two bars (run and phase) stay below the growing table. Elsewhere the table goes to
-    ``console`` and an occasional plain line to ``notes``, so that a file of the one stays a table.
-    It implements :class:`grace.record.progress.RunProgress`.
+    On a terminal two bars (run or update, and phase) stay below the growing table. Elsewhere the
+    table goes to ``console`` and an occasional plain line to ``notes``, so that a file of the one
+    stays a table. It implements :class:`grace.record.progress.RunProgress`.
     """
 
     def __init__(
@@ -41,14 +41,16 @@ class RichProgress:
         self._between = seconds_between_notes
         self._noted = 0.0
         self._clock = RunClock()
+        self._update: UpdateClock | None = None
         self._header_shown = False
+        self._total = 0
         self._task = ""
         self._before_phase = ""
         # What may not fit stands last, where a narrow terminal cuts it off.
         self._run_bar = Progress(
             _shown("{task.description:<12}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
+            _shown("{task.fields[count]}"),
             _one_line("{task.fields[left]}"),
             console=self._console,
             expand=True,
@@ -62,7 +64,7 @@ class RichProgress:
             console=self._console,
             expand=True,
         )
-        self._run = self._run_bar.add_task("run", total=None, visible=False, left="")
+        self._run = self._run_bar.add_task("run", total=None, visible=False, count="", left="")
         self._phase = self._phase_bar.add_task("", total=1, visible=False, epoch="", state="")
         self._display = Live(
             Group(self._run_bar, self._phase_bar), console=self._console, transient=True
@@ -94,9 +96,9 @@ class RichProgress:
         """
         self._clock.task_started(total)
         self._task = f"task {number}/{total}"
-        self._run_bar.update(
-            self._run, total=total, completed=number - 1, visible=True, left=self._left()
-        )
+        self._total = total
+        self._run_bar.update(self._run, total=total, visible=True)
+        self._count(number - 1)
         self._note(f"{self._task}: {_new_classes(class_names)}")
 
     def waiting(self, what: str) -> None:
@@ -109,6 +111,7 @@ class RichProgress:
         """Show a learner's update and its new classes."""
         self._task = "update"
         self._before_phase = f"{self._task}  "
+        self._update = None
         self._note(f"{self._task}: {_new_classes(class_names)}")
 
     def training_expected(self, seconds: float) -> None:
@@ -116,6 +119,19 @@ class RichProgress:
         console = self._console if self._live else self._notes
         text = f"{self._task}: about {in_seconds(seconds)} of training on this machine when idle"
         console.print(text_of(text), soft_wrap=True)
+
+    def update_planned(self, passes: Mapping[str, float]) -> None:
+        """Start the bar of a learner's update; a run shows its tasks.
+
+        Args:
+            passes: the planned cost of each phase by its name.
+        """
+        if self._total:
+            return
+        self._update = UpdateClock(passes)
+        self._run_bar.reset(
+            self._run, total=1, visible=True, description="update", count="", left=""
+        )
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """Start the bar of a phase.
@@ -125,6 +141,9 @@ class RichProgress:
             epochs: number of its epochs.
             images: number of its training images.
         """
+        if self._update is not None:
+            self._update.phase_started(name)
+            self._advance()
         self._phase_bar.reset(
             self._phase,
             total=epochs,
@@ -151,16 +170,25 @@ class RichProgress:
         shown = "  ".join(f"{key} {value:.3f}" for key, value in losses.items())
         place, state = f"epoch {epoch}/{epochs}", f"{printable(shown)}  lr {lr:.2g}"
         self._phase_bar.update(self._phase, completed=epoch, epoch=place, state=state)
-        self._run_bar.update(self._run, left=self._left())
+        if self._update is not None:
+            self._update.epoch_finished(epoch, epochs)
+        self._advance()
         if time.monotonic() - self._noted >= self._between:
-            self._note(f"{self._task}: {name} {place}  {state}  {self._left()}")
+            parts = (f"{self._task}: {name} {place}", state, self._left())
+            self._note("  ".join(part for part in parts if part))
 
     def phase_finished(self, name: str, seconds: float) -> None:
         """Show the seconds that the phase took."""
+        if self._update is not None:
+            self._update.phase_finished()
+            self._advance()
         self._phase_bar.update(self._phase, state=f"done in {seconds:.1f} s")
 
     def sweep_started(self, name: str, images: int) -> None:
         """Show a pass over data without training."""
+        if self._update is not None and self._update.plans(name):
+            self._update.phase_started(name)
+            self._advance()
         self._phase_bar.reset(
             self._phase,
             total=None,
@@ -174,15 +202,30 @@ class RichProgress:
         """Print the table row of the task."""
         self._clock.task_finished()
         self._phase_bar.update(self._phase, visible=False)
-        self._run_bar.update(self._run, completed=task.task, left=self._left())
+        self._count(task.task)
         if not self._header_shown:
             for line in task_table.header():
                 self._print(line, style="bold")
         self._header_shown = True
         self._print(task_table.row(task))
 
+    def _count(self, num_done: int) -> None:
+        """Show the number of finished tasks of a run."""
+        self._run_bar.update(
+            self._run,
+            completed=num_done,
+            count=f"{num_done}/{self._total} tasks",
+            left=self._left(),
+        )
+
+    def _advance(self) -> None:
+        """Show how far the update is, and the time left of the run or update."""
+        if self._update is not None:
+            self._run_bar.update(self._run, completed=self._update.share_done)
+        self._run_bar.update(self._run, left=self._left())
+
     def _left(self) -> str:
-        left = self._clock.seconds_left()
+        left = (self._update or self._clock).seconds_left()
         return f"about {in_clock(left)} left" if left is not None else ""
 
     def _note(self, text: str) -> None:

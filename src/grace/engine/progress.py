@@ -22,6 +22,15 @@ class Progress(Protocol):
         """Called before an update trains; ``seconds`` estimates all its phases together."""
         return
 
+    def update_planned(self, passes: Mapping[str, float]) -> None:
+        """Called before an update trains.
+
+        Args:
+            passes: the expected cost of each phase by its name, in the order of the phases: the
+                training passes of one image through one backbone.
+        """
+        return
+
     def phase_started(self, name: str, epochs: int, images: int) -> None:
         """Called when a phase begins.
 

@@ -94,6 +94,11 @@ class Trainer:
         self._task = 0
         self._folded: dict[int, tuple[nn.Module, nn.Module]] = {}
 
+    @property
+    def eval_batch_size(self) -> int:
+        """Images per batch in passes without training."""
+        return self._settings.eval_batch_size
+
     def start_task(self, number: int) -> None:
         """Set the number of the task that comes next: it seeds the draws of its phases."""
         self._task = number
@@ -234,7 +239,7 @@ class Trainer:
     def _sweep_batches(self, sweep: Sweep) -> Iterator[tuple[Tensor, Tensor]]:
         if not sweep.augmented:
             return self._plain_batches(sweep.data)
-        data, size = self._on_device(sweep.data), self._settings.eval_batch_size
+        data, size = self._on_device(sweep.data), self.eval_batch_size
         layout, device = self.device.channels_last, self.device.torch_device
         draws = generator(self._data_seed, "sweep", self._task, sweep.name)
         return augmented_batches(
@@ -245,7 +250,7 @@ class Trainer:
         """Yield images in their order and in the test transform."""
         layout, device = self.device.channels_last, self.device.torch_device
         transform = partial(self._augmentation.normalise, channels_last=layout)
-        size = self._settings.eval_batch_size
+        size = self.eval_batch_size
         return ordered_batches(self._on_device(data), size, transform, device=device)
 
     def differentiate(self, sweep: GradientSweep, seconds: Seconds) -> Any:  # noqa: ANN401

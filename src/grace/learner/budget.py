@@ -6,7 +6,7 @@ also after an interruption or on another machine.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,14 +16,27 @@ from grace.configs.experiment import BudgetSettings
 from grace.configs.methods import AnyMethodSettings
 from grace.configs.recipe import Recipe, completed
 from grace.data.images import LabelledImages, TensorImages
-from grace.engine.phase import Part, Phase
+from grace.engine.parts import frozen
+from grace.engine.phase import Part, Phase, Sweep, Work
+from grace.engine.reducers import Collect
 from grace.engine.trainer import Trainer
 from grace.methods.classification import classification
 from grace.methods.method import Method
 from grace.methods.planning import Coming
+from grace.networks.preprocessing import input_shape
 
 FEWEST_EPOCHS = 5
 """Fewer epochs would leave images hardly learnt: then the update takes longer than its budget."""
+
+TRIAL_PIXELS = 128 * 64 * 64
+"""Most pixels of a training trial's batch on a CPU; a frozen backbone, which takes a third of the
+time, gets three times as many. More: large images are measured longer."""
+
+LONG_SECONDS = 0.5
+"""A trial of a longer batch is of one batch instead of two."""
+
+MOST_SECONDS = 8 * LONG_SECONDS
+"""A trial is not repeated after as many seconds."""
 
 
 def is_scalable(method: AnyMethodSettings, budget: BudgetSettings) -> bool:
@@ -99,37 +112,123 @@ def coming_update(
 
 
 def measure_speed(method: Method[Any], trainer: Trainer, shape: tuple[int, int, int]) -> float:
-    """Train a throw-away backbone on blank images; return its images per second.
+    """Try a throw-away backbone on blank images; return the training passes per second.
 
+    A frozen backbone is not trained: its passes count as a third of a training pass, as in a plan.
     On a CPU the time of this process counts, so that other processes hardly change the result.
 
     Args:
-        method: the method that will be trained; it does not change.
+        method: the method that will learn; it does not change.
         trainer: carries out the trial.
         shape: (C, H, W) of the images.
     """
-    recipes = [item for item in vars(method.settings).values() if isinstance(item, Recipe)]
-    batch_size = recipes[0].batch_size if recipes else 128
-    backbone = method.factory.backbone("trial")
-    head = method.factory.linear(backbone.feature_dim, 2, "trial")
-    pixels = torch.zeros((2 * batch_size, *shape), dtype=torch.uint8)
-    phase = Phase(
-        name="trial",
-        parts={"backbone": Part(backbone), "head": Part(head, ["backbone"])},
-        objective=classification,
-        recipe=Recipe(epochs=1, batch_size=batch_size, lr=1e-3),
-        data=LabelledImages(TensorImages(pixels), torch.arange(len(pixels)) % 2),
-    )
+    count = trial_size(method, trainer, shape)
     on_gpu = trainer.device.torch_device.type == "cuda"
     clock, share = (time.perf_counter, 1) if on_gpu else (time.process_time, _num_threads())
-    trainer.start_task(0)
-    trainer.run(phase)  # The first steps also set things up.
-    seconds = math.inf
-    for _ in range(4):
+
+    def timed(trial: Work) -> float:
         started = clock()
-        trainer.run(phase)
-        seconds = min(seconds, (clock() - started) / share)
-    return len(pixels) / max(seconds, 1e-6)
+        trainer.run(trial)
+        return (clock() - started) / share
+
+    trainer.start_task(0)
+    if not method.settings.traits.trains_backbone:
+        sweep = frozen_trial(method, shape, count)
+        timed(sweep)  # It also sets things up.
+        return fastest(lambda: timed(sweep), count) / 3
+    one, two = (training_trial(method, shape, count, num_batches) for num_batches in (1, 2))
+    first = timed(one)
+    if first > MOST_SECONDS and trainer.device.compile is not True:
+        return count / first
+    if timed(one) > LONG_SECONDS:
+        return fastest(lambda: timed(one), count)
+    return fastest(lambda: timed(two), 2 * count)
+
+
+def fastest(trial: Callable[[], float], num_images: int) -> float:
+    """Repeat a trial up to four times, but not for long; return the most images per second.
+
+    Args:
+        trial: passes the images once, and returns its seconds.
+        num_images: of the trial.
+    """
+    taken: list[float] = []
+    while len(taken) < 4 and sum(taken) < MOST_SECONDS:
+        taken.append(trial())
+    return num_images / max(min(taken), 1e-6)
+
+
+def trial_size(method: Method[Any], trainer: Trainer, shape: tuple[int, int, int]) -> int:
+    """Return the images of a trial's batch: as many as of a real one, but fewer if they are large.
+
+    On a GPU they are as many: few images would not fill it, and all take no time.
+
+    Args:
+        method: the method that will learn.
+        trainer: carries out the trial.
+        shape: (C, H, W) of the images.
+    """
+    count = real_size(method, trainer)
+    if trainer.device.torch_device.type == "cuda":
+        return count
+    _, height, width = input_shape(method.factory.settings.backbone, shape)
+    most_pixels = TRIAL_PIXELS * (1 if method.settings.traits.trains_backbone else 3)
+    return min(count, max(8, most_pixels // (height * width)))
+
+
+def real_size(method: Method[Any], trainer: Trainer) -> int:
+    """Return the images of a batch that passes through the backbone."""
+    if not method.settings.traits.trains_backbone:
+        return trainer.eval_batch_size
+    recipes = [item for item in vars(method.settings).values() if isinstance(item, Recipe)]
+    return recipes[0].batch_size if recipes else 128
+
+
+def frozen_trial(method: Method[Any], shape: tuple[int, int, int], count: int) -> Sweep:
+    """Make a sweep over blank images with a throw-away backbone.
+
+    Args:
+        method: the method that will learn; it does not change.
+        shape: (C, H, W) of the images.
+        count: number of the images.
+    """
+    data = _blank(shape, count)
+    backbone = method.factory.backbone("trial")
+    return Sweep(name="trial", parts=frozen([backbone]), data=data, reducer=Collect())
+
+
+def training_trial(
+    method: Method[Any], shape: tuple[int, int, int], batch_size: int, num_batches: int = 1
+) -> Phase:
+    """Make a phase that trains what the method trains, beside the trunk that stays frozen.
+
+    Args:
+        method: the method that will learn; it does not change.
+        shape: (C, H, W) of the images.
+        batch_size: blank images in a batch.
+        num_batches: number of batches.
+    """
+    factory = method.factory
+    backbone, parts = factory.backbone("trial"), dict[str, Part]()
+    source = "images"
+    if factory.freezes_trunk:
+        network = factory.first_network(2, backbone, "trial")
+        assert network.trunk is not None
+        backbone, source = network.backbone, "trunk"
+        parts["trunk"] = Part(network.trunk, trains=False)
+    head = factory.linear(backbone.feature_dim, 2, "trial")
+    return Phase(
+        name="trial",
+        parts=parts | {"backbone": Part(backbone, [source]), "head": Part(head, ["backbone"])},
+        objective=classification,
+        recipe=Recipe(epochs=1, batch_size=batch_size, lr=1e-3),
+        data=_blank(shape, num_batches * batch_size),
+    )
+
+
+def _blank(shape: tuple[int, int, int], count: int) -> LabelledImages:
+    pixels = torch.zeros((count, *shape), dtype=torch.uint8)
+    return LabelledImages(TensorImages(pixels), torch.arange(count) % 2)
 
 
 def rounded_speed(images_per_second: float) -> float:

@@ -33,7 +33,7 @@ def new_model(
     channels = 1 if shape[0] == 1 else 3
     means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
     means, deviations = tuple(mean or means), tuple(std or deviations)
-    settings = with_speed(settings, shape, means, deviations)
+    settings = with_speed(settings, shape, means, deviations, progress)
     return Model(settings, shape, means, deviations, progress, chooses=True)
 
 
@@ -42,6 +42,7 @@ def with_speed(
     shape: tuple[int, int, int],
     mean: Sequence[float],
     std: Sequence[float],
+    progress: Progress | None = None,
 ) -> ExperimentSettings:
     """Measure this machine's speed and add it to the settings, if their budget needs it.
 
@@ -50,10 +51,13 @@ def with_speed(
         shape: (C, H, W) of every image.
         mean: normalisation constants per channel.
         std: likewise.
+        progress: gets told that this takes seconds; ``None``: it is not shown.
     """
     budget = settings.budget
     if budget.speed is not None or not is_scalable(settings.method, budget):
         return settings
+    if progress is not None:
+        progress.waiting("measuring this machine's speed")
     model = Model(settings, shape, mean, std)
     speed = rounded_speed(measure_speed(model.state.method, model.trainer, shape))
     return settings.model_copy(update={"budget": budget.model_copy(update={"speed": speed})})

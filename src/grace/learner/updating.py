@@ -1,8 +1,8 @@
 """Teach a model one update: run its method, measure the cost, undo what fails or is rejected."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -147,13 +147,16 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     )
 
 
-def _budgeted(model: Model, coming: Coming) -> AbstractContextManager[None]:
-    """Say how long the training will take, and return the context that bounds it."""
-    method, budget = model.state.method, model.settings.budget
+@contextmanager
+def _budgeted(model: Model, coming: Coming) -> Iterator[None]:
+    """Bound the training by the budget; say what it will be and how long it will take."""
+    method, budget, progress = model.state.method, model.settings.budget, model.trainer.progress
     expected = expected_seconds(method, budget, coming)
     if expected is not None:
-        model.trainer.progress.training_expected(expected)
-    return within_budget(method, budget, coming)
+        progress.training_expected(expected)
+    with within_budget(method, budget, coming):
+        progress.update_planned({phase.name: phase.passes for phase in method.plan(coming)})
+        yield
 
 
 def _forget_features(model: Model) -> None:
