@@ -35,7 +35,8 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ray") as folder:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # By default its workers yield to all others.
-        head = {"num_cpus": 2, "num_gpus": 1, "temp_dir": folder, **SMALL}
+        patch.setenv("RAY_TMPDIR", folder)  # Also of the file that names the newest cluster.
+        head = {"num_cpus": 2, "num_gpus": 1, **SMALL}
         made = Cluster(initialize_head=True, head_node_args=head)
         made.worker = made.add_node(num_cpus=2, **SMALL)
         yield made
