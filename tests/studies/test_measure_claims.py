@@ -36,6 +36,14 @@ def record(make_record: MakeRecord) -> RunRecord:
     return replace(made, tasks=tuple(tasks))
 
 
+def test_a_standard_error_is_no_measure(record: RunRecord) -> None:
+    tasks = [
+        task.model_copy(update={"measures": {**task.measures, "fisher_error": 0.1 * task.task}})
+        for task in record.tasks
+    ]
+    assert list(measures_of(replace(record, tasks=tuple(tasks)))) == list(VALUES)
+
+
 @pytest.fixture
 def results(record: RunRecord) -> Results:
     study = StudySettings.model_validate(

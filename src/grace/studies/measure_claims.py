@@ -11,9 +11,13 @@ from grace.studies.trends import Trend, split_at, trend
 
 
 def measures_of(record: RunRecord) -> Mapping[str, list[float]]:
-    """Return the measures that every task of a run has, by name, in the order of tasks."""
+    """Return the measures that every task of a run has, by name, in the order of tasks.
+
+    The standard error of a measure, which ends in "_error", is none.
+    """
     taken = [task.measures for task in record.tasks]
-    names = [name for name in taken[0] if all(name in found for found in taken)] if taken else []
+    first = [name for name in taken[0] if not name.endswith("_error")] if taken else []
+    names = [name for name in first if all(name in found for found in taken)]
     return {name: [found[name] for found in taken] for name in names}
 
 
