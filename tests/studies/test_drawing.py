@@ -1,5 +1,6 @@
 """Static figures: one document for the same panels, texts as they are."""
 
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -93,6 +94,18 @@ def test_names_are_drawn_as_they_are(name: str) -> None:
     shown = name.replace("\n", r"\n")
     assert texts(document).count(shown) == 7
     assert "<script" not in document
+
+
+@pytest.mark.parametrize("entries", [5, 9, 16])
+def test_a_long_legend_takes_no_room_from_the_panel(entries: int) -> None:
+    def height(entries: int) -> float:
+        series = [Series(x=[1, 2], y=[1, 2], label=f"row {number}") for number in range(entries)]
+        root = ET.fromstring(svg([Panel(series=series)]))  # noqa: S314 - our own
+        corners = root.find(".//svg:g[@id='patch_2']/svg:path", NAMESPACE).attrib["d"]
+        ends = [float(corner.split()[1]) for corner in re.findall(r"[ML] ([\d.]+ [\d.]+)", corners)]
+        return max(ends) - min(ends)
+
+    assert height(entries) >= height(4) - 3
 
 
 def test_the_users_own_settings_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,10 @@ _DASHES: Mapping[str, Any] = {
 _MOST_CHARACTERS = 40
 """Names of more characters do not fit below a panel side by side."""
 _MARKERS = "os^DvPX*<>"
+_WIDTH, _HEIGHT = 3.6, 2.7
+"""Inches of one panel, with the legend's first rows."""
+_LEGEND_ROWS, _LEGEND_ROW = 2, 0.2
+"""Rows of the legend for which a panel has room, and the inches of each row more."""
 _RC: Any = {
     "svg.hashsalt": "figure",
     "svg.fonttype": "none",
@@ -126,7 +130,7 @@ def svg(panels: Sequence[Panel], *, columns: int = 2, title: str = "") -> str:
     with _settings():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(3.6 * columns, 2.7 * rows), layout="constrained")
+        figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
         entries: dict[str, Any] = {}
         for place, panel in enumerate(panels, 1):
             _draw(figure.add_subplot(rows, columns, place), panel, entries)
@@ -247,3 +251,5 @@ def _legend(figure: "Figure", entries: Mapping[str, Any], columns: int) -> None:
     )
     for text, label in zip(legend.get_texts(), entries, strict=True):
         text.set_text(printable(label))
+    more = max(0, -(-len(entries) // columns) - _LEGEND_ROWS)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * more)
