@@ -62,13 +62,31 @@ def read(path: Path | BinaryIO, fit: str, channels: int, height: int, width: int
     return pixels.transpose(2, 0, 1) / 255
 
 
-def opened(path: Path) -> onnxruntime.InferenceSession:
-    """Open an exported model, on the CPU."""
-    try:
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a type of its own for every reason.
-        reason = "does not exist" if not path.exists() else "is no model that can be read"
-        raise SystemExit(f"{path} {reason}") from error
+class Model:
+    """An exported model: all it must know stands in its own metadata."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has a type of its own for every reason.
+            reason = "does not exist" if not path.exists() else "is no model that can be read"
+            raise SystemExit(f"{path} {reason}") from error
+        about = self.session.get_modelmeta().custom_metadata_map
+        self.names, self.size = json.loads(about["class_names"]), json.loads(about["input_size"])
+        self.unknown_below = json.loads(about["unknown_below"])
+        self.fit = about.get("fit", "crop")
+
+    def answer(self, picture: Path | BinaryIO, false_alarms: str = "0.05") -> dict[str, object]:
+        """Say what a picture shows; ``unknown`` is missing if the learner could not tell."""
+        images = {"images": read(picture, self.fit, *self.size)[None]}
+        (shares,), (known,) = self.session.run(["probabilities", "familiarity"], images)
+        best, limit = int(shares.argmax()), self.unknown_below.get(false_alarms)
+        found = {
+            "class": self.names[best],
+            "probability": float(shares[best]),
+            "familiarity": float(known),
+        }
+        return found | ({} if limit is None else {"unknown": bool(known < limit)})
 
 
 def main() -> None:
@@ -77,25 +95,15 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("pictures", type=Path, nargs="+")
     arguments = parser.parse_args()
-
-    session = opened(arguments.model)
-    about = session.get_modelmeta().custom_metadata_map
-    names, size = json.loads(about["class_names"]), json.loads(about["input_size"])
-
-    fit = about.get("fit", "crop")
-
-    failed = 0
+    model, failed = Model(arguments.model), 0
     for path in arguments.pictures:
         try:
-            pixels = read(path, fit, *size)
+            answer = model.answer(path)
         except SystemExit as error:
             print(error, file=sys.stderr)
             failed = 1
             continue
-        (logits,) = session.run(["logits"], {"images": pixels[None]})
-        shares = np.exp(logits[0] - logits[0].max())
-        best = int(shares.argmax())
-        print(f"{path}: {names[best]} {shares[best] / shares.sum():.1%}")
+        print(f"{path}: {answer['class']} {answer['probability']:.1%}")
     sys.exit(failed)
 
 

@@ -11,17 +11,12 @@ had too few held-out images for the share of false alarms.
 import argparse
 import io
 import json
-import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
-from predict_with_onnx import opened, read
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report to its makers.
-import onnxruntime
+from predict_with_onnx import Model
 
 MOST_BYTES = 2**24
 Image.MAX_IMAGE_PIXELS = 2**23
@@ -31,45 +26,32 @@ Image.MAX_IMAGE_PIXELS = 2**23
 class Handler(BaseHTTPRequestHandler):
     """Answers one picture per request."""
 
-    session: onnxruntime.InferenceSession
-    about: dict[str, str]
+    model: Model
     false_alarms: str
 
     def do_GET(self) -> None:
         """Answer ``/health``, by which a container is asked if it is ready."""
         if self.path == "/health":
-            return self.answer(200, {"status": "ok"})
-        return self.answer(404, {"error": "POST a picture, or GET /health"})
+            return self.send(200, {"status": "ok"})
+        return self.send(404, {"error": "POST a picture, or GET /health"})
 
     def do_POST(self) -> None:
-        """Read the picture in the body, and answer with its class."""
+        """Answer with the class of the picture in the body."""
         try:
-            length = int(self.headers.get("Content-Length", 0))
+            size = int(self.headers.get("Content-Length", 0))
         except ValueError:
-            length = 0
-        if not 0 < length <= MOST_BYTES:
-            status = 413 if length > MOST_BYTES else 400
-            return self.answer(status, {"error": f"send 1 to {MOST_BYTES} bytes"})
+            size = 0
+        if not 0 < size <= MOST_BYTES:
+            status = 413 if size > MOST_BYTES else 400
+            return self.send(status, {"error": f"send 1 to {MOST_BYTES} bytes"})
         try:
-            size = json.loads(self.about["input_size"])
-            fit = self.about.get("fit", "crop")
-            pixels = read(io.BytesIO(self.rfile.read(length)), fit, *size)
+            picture = io.BytesIO(self.rfile.read(size))
+            return self.send(200, self.model.answer(picture, self.false_alarms))
         except (ValueError, SystemExit) as error:
-            return self.answer(400, {"error": str(error)})
-        shares, familiarity = self.session.run(
-            ["probabilities", "familiarity"], {"images": pixels[None]}
-        )
-        best, known = int(np.argmax(shares[0])), float(familiarity[0])
-        found = {
-            "class": json.loads(self.about["class_names"])[best],
-            "probability": float(shares[0][best]),
-            "familiarity": known,
-        }
-        limit = json.loads(self.about["unknown_below"]).get(self.false_alarms)
-        return self.answer(200, found if limit is None else {**found, "unknown": known < limit})
+            return self.send(400, {"error": str(error)})
 
-    def answer(self, status: int, content: dict[str, object]) -> None:
-        """Send an answer as JSON."""
+    def send(self, status: int, content: dict[str, object]) -> None:
+        """Send content as JSON."""
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -86,9 +68,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--false-alarms", default="0.05", choices=["0.01", "0.02", "0.05", "0.1"])
     options = parser.parse_args()
-    Handler.session = opened(options.model)
-    Handler.about = Handler.session.get_modelmeta().custom_metadata_map
-    Handler.false_alarms = options.false_alarms
+    Handler.model, Handler.false_alarms = Model(options.model), options.false_alarms
     server = ThreadingHTTPServer((options.host, options.port), Handler)
     print(f"listening on http://{options.host}:{server.server_port}", flush=True)
     server.serve_forever()
