@@ -65,7 +65,7 @@ CELLS: Mapping[str, tuple[int, int]] = {
     "overview": (24, 36),
     "saturation": (1, 3),
     "sensitivity": (30, 30),
-    "versatility": (5, 15),
+    "versatility": (5, 21),
 }
 
 
