@@ -51,6 +51,8 @@ def history(
         survey = home.survey()
         for error in survey.damaged.values():
             say(f"warning: {error}", err=True)
+        for path in home.log.set_aside():
+            say(f"warning: '{path}' is damaged: changes until then are not listed", err=True)
         say(*under_way(home), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
         changes = home.log.changes()
