@@ -178,7 +178,7 @@ class TestAudit:
         # The update stands before, between or after them: dates have whole seconds.
         text = call("history", home).stdout
         forgot = text.index("forgot class 1 in versions 1, 2, 3, 4")
-        assert forgot < text.index("removed versions 1, 3")
+        assert forgot < text.index("removed versions 1 (class 0, class 1), 3 (class 3)")
         assert made.history[-1].revived_class_names == ("class 1",)
 
     @pytest.mark.parametrize("how", ["cut", "newer", "link", "folder"])

@@ -112,7 +112,8 @@ def in_words(change: Change) -> str:
             more = f"; removed {dropped}, which could not be read" if dropped else ""
             return f"forgot {change.class_names[0]} in versions {numbers}{more}"
         case "prune":
-            return f"removed versions {numbers}"
+            facts = {own.number: own.in_words for own in change.removed}
+            return f"removed versions {', '.join(facts.get(n, str(n)) for n in change.versions)}"
         case "rollback":
             was = "" if change.was_in_use is None else f", before it {change.was_in_use}"
             return f"put version {numbers} in use{was}"
