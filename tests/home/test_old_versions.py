@@ -212,6 +212,27 @@ class TestAudit:
         assert (home / "changes.damaged.2.json").read_bytes() == b"{"
         assert os.path.lexists(aside)
 
+    def test_to_learn_what_was_rolled_back_from_is_noted(self, home: Path) -> None:
+        made = Learner.load(home)
+        made.rollback(3)
+        teach(made, 4)
+        store = ModelStore.open(home)
+        assert (made.version, store.current(), store.numbers()) == (4, 4, [1, 2, 3, 4])
+        told = [(change.versions, change.was_in_use) for change in store.log.changes()]
+        assert told == [((3,), 4), ((4,), 3)]
+
+    def test_to_finish_an_update_that_was_saved_is_no_rollback(self, home: Path) -> None:
+        """The process was killed between the version's document and the pointer."""
+        store, made = ModelStore.open(home), Learner.load(home)
+        digest = store.document(4).digest
+        made.rollback(3)
+        (home / "changes.json").unlink()
+        (home / "pending").mkdir()
+        begun = {"parent": 3, "digest": digest, "number": 4}
+        (home / "pending" / "update.json").write_text(json.dumps(begun))
+        teach(made, 4)
+        assert (made.version, store.current(), list(store.log.changes())) == (4, 4, [])
+
     def test_a_damaged_unfinished_change_says_what_to_do(self, home: Path) -> None:
         (home / "change.json").write_text("{")
         for arguments in (["prune", home, "--keep", "1"], ["rollback", home, 2], ["info", home]):
