@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+from scipy.stats import binomtest
+
 from grace.cli.class_lines import class_facts, class_table, gate_text, losses, predictor_text
 from grace.home.accuracies import Accuracies, ClassAccuracy
 from grace.home.judging import Limits, judge
@@ -34,20 +37,10 @@ def test_what_was_lost_is_named() -> None:
 def test_the_table_has_the_worst_first() -> None:
     lines = class_table(ACCURACY, NAMES)
     assert [line.split()[0] for line in lines] == ["class", "dog", "cat", "emu"]
-    assert lines[1].split()[1:] == [
-        "28.0",
-        "%",
-        "0.0",
-        "%",
-        "0",
-        "–",
-        "7",
-        "%",
-        "of",
-        "50:",
-        "lost",
-    ]
-    assert lines[3].split()[1:4] == ["–", "70.0", "%"]
+    # Wilson's intervals of 14 and of 0 among 50 are 17.5 to 41.7 % and 0 to 7.1 %.
+    words = " ".join(lines[1].split())
+    assert words == "dog 28.0 % 17 – 42 % 0.0 % 0 – 7 % of 50: lost"
+    assert " ".join(lines[3].split()) == "emu – 70.0 % 56 – 81 % of 50"
 
 
 def test_what_the_gate_says() -> None:
@@ -70,6 +63,10 @@ def test_facts_for_programs() -> None:
     facts = json.loads(json.dumps(class_facts(ACCURACY, NAMES)))
     assert [own["has_lost"] for own in facts] == [False, True, False]
     assert facts[1]["p_value"] == 2.0**-14
+    for key, right in (("before", 14), ("after", 0)):
+        ends = binomtest(right, 50).proportion_ci(method="wilson")
+        assert facts[1][f"{key}_interval"] == pytest.approx([ends.low, ends.high], abs=1e-6)
+    assert facts[2]["before_interval"] is None
     assert facts[2]["p_value"] is facts[2]["drop_points"] is facts[2]["before"] is None
 
 

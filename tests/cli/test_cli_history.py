@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from scipy.stats import binomtest
 
 from grace.configs.methods import ReplaySettings
 from grace.home.document import Document
@@ -156,6 +157,8 @@ def test_versions_that_were_removed_keep_their_numbers(copied: Path) -> None:
     assert [line.split()[0] for line in lines[2:10:2]] == ["(1)", "(2)", "(3)", "5"]
     assert "( ) removed" in lines
     assert "– no version of its own is kept" not in lines
+    words = "removed versions 1 (apple, Käse), 2 (cat), 3 (dog), 4 (emu; rejected)"
+    assert lines[-1].endswith(f"  {words}")
     told = json.loads(call("history", copied, "--json").stdout)
     updates = [own for own in told if own["kind"] == "update"]
     assert [own["version"] for own in updates] == [1, 2, 3, 5]
@@ -203,14 +206,52 @@ def test_the_gate_of_every_update_is_told(saved: Path) -> None:
 def test_every_class_over_the_versions(saved: Path) -> None:
     lines = call("history", saved, "--classes").stdout.splitlines()
     assert lines[0].split() == ["class", "1", "2", "3", "4", "×", "5", "held", "out"]
-    rows = {line.split()[0]: line.split()[1:] for line in lines[1:5]}
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:9:2]}
     assert set(rows) == {"apple", "Käse", "cat", "dog"}
     # Three images of each class; the last number is theirs.
     assert all(row[-1] == "3" for row in rows.values())
     assert rows["cat"][0] == "–"
-    assert {cell for row in rows.values() for cell in row[:-1]} <= {
-        "–", "0.0", "33.3", "66.7", "100.0"
-    }  # fmt: skip
+    # Below each accuracy stands its interval: those of 0, 1, 2 and 3 of 3 images.
+    ends = {"0.0": "0–56", "33.3": "6–79", "66.7": "21–94", "100.0": "44–100"}
+    for row, below in zip(rows.values(), lines[2:9:2], strict=True):
+        assert below.split() == [ends[cell] for cell in row[:-1] if cell != "–"]
+
+
+def test_every_class_and_update_as_csv(saved: Path) -> None:
+    rows = rows_of_csv(call("history", saved, "--classes", "--csv").stdout)
+    measured = [
+        (document["number"], document["class_names"][own["index"]], own)
+        for document in documents(saved)
+        for own in document["history"][-1]["accuracy"]["classes"]
+    ]
+    assert [(row["version"], row["name"]) for row in rows] == [
+        (str(number), name) for number, name, _ in measured
+    ]
+    for row, (_, _, own) in zip(rows, measured, strict=True):
+        assert row["num_held_out"] == str(own["num"])
+        for key in ("before", "after"):
+            cells = [row[key], row[f"{key}_interval_low"], row[f"{key}_interval_high"]]
+            if own[key] is None:
+                assert cells == ["", "", ""]
+                continue
+            ends = binomtest(own[key], own["num"]).proportion_ci(method="wilson")
+            wanted = [own[key] / own["num"], ends.low, ends.high]
+            assert [float(cell) for cell in cells] == pytest.approx(wanted, abs=1e-6)
+    assert {row["status"] for row in rows if row["version"] == "4"} == {"rejected"}
+
+
+def test_texts_of_a_stranger_are_no_formulas(copied: Path) -> None:
+    home = ModelStore.open(copied)
+    raw = home.document(5).model_dump(mode="json")
+    raw["history"][-1]["date"], raw["class_names"][0] = "=1+1", "-apple"
+    raw["history"][0]["new_class_names"][0] = "-apple"
+    home.write(Document.model_validate(raw))
+    assert rows_of_csv(call("history", copied, "--csv").stdout)[-1]["date"] == "'=1+1"
+    names = {
+        row["name"] for row in rows_of_csv(call("history", copied, "--classes", "--csv").stdout)
+    }
+    assert "'-apple" in names
+    assert "-apple" not in names
 
 
 def test_the_trail_tells_every_change(copied: Path) -> None:

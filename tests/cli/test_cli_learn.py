@@ -28,6 +28,41 @@ def pixels(name: str, count: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
+class TestAllVersionsTogether:
+    """``--max-disk-mb``; 0.001 MB holds no version, so that only the one in use stays."""
+
+    def test_the_oldest_go_also_if_nothing_is_learnt(
+        self, first: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        _, model = first
+        more = folder(tmp_path / "more", "cat", "dog")
+        learn(more, "--model", model)
+        home = ModelStore.open(model)
+        assert home.numbers() == [1, 2]
+        assert "removed" not in learn(more, "--model", model, "--max-disk-mb", 1000).stdout
+        result = learn(more, "--model", model, "--max-disk-mb", 0.001)
+        assert "nothing to do" in result.stdout
+        assert "removed    versions 1, for the directory's ceiling" in result.stdout
+        size = sum(path.stat().st_size for path in model.glob("[ov]*s/*")) / 1e3
+        (line,) = (line for line in result.stderr.splitlines() if line.startswith("warning"))
+        assert f"what must stay takes {size:.0f} kB, more than the 0.001 MB" in line
+        assert home.numbers() == [2]
+
+    def test_a_rejected_version_that_had_to_go_is_not_offered(
+        self, first: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        """The summary named a command that could not work."""
+        _, model = first
+        options = ["--min-new", 100, "--max-disk-mb", 0.001]
+        result = call("learn", folder(tmp_path / "more", "cat", "dog"), "--model", model, *options)
+        assert result.exit_code == 3
+        lines = result.stdout.splitlines()
+        assert lines[0].endswith("stays at version 1, version 2 with this update was removed")
+        assert lines[-1] == "to keep it, give a larger --max-disk-mb"
+        assert "rollback" not in result.stdout
+        assert ModelStore.open(model).numbers() == [1]
+
+
 class TestCreation:
     def test_it_makes_a_learner_and_sums_up(self, made: tuple[Path, Path, Any]) -> None:
         _, model, result = made

@@ -178,15 +178,68 @@ class TestAudit:
         # The update stands before, between or after them: dates have whole seconds.
         text = call("history", home).stdout
         forgot = text.index("forgot class 1 in versions 1, 2, 3, 4")
-        assert forgot < text.index("removed versions 1, 3")
+        assert forgot < text.index("removed versions 1 (class 0, class 1), 3 (class 3)")
         assert made.history[-1].revived_class_names == ("class 1",)
 
-    def test_a_damaged_log_blocks_nothing(self, home: Path) -> None:
-        made = Learner.load(home)
+    @pytest.mark.parametrize("how", ["cut", "newer", "link", "folder"])
+    def test_a_damaged_log_blocks_nothing_and_is_set_aside(self, home: Path, how: str) -> None:
+        made, path = Learner.load(home), home / "changes.json"
         made.rollback(2)
-        (home / "changes.json").write_text("{")
+        before = path.read_bytes()
+        content = before.replace(b'"format":1', b'"format":2') if how == "newer" else before[:-9]
+        path.unlink()
+        if how == "link":
+            path.symlink_to("/etc/hostname")
+        elif how == "folder":
+            path.mkdir()
+        else:
+            path.write_bytes(content)
+        refused = call("history", home)
+        assert refused.exit_code == 2
+        assert "move it away, or restore it from a backup" in refused.stderr
         made.rollback(3)
         assert [change.versions for change in ModelStore.open(home).log.changes()] == [(3,)]
+        aside = home / "changes.damaged.1.json"
+        assert (aside.is_symlink(), aside.is_dir()) == (how == "link", how == "folder")
+        if how in ("cut", "newer"):
+            assert aside.read_bytes() == content
+        told = call("history", home)
+        assert (told.exit_code, told.stderr.count("\n")) == (0, 1)
+        assert f"warning: '{aside}' is damaged: changes until then are not listed" in told.stderr
+        # Another damaged one does not replace the first.
+        path.write_bytes(b"{")
+        assert call("prune", home, "--keep", "3").exit_code == 0
+        assert (home / "changes.damaged.2.json").read_bytes() == b"{"
+        assert os.path.lexists(aside)
+
+    def test_to_learn_what_was_rolled_back_from_is_noted(self, home: Path) -> None:
+        made = Learner.load(home)
+        made.rollback(3)
+        teach(made, 4)
+        store = ModelStore.open(home)
+        assert (made.version, store.current(), store.numbers()) == (4, 4, [1, 2, 3, 4])
+        told = [(change.versions, change.was_in_use) for change in store.log.changes()]
+        assert told == [((3,), 4), ((4,), 3)]
+
+    def test_to_finish_an_update_that_was_saved_is_no_rollback(self, home: Path) -> None:
+        """The process was killed between the version's document and the pointer."""
+        store, made = ModelStore.open(home), Learner.load(home)
+        digest = store.document(4).digest
+        made.rollback(3)
+        (home / "changes.json").unlink()
+        (home / "pending").mkdir()
+        begun = {"parent": 3, "digest": digest, "number": 4}
+        (home / "pending" / "update.json").write_text(json.dumps(begun))
+        teach(made, 4)
+        assert (made.version, store.current(), list(store.log.changes())) == (4, 4, [])
+
+    def test_a_damaged_unfinished_change_says_what_to_do(self, home: Path) -> None:
+        (home / "change.json").write_text("{")
+        for arguments in (["prune", home, "--keep", "1"], ["rollback", home, 2], ["info", home]):
+            result = call(*arguments)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert "move it away, and repeat the command that was interrupted" in result.stderr
+        assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
 
     def test_what_was_removed_is_known(self, home: Path) -> None:
         store = ModelStore.open(home)
@@ -262,6 +315,62 @@ class TestAudit:
         facts = facts_of(ModelStore.open(home).documents()[:1])
         with pytest.raises(ValueError, match=says):
             Change.now(kind, versions, removed=facts)
+
+
+class TestNumbers:
+    """A number is given once: the history would else tell of two versions of one number."""
+
+    def test_a_pruned_number_is_not_given_again(self, home: Path) -> None:
+        made = Learner.load(home)
+        made.rollback(3)
+        made.keep_versions(1)
+        call("prune", home, "--keep", "0")
+        assert ModelStore.open(home).numbers() == [3]
+        teach(made, 5)
+        assert made.version == 5
+        made.change_settings("memory.size=18")
+        assert made.version == 6
+        made.rollback(3)
+        call("prune", home, "--max-disk-mb", "0.001")
+        teach(made, 4)
+        assert made.version == 7
+        told = json.loads(call("history", home, "--json").stdout)
+        updates = [own["version"] for own in told if own["kind"] == "update"]
+        assert updates == [1, 2, 3, 7]
+        noted = [n for own in told if own["kind"] == "prune" for n in own["versions"]]
+        assert noted == [1, 2, 4, 5, 6]
+
+    def test_nor_that_of_a_damaged_version(self, home: Path) -> None:
+        Learner.load(home).rollback(3)
+        spoil(home, 4, "cut")
+        assert call("forget", home, "class 1", "--yes").exit_code == 0
+        assert ModelStore.open(home).numbers() == [1, 2, 3]
+        made = Learner.load(home)
+        teach(made, 5)
+        assert made.version == 5
+
+    def test_an_interrupted_update_goes_on_after_the_newest_version_was_pruned(
+        self, home: Path
+    ) -> None:
+        """It was refused as "an update with other images"."""
+        store = ModelStore.open(home)
+        Learner.load(home).rollback(3)
+        with store.changing():
+            store.begin(3, "0" * 64)
+        call("prune", home, "--keep", "0")
+        assert store.numbers() == [3]
+        with store.changing():
+            store.begin(3, "0" * 64)
+        assert json.loads((home / "pending" / "update.json").read_text())["number"] == 5
+
+    def test_a_forged_note_makes_no_version_that_nobody_finds(self, home: Path) -> None:
+        forged = {"kind": "prune", "date": "2026", "versions": [10**20 - 1]}
+        (home / "changes.json").write_text(json.dumps({"format": 1, "changes": [forged]}))
+        made = Learner.load(home)
+        with pytest.raises(ValueError, match="digits"):
+            teach(made, 5)
+        assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
+        assert Learner.load(home).version == 4
 
 
 class TestLeftovers:

@@ -66,20 +66,21 @@ def class_table(accuracy: Accuracies, class_names: Sequence[str], most: int = 8)
         most: number of rows of each kind; classes that lost accuracy are always shown.
     """
     lost = lost_classes(accuracy)
-    rows = [("class", "before", "after", "95 % interval", "")]
+    rows = [("class", "before", "95 % interval", "after", "95 % interval", "")]
     old, new = accuracy.old_classes, accuracy.new_classes
     shown = [*old[: max(most, len(lost))], *new[:most]]
     rows += [
         (
             printable(class_names[own.index]),
             "–" if own.before is None else f"{100 * own.before / own.num:.1f} %",
+            in_interval(own.interval_before) if own.interval_before else "",
             f"{100 * own.after / own.num:.1f} %",
             in_interval(own.interval),
             f"of {own.num}" + (": lost" if own in lost else ""),
         )
         for own in shown
     ]
-    lines = aligned(rows, right="<>>>")
+    lines = aligned(rows, right="<>>>>")
     more = len(old) + len(new) - len(shown)
     return [*lines, f"and {more} more: grace history MODEL --classes"] if more else lines
 
@@ -93,6 +94,7 @@ def class_facts(accuracy: Accuracies, class_names: Sequence[str]) -> list[dict[s
             "index": own.index,
             "num_held_out": own.num,
             "before": None if own.before is None else own.before / own.num,
+            "before_interval": own.interval_before and list(own.interval_before),
             "after": own.after / own.num,
             "after_interval": list(own.interval),
             "drop_points": own.drop,

@@ -9,6 +9,7 @@ from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.info_page import under_way
 from grace.cli.ledger_table import (
+    as_class_csv,
     as_class_lines,
     as_csv,
     as_json,
@@ -38,7 +39,12 @@ def history(
         ),
     ] = None,
     classes: Annotated[
-        bool, typer.Option("--classes", help="Show the accuracy of every class instead.")
+        bool,
+        typer.Option(
+            "--classes",
+            help="Show the accuracy of every class instead, with its 95 % interval; with --csv "
+            "before and after each update.",
+        ),
     ] = False,
     json: options.AsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
@@ -51,6 +57,8 @@ def history(
         survey = home.survey()
         for error in survey.damaged.values():
             say(f"warning: {error}", err=True)
+        for path in home.log.set_aside():
+            say(f"warning: '{path}' is damaged: changes until then are not listed", err=True)
         say(*under_way(home), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
         changes = home.log.changes()
@@ -58,7 +66,7 @@ def history(
         if json:
             emit_json(as_json(entries, changes, initial))
         elif csv:
-            emit(as_csv(entries, initial))
+            emit(as_class_csv(entries) if classes else as_csv(entries, initial))
         elif classes:
             say(*as_class_lines(entries))
         elif entries:

@@ -35,7 +35,7 @@ def page(result: LearnResult, width: int | None) -> list[str]:
     update = result.document.history[-1]
     lines = [_headline(result)]
     if not result.is_new and not result.is_rejected:
-        return lines
+        return lines + [f"{label:<11}{text}" for label, text in _removed(result)]
     lines.append("")
     for label, text in _facts(result, update):
         lines += _folded(f"{label:<11}", text, width)
@@ -106,9 +106,11 @@ def _predictor(update: UpdateRecord) -> dict[str, Any] | None:
 def _headline(result: LearnResult) -> str:
     document, update, name = result.document, result.document.history[-1], f"'{result.model}'"
     if result.is_rejected:
+        gone = document.number in result.pruned
         return (
             f"{'Rejected' if result.is_new else 'Rejected already'}: {name} stays at version "
-            f"{result.in_use}, version {document.number} holds this update"
+            f"{result.in_use}, version {document.number} "
+            + ("with this update was removed" if gone else "holds this update")
         )
     if result.is_new:
         what, num_lost = _what(result, update), len(lost_classes(update.accuracy))
@@ -167,13 +169,17 @@ def _facts(result: LearnResult, update: UpdateRecord) -> Iterator[tuple[str, str
         )
     if result.document.changed:
         yield "settings", "; ".join(map(str, result.document.changed))
-    if result.pruned:
-        versions = ", ".join(map(str, result.pruned))
-        yield "removed", f"old versions {versions}, for the directory's ceiling (--max-disk-mb)"
+    yield from _removed(result)
     if update.predictor is not None and _num_held_out(update):
         yield "predictor", predictor_text(update.predictor)
     for ruling in update.rulings:
         yield "gate", gate_text(ruling, result.document.class_names, is_first=update.task == 1)
+
+
+def _removed(result: LearnResult) -> Iterator[tuple[str, str]]:
+    if result.pruned:
+        versions = ", ".join(map(str, result.pruned))
+        yield "removed", f"versions {versions}, for the directory's ceiling (--max-disk-mb)"
 
 
 def _backbone(result: LearnResult, update: UpdateRecord) -> str:
@@ -227,6 +233,8 @@ def _budget(result: LearnResult, update: UpdateRecord) -> str:
 
 def _next_steps(result: LearnResult) -> Sequence[str]:
     model, document = shlex.quote(str(result.model)), result.document
+    if document.number in result.pruned:
+        return ["to keep it, give a larger --max-disk-mb"]
     if result.is_rejected:
         return [f"use it anyway   grace rollback {model} {document.number}"]
     lines = [f"ask it    grace predict {model} IMAGES"]

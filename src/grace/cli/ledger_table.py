@@ -6,7 +6,7 @@ rollbacks. In JSON it stands between the updates.
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -17,6 +17,7 @@ from grace.home.changes import Change
 from grace.home.ledger import LedgerEntry, as_row
 from grace.home.trail import Event, trail
 from grace.text.escaping import printable
+from grace.text.markup import spreadsheet
 from grace.text.units import in_bytes, in_count, in_percent, in_seconds
 
 
@@ -50,7 +51,7 @@ def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[
 
 
 def as_class_lines(entries: Sequence[LedgerEntry], most: int = 8) -> list[str]:
-    """Return a table of every class's accuracy after each of the last updates.
+    """Return a table of every class's accuracy after each of the last updates, and its interval.
 
     Args:
         entries: the ledger.
@@ -68,7 +69,9 @@ def as_class_lines(entries: Sequence[LedgerEntry], most: int = 8) -> list[str]:
         if counts:
             cells = [f"{100 * own.after / own.num:.1f}" if own else "–" for own in results]
             rows.append([printable(name), *cells, str(counts[-1])])
-    marks = "accuracy in % on held-out images after each version; × rejected"
+            ends = [[f"{100 * end:.0f}" for end in own.interval] if own else [] for own in results]
+            rows.append(["", *map("–".join, ends), ""])
+    marks = "accuracy in % on held-out images after each version, its 95 % interval; × rejected"
     return [*aligned(rows, right="<" + ">" * (len(shown) + 1)), *_losses(shown), "", marks]
 
 
@@ -91,16 +94,37 @@ def _number(entry: LedgerEntry) -> str:
 
 def as_csv(entries: Sequence[LedgerEntry], initial: Threshold | None) -> str:
     """Return a ledger as CSV: accuracies as shares, not rounded."""
-    rows = _rows(entries, initial)
+    return _csv(_rows(entries, initial))
+
+
+def as_class_csv(entries: Sequence[LedgerEntry]) -> str:
+    """Return a row for each class that an update measured as CSV: shares, not rounded."""
+    rows = []
+    for entry in entries:
+        for facts in [] if entry.is_set else class_facts(entry.update.accuracy, entry.class_names):
+            row: dict[str, Any] = {"version": entry.version, "status": entry.status}
+            for key, value in facts.items():
+                if key.endswith("_interval"):
+                    row[f"{key}_low"], row[f"{key}_high"] = value or (None, None)
+                else:
+                    row[key] = value
+            rows.append(row)
+    return _csv(rows)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows[0] if rows else [])
-    for row in rows:
-        # Booleans are written as in JSON; an unknown value is an empty cell.
-        writer.writerow(
-            str(value).lower() if isinstance(value, bool) else value for value in row.values()
-        )
+    writer.writerows(map(_csv_cell, row.values()) for row in rows)
     return out.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """Return a cell: booleans as in JSON, texts of a stranger as no formulas, None as no text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return spreadsheet(value) if isinstance(value, str) else value
 
 
 def change_lines(events: Sequence[Event]) -> list[str]:

@@ -7,8 +7,7 @@ import typer
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
-from grace.home.inventory import take_inventory
-from grace.home.pruning import keep_newest, keep_within
+from grace.home.pruning import bytes_of, keep_newest, keep_within
 from grace.home.store import ModelStore
 from grace.text.refusals import GraceError
 from grace.text.units import in_bytes
@@ -41,13 +40,13 @@ def prune(
             raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
         home = ModelStore.open(model)
         home.finish()
-        before = take_inventory(home).num_bytes
+        before = bytes_of(home.documents())
         if keep is not None:
             gone = keep_newest(home, keep)
         else:
             assert max_disk_mb is not None
             gone = keep_within(home, max_disk_mb)
-        after = take_inventory(home).num_bytes
+        after = bytes_of(home.documents())
         if gone:
             which = f"version{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
             say(f"removed {which} of '{model}': {in_bytes(before - after)} freed")

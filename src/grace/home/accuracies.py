@@ -56,6 +56,11 @@ class ClassAccuracy(Strict):
         return None if self.before is None else 100 * (self.before - self.after) / self.num
 
     @property
+    def interval_before(self) -> tuple[float, float] | None:
+        """Ends of the 95 % interval of the accuracy before it; ``None`` for a new class."""
+        return None if self.before is None else wilson(self.before, self.num)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Ends of the 95 % interval of the accuracy after the update, as shares."""
         return wilson(self.after, self.num)

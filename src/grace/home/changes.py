@@ -5,8 +5,10 @@ then that file is removed. Whoever changes the home next finishes a change that 
 step of it can be done twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, final
 
@@ -110,7 +112,8 @@ def in_words(change: Change) -> str:
             more = f"; removed {dropped}, which could not be read" if dropped else ""
             return f"forgot {change.class_names[0]} in versions {numbers}{more}"
         case "prune":
-            return f"removed versions {numbers}"
+            facts = {own.number: own.in_words for own in change.removed}
+            return f"removed versions {', '.join(facts.get(n, str(n)) for n in change.versions)}"
         case "rollback":
             was = "" if change.was_in_use is None else f", before it {change.was_in_use}"
             return f"put version {numbers} in use{was}"
@@ -151,7 +154,8 @@ class ChangeLog:
             DamagedError: if its file is damaged.
         """
         if _exists(self._begun):
-            return read_model(self._begun, Change, 1 << 20)
+            with _remedy("move it away, and repeat the command that was interrupted"):
+                return read_model(self._begun, Change, 1 << 20)
         if _exists(self._earlier):
             earlier = read_model(self._earlier, _EarlierPurge, 1 << 16)
             return Change.now("forget", (), class_names=(earlier.class_,))
@@ -162,8 +166,15 @@ class ChangeLog:
         atomic.write_bytes(self._begun, strict_json.dump(_plain(change)))
 
     def end(self, change: Change) -> None:
-        """Note that a change is carried out; it is noted once, however often this is called."""
-        noted = self._readable()
+        """Note that a change is carried out; it is noted once, however often this is called.
+
+        A damaged file of changes blocks nothing: it is set aside, for people to look at.
+        """
+        try:
+            noted = self.changes()
+        except DamagedError:
+            self._set_aside()
+            noted = ()
         if change not in noted:
             atomic.write_bytes(self._noted, _newest([*noted, change][-MAX_NOTED:]))
         self.drop()
@@ -180,14 +191,35 @@ class ChangeLog:
         Raises:
             DamagedError: if their file is damaged.
         """
-        return read_model(self._noted, _Noted, _MAX_BYTES).changes if _exists(self._noted) else ()
-
-    def _readable(self) -> Sequence[Change]:
-        """Return the finished changes; a damaged file holds none, so that nothing is blocked."""
-        try:
-            return self.changes()
-        except DamagedError:
+        if not _exists(self._noted):
             return ()
+        with _remedy("the learner works without it: move it away, or restore it from a backup"):
+            return read_model(self._noted, _Noted, _MAX_BYTES).changes
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of all versions that the finished changes name, removed ones too."""
+        with suppress(DamagedError):
+            return {n for change in self.changes() for n in (*change.versions, *change.damaged)}
+        return set()
+
+    def set_aside(self) -> Sequence[Path]:
+        """Return the damaged files of changes that were set aside."""
+        return sorted(self._noted.parent.glob("changes.damaged.*.json"))
+
+    def _set_aside(self) -> None:
+        """Rename the damaged file of changes; earlier ones keep their names."""
+        free = (self._noted.with_name(f"changes.damaged.{n}.json") for n in count(1))
+        self._noted.rename(next(path for path in free if not _exists(path)))
+        atomic.sync_folder(self._noted.parent)
+
+
+@contextmanager
+def _remedy(remedy: str) -> Iterator[None]:
+    """Say what to do about a damaged file."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(error.what, remedy) from None
 
 
 def _newest(changes: Sequence[Change]) -> bytes:

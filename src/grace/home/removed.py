@@ -62,6 +62,13 @@ class RemovedVersion(BaseModel):
         )
 
     @property
+    def in_words(self) -> str:
+        """Its number, with the classes that its update learnt: "4 (cat, dog; rejected)"."""
+        names = ", ".join([*self.new_class_names, *self.revived_class_names])
+        notes = "; ".join([names] * bool(names) + ["rejected"] * (self.status == "rejected"))
+        return f"{self.number} ({notes})" if notes else str(self.number)
+
+    @property
     def key(self) -> Key:
         """What tells its update from others; the same as ``key_of`` of the update's record."""
         return (self.task, self.date, self.num_images, self.num_new_classes)

@@ -135,6 +135,13 @@ class ModelStore(VersionFiles):
         number = self.current()
         return self.creation.settings if number is None else self.document(number).settings
 
+    def next_number(self) -> int:
+        """Return the number of the next version: above all kept ones, and all removed ones noted.
+
+        So the history never gives a number to two versions.
+        """
+        return max([*self.numbers(), *self.log.numbers()], default=0) + 1
+
     def finish(self) -> Change | None:
         """Finish the change that an earlier process began; return it, or ``None``.
 

@@ -286,10 +286,6 @@ class VersionFiles:
                 if number == self.current():
                     raise
 
-    def next_number(self) -> int:
-        """Return the number of the next version."""
-        return max(self.numbers(), default=0) + 1
-
     def drop(self, number: int) -> None:
         """Remove the document of a version; its objects stay until ``remove_unused``."""
         path = self._document_path(number)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from grace.configs.describe import describe_settings
 from grace.home.accuracies import ClassAccuracy
 from grace.home.changes import Change
-from grace.home.document import Document, ObjectRef
+from grace.home.document import Document, ObjectRef, UpdateRecord
 from grace.home.intervals import wilson
 from grace.home.inventory import ClassEntry, InUse
 from grace.home.ledger import ledger
-from grace.home.removed import by_update, key_of
+from grace.home.removed import RemovedVersion, by_update, key_of
 from grace.home.store import ModelStore
 from grace.home.trail import trail
 from grace.text.markup import markdown
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FEW = 50
 """Held-out images of a class below which its accuracy is marked as uncertain."""
+_UNKNOWN_HASH = "not known: its version was removed by an earlier grace, or it was not learnt here"
 
 
 def card(
@@ -165,51 +166,39 @@ def _data(
     yield "The hash of an update is the SHA-256 of its images, their names and its limits."
     yield ""
     # Only the last record of a history says what its phases took.
-    continued = [update.past for update in document.history]
+    own = [update.past for update in document.history]
     kept = [made.history[-1].past for made in versions]
-    removed = [own for change in changes for own in change.removed]
-    found = by_update(removed)
-    # An update that was rejected, or rolled back, is no part of it; "grace set" repeats one.
-    parts = {(key, found[key].digest) for key in map(key_of, continued) if key in found}
-    rows: list[tuple[tuple[int, str, str, int], str | None, bool]] = [
-        (
-            (0, "–", update.date, update.num_images),
-            "not known: its version was removed by an earlier grace, or it was not learnt here",
-            True,
-        )
-        for update in continued
-        if update not in kept and key_of(update) not in found
+    removed = [gone for change in changes for gone in change.removed]
+    removed_by_key = by_update(removed)
+    # The digest tells a rejected update from the accepted one of the same second.
+    own_removed = {
+        (key, removed_by_key[key].digest) for key in map(key_of, own) if key in removed_by_key
+    }
+    rows = [
+        (0, _update_cells("–", update, _UNKNOWN_HASH, is_part=True))
+        for update in own
+        if update not in kept and key_of(update) not in removed_by_key
     ]
-    rows += [
-        (
-            (own.number, f"{own.number} (removed)", own.date, own.num_images),
-            own.digest,
-            (own.key, own.digest) in parts,
-        )
-        for own in removed
-    ]
-    rows += [
-        (
-            (made.number, str(made.number), update.date, update.num_images),
-            made.digest,
-            update in continued,
-        )
-        for made, update in zip(versions, kept, strict=True)
-    ]
-    yield from _table(
-        ("version", "date", "images", "SHA-256 of the update", "part of this model"),
-        [
-            (
-                version,
-                date[:10] or "–",
-                str(num_images),
-                digest or "not learnt in this home",
-                "yes" if is_part else "no",
-            )
-            for (_, version, date, num_images), digest, is_part in sorted(
-                rows, key=lambda row: row[0][0]
-            )
-        ],
+    for gone in removed:
+        is_part = (gone.key, gone.digest) in own_removed
+        cells = _update_cells(f"{gone.number} (removed)", gone, gone.digest, is_part=is_part)
+        rows.append((gone.number, cells))
+    for made, update in zip(versions, kept, strict=True):
+        cells = _update_cells(str(made.number), update, made.digest, is_part=update in own)
+        rows.append((made.number, cells))
+    heads = ("version", "date", "images", "SHA-256 of the update", "part of this model")
+    yield from _table(heads, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
+
+
+def _update_cells(
+    version: str, update: UpdateRecord | RemovedVersion, digest: str | None, *, is_part: bool
+) -> tuple[str, ...]:
+    return (
+        version,
+        update.date[:10] or "–",
+        str(update.num_images),
+        digest or "not learnt in this home",
+        "yes" if is_part else "no",
     )
 
 

@@ -2,8 +2,8 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, final
@@ -14,6 +14,7 @@ from grace.data.update_folder import UpdateFolder, load_update
 from grace.engine.progress import Progress
 from grace.home.document import Document
 from grace.home.judging import Limits, too_fine
+from grace.home.pruning import bytes_of, keep_within
 from grace.home.store import ModelStore
 from grace.learner import updating
 from grace.learner.changeable import lasting
@@ -26,6 +27,7 @@ from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
 from grace.text.refusals import GraceError, GraceWarning, Setting
+from grace.text.units import in_bytes
 
 
 @final
@@ -154,10 +156,28 @@ class FolderUpdate:
             # A version between others may be the one that answers.
             held = (made for made in store.documents() if made.history[-1] == update)
             document = next(held, document)
-        pruned: Sequence[int] = ()
-        if self.options.max_disk_mb is not None:
-            pruned = learner.keep_within(self.options.max_disk_mb)
-        return self._result(store, document, before, is_new=is_new, pruned=pruned)
+        return self._result(store, document, before, is_new=is_new)
+
+    def prune(self, result: LearnResult) -> LearnResult:
+        """Remove the oldest versions beyond ``max_disk_mb``; return the result with their numbers.
+
+        Warns:
+            GraceWarning: what must stay takes more.
+        """
+        most = self.options.max_disk_mb
+        if most is None:
+            return result
+        store = ModelStore.open(result.model)
+        gone = keep_within(store, most)
+        left = bytes_of(store.documents())
+        if left > most * 1_000_000:
+            warnings.warn(
+                f"what must stay takes {in_bytes(left)}, more than the {most:g} MB for all "
+                "versions (--max-disk-mb)",
+                GraceWarning,
+                stacklevel=3,
+            )
+        return replace(result, pruned=gone)
 
     def check(self) -> None:
         """Refuse what would be refused before any training; change nothing.
@@ -206,7 +226,6 @@ class FolderUpdate:
         was_in_use: int | None,
         *,
         is_new: bool,
-        pruned: Sequence[int] = (),
     ) -> LearnResult:
         current = store.current()
         assert current is not None
@@ -217,7 +236,6 @@ class FolderUpdate:
             in_use=current,
             was_in_use=was_in_use,
             class_names=sorted(set(self.folder.labels)),
-            pruned=pruned,
         )
 
 

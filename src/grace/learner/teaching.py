@@ -49,10 +49,10 @@ def learn(
 
     update = FolderUpdate.read(call, progress or Silence())
     if call.store is None:
-        return replace(update.learn(update.create()), chosen=call.chosen)
+        return update.prune(replace(update.learn(update.create()), chosen=call.chosen))
     known = update.known_already(call.store)
     if known is None:
-        return update.learn(update.load(call.store))
+        return update.prune(update.learn(update.load(call.store)))
     changes = differences(call.store.settings(), call.wanted, leave_out=("engine",))
     idle = [c for c in changes if not is_pace(c.path) and not is_limit(c.path)]
     if idle:
@@ -63,4 +63,4 @@ def learn(
             GraceWarning,
             stacklevel=2,
         )
-    return known
+    return update.prune(known)

@@ -268,7 +268,10 @@ class Versions:
                 return update
             if document.parent == version and document.changed == self.model.state.changed:
                 if document.status == "accepted":
-                    self.store.make_current(document.number)
+                    if self.store.has_saved(given.digest):  # By a process that was killed.
+                        self.store.make_current(document.number)
+                    else:
+                        self.store.roll_back(document.number)
                     self.load(document)
                 return update
         return None
