@@ -197,6 +197,8 @@ class RichProgress:
         if self._update is not None and self._update.plans(name):
             self._update.phase_started(name)
             self._advance()
+            # Over a frozen backbone this is most of the work, and there is no epoch to tell of.
+            self._note(f"{self._task}: {name} of {counted(images, 'image')}")
         self._phase_bar.reset(
             self._phase,
             total=None,
