@@ -76,11 +76,14 @@ class Model:
         self.unknown_below = json.loads(about["unknown_below"])
         self.fit = about.get("fit", "crop")
 
-    def answer(self, picture: Path | BinaryIO, false_alarms: str = "0.05") -> dict[str, object]:
-        """Say what a picture shows; ``unknown`` is missing if the learner could not tell."""
+    def answer(self, picture: Path | BinaryIO, false_alarms: int = 5) -> dict[str, object]:
+        """Say what a picture shows, and if it is unknown at so many percent of false alarms.
+
+        ``unknown`` is missing if the learner had too few held-out images to tell.
+        """
         images = {"images": read(picture, self.fit, *self.size)[None]}
         (shares,), (known,) = self.session.run(["probabilities", "familiarity"], images)
-        best, limit = int(shares.argmax()), self.unknown_below.get(false_alarms)
+        best, limit = int(shares.argmax()), self.unknown_below.get(f"{false_alarms / 100:g}")
         found = {
             "class": self.names[best],
             "probability": float(shares[best]),

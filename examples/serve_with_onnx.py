@@ -5,7 +5,7 @@
     curl http://localhost:8000/health
 
 It needs numpy, Pillow and onnxruntime. The answer is JSON; ``unknown`` is missing if the learner
-had too few held-out images for the share of false alarms.
+had too few held-out images for so few false alarms.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one picture per request."""
 
     model: Model
-    false_alarms: str
+    false_alarms: int
 
     def do_GET(self) -> None:
         """Answer ``/health``, by which a container is asked if it is ready."""
@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--false-alarms", default="0.05", choices=["0.01", "0.02", "0.05", "0.1"])
+    parser.add_argument(
+        "--false-alarms", type=int, default=5, choices=[1, 2, 5, 10], help="in percent (default: 5)"
+    )
     options = parser.parse_args()
     Handler.model, Handler.false_alarms = Model(options.model), options.false_alarms
     server = ThreadingHTTPServer((options.host, options.port), Handler)

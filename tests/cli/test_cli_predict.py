@@ -132,7 +132,7 @@ def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path)
     # Of 12 images by which it is told, floor(0.4 · 13) - 1 = 4 lie below the cutoff.
     expected = learner.unknown(pixels, 0.4)
     assert sum(expected) == 4
-    options = ("--unknown", "--false-alarms", 0.4)
+    options = ("--unknown", "--false-alarms", 40)
     says = (
         "unknown: at most 40 % of images of learnt classes are marked so, calibrated on 12 "
         "held-out images; how many images of unknown classes are found was not measured (score: "
@@ -158,8 +158,9 @@ def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--unknown"], "needs at least 19 held-out images, this learner has 12"),
-        (["--unknown", "--false-alarms", "1"], "must lie between 0 and 1"),
+        (["--unknown"], "5 % false alarms need at least 19 held-out images, this learner has 12"),
+        (["--unknown", "--false-alarms", "100"], "100 % false alarms must lie between 0 and 100 %"),
+        (["--unknown", "--false-alarms", "1"], "1 % false alarms need at least 99 held-out"),
         (["--version", "9"], "has no version 9 (it has 1, 2, 3, 4, 5)"),
     ],
 )
@@ -182,9 +183,20 @@ def test_no_learner_and_no_images(saved: Path, folder: Path) -> None:
 
 
 def test_false_alarms_alone_are_refused(saved: Path, folder: Path) -> None:
-    result = call("predict", saved, folder, "--false-alarms", 0.3)
+    result = call("predict", saved, folder, "--false-alarms", 30)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "error: --false-alarms has no effect without --unknown: add --unknown\n"
+
+
+def test_a_share_of_false_alarms_is_taken_for_a_mistake(saved: Path, folder: Path) -> None:
+    result = call("predict", saved, folder, "--unknown", "--false-alarms", 0.4)
+    warning, error = result.stderr.splitlines()
+    assert warning == (
+        "warning: --false-alarms 0.4 allows 0.4 %, as it is a percentage: for a share of 0.4 use "
+        "--false-alarms 40"
+    )
+    # 1/(n + 1) is at most 0.4 % from 249 images on.
+    assert "0.4 % false alarms need at least 249 held-out images" in error
 
 
 def test_an_earlier_version_knows_its_classes_alone(saved: Path, folder: Path) -> None:

@@ -161,6 +161,16 @@ def test_the_bar_of_an_update_tells_the_time_left(time_of_updates: Time) -> None
     assert "tasks" not in screen.getvalue()
 
 
+def test_a_note_tells_of_a_planned_sweep() -> None:
+    notes = io.StringIO()
+    with RichProgress(Console(file=io.StringIO()), Console(file=notes)) as progress:
+        progress.update_started([])
+        progress.update_planned({"features": 500})
+        progress.sweep_started("features", 1500)
+        progress.sweep_started("herd", 300)
+    assert notes.getvalue() == "update: no new class\nupdate: features of 1500 images\n"
+
+
 def test_clock_is_written_like_one() -> None:
     assert (in_clock(3725.4), in_clock(None)) == ("1:02:05", "-:--:--")
 

@@ -133,6 +133,19 @@ def test_bars_name_the_update() -> None:
     assert "tasks" not in screen.getvalue()
 
 
+def test_a_note_says_that_the_fewest_epochs_take_longer_than_the_budget() -> None:
+    notes = io.StringIO()
+    with RichProgress(Console(file=io.StringIO()), Console(file=notes)) as progress:
+        progress.update_started([])
+        progress.training_expected(25.0, 6.0)
+        progress.training_expected(6.0, 6.0)
+    assert notes.getvalue().splitlines()[1:] == [
+        "update: about 25.0 s of training on this machine when idle, over its budget of 6.0 s: "
+        "epochs are as few as can be",
+        "update: about 6.0 s of training on this machine when idle",
+    ]
+
+
 def test_notes_name_the_update() -> None:
     notes = io.StringIO()
     with RichProgress(Console(file=io.StringIO()), Console(file=notes)) as progress:

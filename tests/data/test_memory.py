@@ -14,6 +14,7 @@ from grace.configs.experiment import MemorySettings
 from grace.data.images import TensorImages
 from grace.data.memory import (
     ExemplarMemory,
+    Room,
     class_mean,
     herd,
     nearest_mean,
@@ -206,3 +207,42 @@ def test_herded_images_have_a_mean_nearer_the_class_than_random_ones(count: int)
     assert distance(herd(features, count)) < 0.9 * min(random)
     # All of them have the class's own mean, in whichever order.
     assert distance(herd(features, 200)) == pytest.approx(0.0, abs=1e-6)
+
+
+class TestRoomOfSmallClasses:
+    """Exemplars of 10 bytes beside 40 bytes of weights in 140: ten of them."""
+
+    @pytest.mark.parametrize(
+        ("num_classes", "counts", "expected"),
+        [
+            (2, (), 5),
+            (2, (9, 9), 5),
+            # One class has 2, which leaves 8 to the other.
+            (2, (2, 50), 8),
+            # 1 + 3 + 6; 6 is what is left.
+            (3, (3, 50, 1), 6),
+            # 1 + 4 + 4; with 5 each it would be eleven.
+            (3, (7, 1, 7), 4),
+            # The third class, of which nothing is known, may need as many as the second.
+            (3, (2, 9), 4),
+            (3, (2,), 4),
+            # All fit: 2 + 3, and the larger class has room for 8.
+            (2, (2, 3), 8),
+        ],
+    )
+    def test_it_goes_to_the_others(
+        self, num_classes: int, counts: tuple[int, ...], expected: int
+    ) -> None:
+        room = Room(num_bytes=140, image_bytes=10)
+        assert room.quota(num_classes, 40, counts) == expected
+
+    def test_the_memory_counts_stored_and_coming_images(self) -> None:
+        memory = ExemplarMemory(MemorySettings(size=None, max_mb=1))
+        memory.room = Room(num_bytes=140, image_bytes=10)
+        images = TensorImages(torch.zeros((9, 1, 2, 5), dtype=torch.uint8))
+        memory.store(0, images, torch.arange(1))
+        memory.store(2, images, torch.arange(1))
+        # Classes 0, 1, 2 will have 2, 6 and 1 images: all nine fit, and 10 - 2 - 1 of class 1.
+        coming = torch.tensor([0] + 6 * [1])
+        assert memory.quota(3, 40, coming) == 7
+        assert memory.quota(3, 40) == 3

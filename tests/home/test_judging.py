@@ -78,6 +78,13 @@ class TestLimits:
         assert str(only).endswith("can show no drop")
         assert too_fine(Limits(max_drop=0), []) == []
 
+    def test_one_is_counted_in_the_singular(self) -> None:
+        (only,) = too_fine(Limits(max_drop=1), [1])
+        assert str(only) == (
+            "1 point is too little to judge by: 1 held-out image of the old classes can show no "
+            "drop"
+        )
+
 
 class TestMaxDrop:
     def test_the_observed_drop_decides_and_the_test_says_how_sure(self) -> None:

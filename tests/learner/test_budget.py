@@ -58,12 +58,14 @@ def test_epochs_stay_within_bounds(budget: BudgetSettings, expected: int) -> Non
 
 
 def test_the_training_time_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(Silence, "training_expected", lambda _, seconds: told.append(seconds))
+    told: list[tuple[float, float | None]] = []
+    monkeypatch.setattr(Silence, "training_expected", lambda _, *seconds: told.append(seconds))
     epochs(made(BudgetSettings(minutes=1, speed=8)))  # 12 epochs of 40 images
-    assert told == [60.0]
+    assert told == [(60.0, 60.0)]
     epochs(made(BudgetSettings()))
-    assert told == [60.0]
+    assert told == [(60.0, 60.0)]
+    epochs(made(BudgetSettings(minutes=0.1, speed=8)))  # 5 epochs of 40 images
+    assert told[1:] == [(25.0, 6.0)]
 
 
 def test_the_plan_is_told_with_the_epochs_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,7 @@ def test_unknown_images_are_told_at_the_promised_rate(
 def test_what_cannot_be_asked_is_refused(pets: Learner) -> None:
     with pytest.raises(ValueError, match="top 0 names no class"):
         predictor_of(pets, top=0)
-    with pytest.raises(ValueError, match="needs at least 19 held-out images"):
+    with pytest.raises(ValueError, match="5 % false alarms need at least 19 held-out images"):
         predictor_of(pets, false_alarms=0.05)
     with pytest.raises(ValueError, match="nothing has been learnt yet"):
         predictor_of(learner(FinetuneSettings(base=recipe(), update=recipe())))

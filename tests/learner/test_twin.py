@@ -130,8 +130,8 @@ def test_a_backbone_that_enlarges_its_images_agrees() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--unknown", "--false-alarms", "0.4"],
-        ["--unknown", "--false-alarms", "0.4", "--top", "2", "--format", "jsonl"],
+        ["--unknown", "--false-alarms", "40"],
+        ["--unknown", "--false-alarms", "40", "--top", "2", "--format", "jsonl"],
         ["--version", "2", "--format", "csv", "--top", "3"],
     ],
 )

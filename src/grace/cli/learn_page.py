@@ -22,7 +22,7 @@ from grace.configs.pretrained import recommended
 from grace.home.document import UpdateRecord
 from grace.home.judging import lost_classes
 from grace.learner.learn_call import LearnResult
-from grace.text.units import in_bytes, in_count, in_percent, in_seconds
+from grace.text.units import counted, in_bytes, in_count, in_percent, in_seconds
 
 
 def page(result: LearnResult, width: int | None) -> list[str]:
@@ -209,7 +209,7 @@ def _table(result: LearnResult, update: UpdateRecord) -> list[str]:
         ("accuracy, new", None, accuracy.new_after, accuracy.num_new),
     ):
         if count and second is not None:
-            ends = f"95 % interval {interval(second, count)}, {count} held-out images"
+            ends = f"95 % interval {interval(second, count)}, {counted(count, 'held-out image')}"
             rows.append((label, _share(first), _share(second), ends))
     for label, sizes, write in (
         ("backbones", update.num_backbones, str),

@@ -114,10 +114,18 @@ class RichProgress:
         self._update = None
         self._note(f"{self._task}: {_new_classes(class_names)}")
 
-    def training_expected(self, seconds: float) -> None:
-        """Print how long an update will train."""
+    def training_expected(self, seconds: float, most_seconds: float | None = None) -> None:
+        """Print how long an update will train, and that it will exceed its budget if it will.
+
+        Args:
+            seconds: the estimate.
+            most_seconds: the budget; ``None``: there is none.
+        """
         console = self._console if self._live else self._notes
         text = f"{self._task}: about {in_seconds(seconds)} of training on this machine when idle"
+        # 1e-9 against rounding: an update that fills its budget does not exceed it.
+        if most_seconds is not None and seconds > most_seconds * (1 + 1e-9):
+            text += f", over its budget of {in_seconds(most_seconds)}: epochs are as few as can be"
         console.print(text_of(text), soft_wrap=True)
 
     def update_planned(self, passes: Mapping[str, float]) -> None:
@@ -189,6 +197,8 @@ class RichProgress:
         if self._update is not None and self._update.plans(name):
             self._update.phase_started(name)
             self._advance()
+            # Over a frozen backbone this is most of the work, and there is no epoch to tell of.
+            self._note(f"{self._task}: {name} of {counted(images, 'image')}")
         self._phase_bar.reset(
             self._phase,
             total=None,

@@ -6,7 +6,7 @@ Shapes: N images of one class, d feature width, B test images, K classes.
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -152,12 +152,23 @@ class Room:
         """Return the bytes that are left for exemplars beside weights and method state."""
         return max(0, self.num_bytes - weight_bytes)
 
-    def quota(self, num_classes: int, weight_bytes: int) -> int:
+    def quota(self, num_classes: int, weight_bytes: int, counts: Sequence[int] = ()) -> int:
         """Return the exemplars per class that fit beside weights and method state.
 
-        ``(room - weights) // (classes · image)``, and 0 if the weights alone are too large.
+        ``(room - weights) // (classes · image)``, and 0 if the weights alone are too large. A class
+        that has fewer images than this leaves its room to the others.
+
+        Args:
+            num_classes: number of classes, at least 1.
+            weight_bytes: bytes of weights and method state.
+            counts: the images of each class; a class that is left out has any number.
         """
-        return self.left(weight_bytes) // (num_classes * self.image_bytes)
+        left, small = self.left(weight_bytes) // self.image_bytes, sorted(counts)
+        for place, count in enumerate(small[: num_classes - 1]):
+            if count * (num_classes - place) > left:
+                return left // (num_classes - place)
+            left -= count
+        return left // max(1, num_classes - len(small[: num_classes - 1]))
 
     def for_score(self, num_classes: int, weight_bytes: int, width: int) -> int:
         """Return the bytes to leave free for a score of features of this width.
@@ -219,12 +230,18 @@ class ExemplarMemory:
         """Bytes of the exemplars as they are stored: raw pixels, or files."""
         return sum(images.num_bytes for images in self._images.values())
 
-    def quota(self, num_classes: int, weight_bytes: int = 0) -> int:
+    def quota(self, num_classes: int, weight_bytes: int = 0, coming: Tensor | None = None) -> int:
         """Return the exemplars per class after ``num_classes`` classes; see ``quota``.
 
         Under a ceiling they also fit beside ``weight_bytes`` of weights and method state. How many
         encoded images fit is known only when they are stored: this is then the most that could, and
         ``fit`` keeps those that do.
+
+        Args:
+            num_classes: number of classes.
+            weight_bytes: bytes of weights and method state.
+            coming: labels (N,) of images that may be stored beside the present ones. Classes that
+                then have few leave room under a ceiling to the others. ``None``: not known.
         """
         if self.keep_all:
             return sys.maxsize
@@ -234,7 +251,16 @@ class ExemplarMemory:
             return wanted
         if self._codec is not None:
             return min(wanted, self.room.left(weight_bytes) // (num_classes * FEWEST_BYTES))
-        return min(wanted, self.room.quota(num_classes, weight_bytes))
+        counts = () if coming is None else self._counts_with(coming)
+        return min(wanted, self.room.quota(num_classes, weight_bytes, counts))
+
+    def _counts_with(self, coming: Tensor) -> list[int]:
+        """Return the number of stored and coming images of each class that has any."""
+        stored = torch.tensor(self.classes, dtype=torch.int64).repeat_interleave(
+            torch.tensor([len(self._images[index]) for index in self.classes], dtype=torch.int64)
+        )
+        counts = torch.bincount(torch.cat([stored, coming.cpu()]))
+        return [count for count in counts.tolist() if count]
 
     def as_stored(self, data: LabelledImages) -> LabelledImages:
         """Return images as they would be as exemplars: equal, unless storing loses detail."""

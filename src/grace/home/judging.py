@@ -20,6 +20,7 @@ from grace.configs.experiment import GateSettings
 from grace.home.accuracies import Accuracies, ClassAccuracy
 from grace.home.intervals import LEVEL, holm, sign_test, smallest_drop, wilson
 from grace.text.refusals import GraceError, GraceWarning, Setting
+from grace.text.units import counted
 
 LimitName = Literal["max_drop", "max_class_drop", "min_new"]
 
@@ -131,7 +132,8 @@ def too_fine(limits: Limits, counts: Sequence[int]) -> list[GraceWarning]:
     for name, (limit, num, num_tests, whose) in each.items():
         smallest = smallest_drop(num, num_tests)
         if limit is not None and (smallest is None or limit < smallest - 1e-9):
-            what = f"{limit:g} points are too few to judge by: {can_show(num, smallest, whose)}"
+            points = "1 point is too little" if limit == 1 else f"{limit:g} points are too few"
+            what = f"{points} to judge by: {can_show(num, smallest, whose)}"
             setting = None
             if smallest is not None:
                 setting = Setting(f"gate.{name}", f"{math.ceil(10 * smallest - 1e-9) / 10:g}")
@@ -148,7 +150,7 @@ def can_show(num: int, smallest: float | None, whose: str) -> str:
         whose: their classes, such as "of a class".
     """
     what = "no drop" if smallest is None else f"a drop of {smallest:.1f} points or more"
-    return f"{num} held-out images {whose} can show {what}"
+    return f"{counted(num, 'held-out image')} {whose} can show {what}"
 
 
 def _by_old(accuracy: Accuracies, limit: float) -> Ruling:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from grace.configs.experiment import ExperimentSettings
 from grace.configs.load import change_settings
 from grace.home.setting_changes import differences
@@ -106,7 +108,8 @@ def fit(model: Model) -> None:
         )
     if model.settings.method.traits.memory == "exemplars":
         weights += memory.for_score(num_remembered, weights, state.method.network.feature_dim)
-        memory.reduce(memory.quota(num_remembered, weights))
+        nothing = torch.empty(0, dtype=torch.int64)
+        memory.reduce(memory.quota(num_remembered, weights, nothing))
         memory.fit(weights)
     if model.ceiling is not None:
         used = saving.count_object_bytes(model.contents()) + model.admission.reserved

@@ -28,13 +28,13 @@ def cutoff(held_out: "Sequence[float] | Tensor", false_alarms: float) -> float:
         GraceError: if there are too few held-out images for so small a share.
     """
     if not 0 < false_alarms < 1:
-        raise GraceError(f"false alarm rate {false_alarms} must lie between 0 and 1")
+        raise GraceError(f"{100 * false_alarms:g} % false alarms must lie between 0 and 100 %")
     # 1e-9 against rounding, so that 0.05 · 20 is 1 and a third of 3 too.
     rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
     if rank == 0:
         enough = math.ceil((1 - 1e-9) / max(false_alarms, 1e-12)) - 1
         raise GraceError(
-            f"a false-alarm rate of {false_alarms:g} needs at least {enough} held-out images, "
+            f"{100 * false_alarms:g} % false alarms need at least {enough} held-out images, "
             f"this learner has {len(held_out)}",
             "allow more false alarms or hold out more images",
         )

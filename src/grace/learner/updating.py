@@ -153,7 +153,8 @@ def _budgeted(model: Model, coming: Coming) -> Iterator[None]:
     method, budget, progress = model.state.method, model.settings.budget, model.trainer.progress
     expected = expected_seconds(method, budget, coming)
     if expected is not None:
-        progress.training_expected(expected)
+        most = None if budget.minutes is None else 60 * budget.minutes
+        progress.training_expected(expected, most)
     with within_budget(method, budget, coming):
         progress.update_planned({phase.name: phase.passes for phase in method.plan(coming)})
         yield

@@ -141,7 +141,7 @@ class Method(ABC, Generic[SettingsT]):
             return
         beside = self.state.bytes_after(task.num_classes)
         beside += self.memory.for_score(task.num_remembered, beside, self.network.feature_dim)
-        quota = self.memory.quota(task.num_remembered, beside)
+        quota = self.memory.quota(task.num_remembered, beside, task.data.labels)
         if not quota:
             return
         network = herd_with or self.network
