@@ -105,9 +105,11 @@ def test_an_exported_model_answers_over_http(pets: Pets) -> None:
             status, found = asked(address, b"no picture")
             assert status == 400
             assert found["error"] == "what was sent: no picture"
-            for length, expected in {"many": 400, "9" * 5000: 400, "-1": 400, "0": 400, str(2**24 + 1): 413}.items():
+            too_many = str(2**24 + 1)
+            for length in ("many", "9" * 5000, "-1", "0", too_many):
                 status, found = asked(address, b"1", **{"Content-Length": length})
-                assert (status, found["error"]) == (expected, f"send 1 to {2**24} bytes")
+                assert status == (413 if length == too_many else 400)
+                assert found["error"] == f"send 1 to {2**24} bytes"
             assert asked(address, None, "/health") == (200, {"status": "ok"})
             assert asked(address, None)[0] == 404
         finally:
