@@ -21,6 +21,7 @@ from grace.text.escaping import printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 
 @final
@@ -93,9 +94,18 @@ _MOST_CHARACTERS = 40
 """Names of more characters do not fit below a panel side by side."""
 _MARKERS = "os^DvPX*<>"
 _WIDTH, _HEIGHT = 3.6, 2.7
-"""Inches of one panel, with the legend's first rows."""
-_LEGEND_ROWS, _LEGEND_ROW = 2, 0.2
-"""Rows of the legend for which a panel has room, and the inches of each row more."""
+"""Inches of one panel, with the legend's first row."""
+_LEGEND_ROW = 0.2
+"""Inches of each row of the legend after its first, for which a panel has room."""
+_BESIDE: Sequence[tuple[tuple[int, int], str, str]] = (
+    ((4, 3), "left", "bottom"),
+    ((4, -3), "left", "top"),
+    ((-4, 3), "right", "bottom"),
+    ((-4, -3), "right", "top"),
+    ((4, 12), "left", "bottom"),
+    ((4, -12), "left", "top"),
+)
+"""Where a text may stand beside its point: offset in points, and the corner that is nearest."""
 _RC: Any = {
     "svg.hashsalt": "figure",
     "svg.fonttype": "none",
@@ -132,11 +142,14 @@ def svg(panels: Sequence[Panel], *, columns: int = 2, title: str = "") -> str:
 
         figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
         entries: dict[str, Any] = {}
-        for place, panel in enumerate(panels, 1):
+        texts = [
             _draw(figure.add_subplot(rows, columns, place), panel, entries)
+            for place, panel in enumerate(panels, 1)
+        ]
         if title:
             figure.suptitle(printable(title))
         _legend(figure, entries, 4 if columns > 1 else 2)
+        _part(figure, texts)
         out = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(out, format="svg", metadata=nothing)
@@ -177,12 +190,14 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _draw(axes: "Axes", panel: Panel, entries: dict[str, Any]) -> None:
-    """Draw one panel; add what its series look like to the entries of the legend."""
+def _draw(axes: "Axes", panel: Panel, entries: dict[str, Any]) -> "list[Annotation]":
+    """Draw one panel; add what its series look like to the legend; return its points' texts."""
     from matplotlib.ticker import MaxNLocator
 
+    texts: list[Annotation] = []
     for number, series in enumerate(panel.series):
         drawn = _draw_series(axes, series, number)
+        texts += _texts(axes, series)
         if series.label:
             entries.setdefault(series.label, drawn)
     for x in panel.dividers:
@@ -201,6 +216,7 @@ def _draw(axes: "Axes", panel: Panel, entries: dict[str, Any]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
+    return texts
 
 
 def _draw_series(axes: "Axes", series: Series, number: int) -> Any:  # noqa: ANN401 - of matplotlib
@@ -211,7 +227,7 @@ def _draw_series(axes: "Axes", series: Series, number: int) -> Any:  # noqa: ANN
     known = [place for place, style in enumerate(STYLES) if style[0] == colour]
     marker = _MARKERS[(known[0] if known else number) % len(_MARKERS)]
     is_front, y = series.kind == "front", _floats(series.y)
-    drawn = axes.errorbar(
+    return axes.errorbar(
         series.x,
         y,
         xerr=None if series.x_error is None else _floats(series.x_error),
@@ -226,11 +242,31 @@ def _draw_series(axes: "Axes", series: Series, number: int) -> Any:  # noqa: ANN
         capsize=2,
         zorder=2 if is_front else 3,
     )
-    for x, value, text in zip(series.x, y, series.texts, strict=False):
-        if math.isfinite(value):
-            shown, beside = printable(text), (4, 3)
-            axes.annotate(shown, (x, value), beside, textcoords="offset points", fontsize=7)
-    return drawn
+
+
+def _texts(axes: "Axes", series: Series) -> "Iterator[Annotation]":
+    """Draw the texts beside a series' points."""
+    for x, y, text in zip(series.x, _floats(series.y), series.texts, strict=False):
+        if math.isfinite(y):
+            beside = _BESIDE[0][0]
+            yield axes.annotate(
+                printable(text), (x, y), beside, textcoords="offset points", fontsize=7
+            )
+
+
+def _part(figure: "Figure", texts: "Sequence[Sequence[Annotation]]") -> None:
+    """Move each text of a panel to the first place beside its point that covers no earlier one."""
+    if any(texts):
+        figure.draw_without_rendering()  # Fixes the panels, so that texts have their extents.
+    for panel in texts:
+        taken: list[Any] = []
+        for text in panel:
+            for offset, across, along in _BESIDE:
+                text.set(position=offset, horizontalalignment=across, verticalalignment=along)
+                extent = text.get_window_extent()
+                if not any(extent.overlaps(other) for other in taken):
+                    break
+            taken.append(extent)
 
 
 def _floats(values: Sequence[float | None]) -> list[float]:
@@ -251,5 +287,5 @@ def _legend(figure: "Figure", entries: Mapping[str, Any], columns: int) -> None:
     )
     for text, label in zip(legend.get_texts(), entries, strict=True):
         text.set_text(printable(label))
-    more = max(0, -(-len(entries) // columns) - _LEGEND_ROWS)
-    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * more)
+    rows = -(-len(entries) // columns)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * (rows - 1))

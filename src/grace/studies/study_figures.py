@@ -129,16 +129,12 @@ def _front(results: Results) -> Panels:
     for protocol in results.protocols:
         for key in ("average", "last"):
             measured = by_seed(results, protocol, key)
-            points = mean_points(measured)
+            points = merged(mean_points(measured))
             around = spreads(measured)
             series = [
                 _cloud(kept, around, label, hollow=hollow)
                 for label, hollow in (("trained", False), ("replayed", True))
-                if (
-                    kept := merged(
-                        [p for p in points if _is_replayed(results, p, protocol) is hollow]
-                    )
-                )
+                if (kept := [p for p in points if _is_replayed(results, p, protocol) is hollow])
             ]
             if points:
                 best = front(points)
@@ -186,8 +182,8 @@ def _named(point: Point) -> str:
 
 
 def _is_replayed(results: Results, point: Point, protocol: str) -> bool:
-    """Return True if all runs of a point are those of other thresholds."""
-    found = [results.found(point.labels[0], protocol, seed) for seed in results.seeds]
+    """Return True if no run of a point's pairs was trained for them."""
+    found = (results.found(row, protocol, seed) for row in point.labels for seed in results.seeds)
     return all(one.is_replayed for one in found if one)
 
 
