@@ -43,6 +43,12 @@ def test_the_table_has_the_worst_first() -> None:
     assert " ".join(lines[3].split()) == "emu – 70.0 % 56 – 81 % of 50"
 
 
+def test_a_first_update_has_no_columns_before_it() -> None:
+    only_new = Accuracies(new_after=0.7, num_new=50, classes=ACCURACY.classes[2:])
+    lines = [" ".join(line.split()) for line in class_table(only_new, NAMES)]
+    assert lines == ["class after 95 % interval", "emu 70.0 % 56 – 81 % of 50"]
+
+
 def test_what_the_gate_says() -> None:
     assert said(Limits(5, 10, 60)) == [
         "rejected: the old classes lost 6.0 points, 5 allowed (--max-drop); chance could explain "

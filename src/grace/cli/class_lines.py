@@ -80,7 +80,8 @@ def class_table(accuracy: Accuracies, class_names: Sequence[str], most: int = 8)
         )
         for own in shown
     ]
-    lines = aligned(rows, right="<>>>>")
+    cells = rows if old else [(row[0], *row[3:]) for row in rows]
+    lines = aligned(cells, right="<>>>>")
     more = len(old) + len(new) - len(shown)
     return [*lines, f"and {more} more: grace history MODEL --classes"] if more else lines
 
