@@ -25,7 +25,7 @@ def feed(progress: RunProgress, tasks: Sequence[TaskRecord], epochs: int = 3) ->
 
 
 def test_clock_guesses_from_later_tasks() -> None:
-    times = iter([0.0, 30.0, 30.0, 40.0, 40.0, 46.0])
+    times = iter([0.0, 30.0, 30.0, 40.0, 40.0, 46.0, 50.0, 50.0, 61.0])
     clock = RunClock(lambda: next(times))
     assert clock.seconds_left() is None
     clock.task_started(4)
@@ -36,6 +36,9 @@ def test_clock_guesses_from_later_tasks() -> None:
     assert clock.seconds_left() == pytest.approx(20)
     clock.task_started(4)
     assert clock.seconds_left() == pytest.approx(14)  # 6 s into the third
+    clock.task_finished()
+    clock.task_started(4)
+    assert clock.seconds_left() is None, "the last task takes longer than those before it"
 
 
 @final

@@ -31,14 +31,18 @@ class RunClock:
         self._started = None
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds until the last task ends; ``None`` before a task has finished."""
+        """Estimate the seconds until the last task ends.
+
+        ``None`` before a task has finished, and when the last one takes longer than those before
+        it: nothing then tells how long.
+        """
         if not self._finished:
             return None
         later = self._finished[1:] or self._finished
         mean = sum(later) / len(later)
-        left = self._total - len(self._finished)
         spent = min(mean, self._now() - self._started) if self._started is not None else 0.0
-        return max(0.0, left * mean - spent)
+        left = (self._total - len(self._finished)) * mean - spent
+        return left if left > 0 else None
 
 
 @final
