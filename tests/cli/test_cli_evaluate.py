@@ -62,6 +62,8 @@ def test_the_exit_code_for_ci(made: tuple[Path, Path, Any], images: Path) -> Non
     assert low.exit_code == 3
     assert "100 %: missed" in low.stdout
     assert call("evaluate", made[1], images, "--min-accuracy", 101).exit_code == 2
+    share = call("evaluate", made[1], images, "--min-accuracy", 0.8)
+    assert "--min-accuracy 0.8 is 0.8 %: for a share of 0.8 use --min-accuracy 80" in share.stderr
 
 
 def test_all_verbs_say_the_same_of_images_in_avif(

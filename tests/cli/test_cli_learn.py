@@ -222,6 +222,19 @@ class TestUpdates:
         assert (told["learnt_now"], told["version"]) == (False, 2)
         assert ModelStore.open(model).numbers() == [1, 2]
 
+    def test_images_that_come_again_among_others_are_counted(
+        self, first: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        """A folder that grows gives its old images with every update."""
+        images, model = first
+        num = sum(1 for _ in images.rglob("*.png"))
+        shutil.copytree(images, tmp_path / "growing")
+        growing = folder(tmp_path / "growing", "cat")
+        more = sum(1 for _ in growing.rglob("*.png"))
+        result = learn(growing, "--model", model)
+        (line,) = (line for line in result.stderr.splitlines() if "warning" in line)
+        assert f"the model keeps {num} of these {more} images already" in line
+
     def test_again_learns_again(self, first: tuple[Path, Path]) -> None:
         images, model = first
         result = learn(images, "--model", model, "--again")

@@ -192,8 +192,7 @@ def test_a_share_of_false_alarms_is_taken_for_a_mistake(saved: Path, folder: Pat
     result = call("predict", saved, folder, "--unknown", "--false-alarms", 0.4)
     warning, error = result.stderr.splitlines()
     assert warning == (
-        "warning: --false-alarms 0.4 allows 0.4 %, as it is a percentage: for a share of 0.4 use "
-        "--false-alarms 40"
+        "warning: --false-alarms 0.4 is 0.4 %: for a share of 0.4 use --false-alarms 40"
     )
     # 1/(n + 1) is at most 0.4 % from 249 images on.
     assert "0.4 % false alarms need at least 249 held-out images" in error

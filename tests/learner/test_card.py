@@ -61,7 +61,7 @@ def test_it_says_what_the_documents_say(saved: Path) -> None:
         assert row[2] == str(document.original_counts[index])
         found = measured[index]
         low, high = wilson(found.after, found.num)
-        assert row[5] == f"{100 * found.after / found.num:.1f} %"
+        assert row[5] == f"{100 * found.after / found.num:.1f} % of {found.num}"
         assert row[6] == f"{100 * low:.0f} – {100 * high:.0f} %"
     assert [row[3] for row in rows(section(text, "Data"))] == [
         made.digest for made in home.documents()

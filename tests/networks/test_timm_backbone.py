@@ -6,7 +6,8 @@ import torch
 from grace.networks.backbone import WithMaps
 from grace.networks.branching import split
 from grace.networks.expandable import copy_of
-from grace.networks.timm_backbone import TimmBackbone
+from grace.networks.timm_backbone import TimmBackbone, pretraining_of
+from grace.text.refusals import GraceError
 
 timm = pytest.importorskip("timm", reason="the timm extra is not installed")
 
@@ -102,6 +103,11 @@ def test_initialisation_repeats_and_leaves_the_global_generator_alone() -> None:
 def test_unknown_model_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ValueError, match=r"'resnet10x'.*'timm/resnet10t'"):
         TimmBackbone("resnet10x", 3, 0)
+
+
+def test_unknown_weights_are_refused() -> None:
+    with pytest.raises(GraceError, match=r"timm has no weights of the name 'resnet18.nothere'"):
+        pretraining_of("resnet18.nothere")
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

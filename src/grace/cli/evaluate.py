@@ -24,12 +24,7 @@ def evaluate(
     ],
     min_accuracy: Annotated[
         float | None,
-        options.option(
-            min=0,
-            max=100,
-            metavar="PERCENT",
-            help="End with exit code 3 if the accuracy is below.",
-        ),
+        options.percent(help="End with exit code 3 if the accuracy is below."),
     ] = None,
     version: options.Version = None,
     json: options.AsJson = False,

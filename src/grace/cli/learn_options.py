@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
-from grace.cli.options import AsJson, argument, option
+from grace.cli.options import AsJson, argument, option, percent
 from grace.learner.learn_call import LearnOptions
 from grace.learner.requested import RequestedSettings
 
@@ -131,12 +131,7 @@ MaxClassDrop = Annotated[
 ]
 MinNew = Annotated[
     float | None,
-    option(
-        min=0,
-        max=100,
-        metavar="PERCENT",
-        help="Reject an update if fewer percent of the images of new classes are right.",
-    ),
+    percent(help="Reject an update if fewer percent of the images of new classes are right."),
 ]
 SkipUnreadable = Annotated[
     bool, typer.Option("--skip-unreadable", help="Leave unreadable images out.")

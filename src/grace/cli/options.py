@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.cli.console import say
 from grace.text.nearest import did_you_mean_one_of
 
 argument = partial(typer.Argument, show_default=False)
@@ -34,6 +35,25 @@ def choice(*names: str, choices: Sequence[str], **more: Any) -> Any:  # noqa: AN
         autocompletion=lambda: list(choices),
         **more,
     )
+
+
+def percent(**more: Any) -> Any:  # noqa: ANN401 - typer's
+    """Declare an option from 0 to 100, which warns of a number that may be meant as a share.
+
+    Args:
+        more: further arguments of ``typer.Option``.
+    """
+
+    def checked(parameter: typer.CallbackParam, value: float | None) -> float | None:
+        if value is not None and 0 < value < 1:
+            given = f"{parameter.opts[0]} {value:g}"
+            instead = f"{parameter.opts[0]} {100 * value:g}"
+            say(
+                f"warning: {given} is {value:g} %: for a share of {value:g} use {instead}", err=True
+            )
+        return value
+
+    return option(min=0, max=100, metavar="PERCENT", callback=checked, **more)
 
 
 Learner = Annotated[Path, argument(metavar="MODEL", help="Directory of the learner.")]

@@ -46,13 +46,9 @@ def predict(
     ] = False,
     false_alarms: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=100,
-            metavar="PERCENT",
+        options.percent(
             help="Images of learnt classes that --unknown may mark by mistake, in percent. "
-            "Default: 5.",
-            show_default=False,
+            "Default: 5."
         ),
     ] = None,
     watch: Annotated[
@@ -94,14 +90,7 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
         if false_alarms is not None:
             raise GraceError("--false-alarms has no effect without --unknown", "add --unknown")
         return None
-    percent = 5.0 if false_alarms is None else false_alarms
-    if 0 < percent < 1:
-        say(
-            f"warning: --false-alarms {percent:g} allows {percent:g} %, as it is a percentage: "
-            f"for a share of {percent:g} use --false-alarms {100 * percent:g}",
-            err=True,
-        )
-    return percent / 100
+    return 0.05 if false_alarms is None else false_alarms / 100
 
 
 def _found_files(images: Sequence[Path], *, watch: bool) -> tuple[Sequence[Path], list[Path]]:

@@ -148,7 +148,7 @@ def _classes(in_use: InUse) -> Iterator[str]:
                 entry.name + (" (forgotten)" if entry.is_forgotten else ""),
                 str(counts.get(entry.index, "–")),
                 *_kept(entry),
-                "–" if own is None else f"{100 * own.after / own.num:.1f} %",
+                "–" if own is None else f"{100 * own.after / own.num:.1f} % of {own.num}",
                 "–" if own is None else in_interval(own.interval),
             )
         )

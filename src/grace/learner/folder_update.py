@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, final
 
 from grace.configs.experiment import ExperimentSettings
 from grace.data.folder_tree import split_folders
+from grace.data.selection import image_keys
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.engine.progress import Progress
 from grace.home.document import Document
@@ -27,7 +28,7 @@ from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input
 from grace.text.refusals import GraceError, GraceWarning, Setting
-from grace.text.units import in_bytes
+from grace.text.units import counted, in_bytes
 
 
 @final
@@ -141,6 +142,14 @@ class FolderUpdate:
         limits = options.limits.over(learner.settings.gate)
         for note in too_fine(limits, [count for count in counts if count]):
             warnings.warn(note, stacklevel=3)
+        memory, num = learner.method.memory, 0
+        if known and not self.options.again:
+            kept = {*image_keys(memory.data().images), *learner.held_out.keys()}
+            num = sum(key in kept for key in image_keys(self.folder.images))
+        if num:
+            what = f"the model keeps {num} of these {counted(len(self.folder.labels), 'image')}"
+            message = f"{what} already: remove them, they add nothing"
+            warnings.warn(GraceWarning(message), stacklevel=3)
         self.progress.update_started(new)
         with cleaned_after_failure(store):
             update = learner.update(

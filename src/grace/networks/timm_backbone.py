@@ -181,10 +181,9 @@ def pretraining_of(name: str) -> Mapping[str, Any]:
         name: timm's name with or without a tag; without one, those of the usual tag.
 
     Raises:
-        GraceError: if timm is not installed or has no such model.
+        GraceError: if timm is not installed, or has no such model or tag.
     """
-    timm = _timm_with(name)
-    stated = timm.get_pretrained_cfg(name)
+    stated = _pretrained_cfg(_timm_with(name), name)
     if stated is not None:
         return cast("Mapping[str, Any]", stated.to_dict())
     with torch.device("meta"):
@@ -218,15 +217,19 @@ def pretrained_state(name: str) -> dict[str, Tensor]:
     return state
 
 
-def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's models carry extra fields
-    timm = _timm_with(name)
+def _pretrained_cfg(timm: Any, name: str) -> Any:  # noqa: ANN401 - a module, and its own type
     try:
-        timm.get_pretrained_cfg(name)
+        return timm.get_pretrained_cfg(name)
     except RuntimeError as error:
         raise GraceError(
             f"timm has no weights of the name '{name}'",
             f"see timm.list_pretrained('{name.partition('.')[0]}.*')",
         ) from error
+
+
+def _create(name: str, num_channels: int) -> Any:  # noqa: ANN401 - timm's models carry extra fields
+    timm = _timm_with(name)
+    _pretrained_cfg(timm, name)  # Refuses a tag that does not exist.
     return timm.create_model(name, pretrained=False, num_classes=0, in_chans=num_channels)
 
 
