@@ -148,7 +148,7 @@ class FolderUpdate:
             num = sum(key in kept for key in image_keys(self.folder.images))
         if num:
             what = f"the model keeps {num} of these {counted(len(self.folder.labels), 'image')}"
-            message = f"{what} already: remove them, they add nothing"
+            message = f"{what} already: remove them, or they are kept twice"
             warnings.warn(GraceWarning(message), stacklevel=3)
         self.progress.update_started(new)
         with cleaned_after_failure(store):
