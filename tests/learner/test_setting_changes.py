@@ -215,3 +215,9 @@ def test_what_another_version_has_learnt_is_recognised(tmp_path: Path) -> None:
     learner.adopt(learner.settings.model_copy(update={"memory": MemorySettings(size=12)}))
     teach(learner, 3)
     assert (learner.version, home.numbers()) == (5, [1, 2, 3, 4, 5])
+
+
+def test_a_list_of_settings_is_refused_with_advice() -> None:
+    learner = made(None)
+    with pytest.raises(TypeError, match=r"a text of its own: 'memory\.max_mb=8'"):
+        learner.change_settings(["memory.max_mb=8"])

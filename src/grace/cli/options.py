@@ -46,11 +46,9 @@ def percent(**more: Any) -> Any:  # noqa: ANN401 - typer's
 
     def checked(parameter: typer.CallbackParam, value: float | None) -> float | None:
         if value is not None and 0 < value < 1:
-            given = f"{parameter.opts[0]} {value:g}"
-            instead = f"{parameter.opts[0]} {100 * value:g}"
-            say(
-                f"warning: {given} is {value:g} %: for a share of {value:g} use {instead}", err=True
-            )
+            name = parameter.opts[0]
+            instead = f"for a share of {value:g} use {name} {100 * value:g}"
+            say(f"warning: {name} {value:g} is {value:g} %: {instead}", err=True)
         return value
 
     return option(min=0, max=100, metavar="PERCENT", callback=checked, **more)

@@ -75,7 +75,10 @@ def with_changes(model: Model, overrides: Sequence[str], whose: str) -> Model:
 
     Raises:
         GraceError: if a setting is wrong or cannot change, or the ceiling is too low.
+        TypeError: for anything but texts, such as a list of them.
     """
+    if not all(isinstance(override, str) for override in overrides):
+        raise TypeError("give each setting as a text of its own: 'memory.max_mb=8'")
     settings = change_settings(model.settings, overrides)
     refuse_fixed(model.settings, settings, whose, {}, "leave it out, or create another learner")
     if settings == model.settings:

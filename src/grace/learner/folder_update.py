@@ -10,7 +10,6 @@ from typing import Any, Literal, Self, final
 
 from grace.configs.experiment import ExperimentSettings
 from grace.data.folder_tree import split_folders
-from grace.data.selection import image_keys
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.engine.progress import Progress
 from grace.home.document import Document
@@ -26,7 +25,7 @@ from grace.learner.requested import HELD_OUT
 from grace.learner.resolved_call import ResolvedCall
 from grace.learner.saving import carried_out_here
 from grace.learner.unfinished import cleaned_after_failure, has_work
-from grace.learner.update_input import check_input
+from grace.learner.update_input import check_input, num_kept
 from grace.text.refusals import GraceError, GraceWarning, Setting
 from grace.text.units import counted, in_bytes
 
@@ -142,14 +141,7 @@ class FolderUpdate:
         limits = options.limits.over(learner.settings.gate)
         for note in too_fine(limits, [count for count in counts if count]):
             warnings.warn(note, stacklevel=3)
-        memory, num = learner.method.memory, 0
-        if known and not self.options.again:
-            kept = {*image_keys(memory.data().images), *learner.held_out.keys()}
-            num = sum(key in kept for key in image_keys(self.folder.images))
-        if num:
-            what = f"the model keeps {num} of these {counted(len(self.folder.labels), 'image')}"
-            message = f"{what} already: remove them, or they are kept twice"
-            warnings.warn(GraceWarning(message), stacklevel=3)
+        self._warn_of_kept(learner)
         self.progress.update_started(new)
         with cleaned_after_failure(store):
             update = learner.update(
@@ -166,6 +158,18 @@ class FolderUpdate:
             held = (made for made in store.documents() if made.history[-1] == update)
             document = next(held, document)
         return self._result(store, document, before, is_new=is_new)
+
+    def _warn_of_kept(self, learner: Learner) -> None:
+        """Warn of images that the learner keeps: a folder that grows gives them every time."""
+        given = set(self.folder.labels)
+        again = [index for index, name in enumerate(learner.class_names) if name in given]
+        if self.options.again or not again:
+            return
+        images = self.folder.images
+        if num := num_kept(images, again, learner.held_out, learner.method.memory):
+            what = f"the model keeps {num} of these {counted(len(images), 'image')} already"
+            message = f"{what}: remove them, or they are kept twice"
+            warnings.warn(GraceWarning(message), stacklevel=4)
 
     def prune(self, result: LearnResult) -> LearnResult:
         """Remove the oldest versions beyond ``max_disk_mb``; return the result with their numbers.

@@ -294,8 +294,6 @@ class Learner:
                 the ceiling is too low; then the message names one that is enough.
             TypeError: for anything but texts.
         """
-        if not all(isinstance(override, str) for override in overrides):
-            raise TypeError("give each setting as a text of its own: 'memory.max_mb=8', 'gate.…=5'")
         self._refuse_ignorance()
         whose = f"'{self.home.path}'" if self.home else "this learner"
         model = with_changes(self.model, overrides, whose)

@@ -170,6 +170,19 @@ def split_validation(
     return data if len(places) == len(data) else data.subset(torch.tensor(places)), held
 
 
+def num_kept(images: Images, classes: Sequence[int], held: HeldOut, memory: ExemplarMemory) -> int:
+    """Return how many different images a learner keeps already, as exemplars or held out.
+
+    Args:
+        images: the images.
+        classes: those whose exemplars are compared.
+        held: held-out images.
+        memory: stores exemplars.
+    """
+    fresh = _unseen(images, held, _exemplar_keys(memory, classes), memory)
+    return len(set(image_keys(images))) - len(fresh)
+
+
 def _exemplar_keys(memory: ExemplarMemory, classes: Sequence[int]) -> set[bytes]:
     return {key for index in classes for key in image_keys(memory.of_class(index))}
 
