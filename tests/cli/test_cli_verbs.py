@@ -305,7 +305,7 @@ def test_report_and_tables(
     assert call("report", "runs").exit_code == 0
     assert "2 runs of digits" in (tmp_path / "report.html").read_text()
     one = call("report", record.directory, "-o", "one.html")
-    assert one.stdout == "report of 1 run(s): one.html\n"
+    assert one.stdout == "report of 1 run: one.html\n"
     assert "1 run of digits" in (tmp_path / "one.html").read_text()
     (tmp_path / "report.html").unlink()
     table = call("report", "runs", "--table", "md")

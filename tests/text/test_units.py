@@ -1,6 +1,6 @@
 import pytest
 
-from grace.text.units import counted, in_bytes, in_count, in_percent, in_seconds
+from grace.text.units import counted, in_bytes, in_count, in_percent, in_seconds, named_versions
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,4 @@ def test_others() -> None:
 def test_one_is_singular() -> None:
     assert [counted(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
     assert [counted(n, "class", "classes") for n in (1, 2)] == ["1 class", "2 classes"]
+    assert [named_versions(own) for own in ([3], [1, 2])] == ["version 3", "versions 1, 2"]

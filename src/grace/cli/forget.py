@@ -3,7 +3,6 @@
 import shlex
 import sys
 import unicodedata
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from grace.cli.errors import one_line_errors
 from grace.home.store import ModelStore
 from grace.learner.forgetting import versions_to_purge
 from grace.text.refusals import GraceError
+from grace.text.units import named_versions
 
 
 def forget(
@@ -38,18 +38,14 @@ def forget(
             say(f"'{model}' has forgotten '{name}' already: nothing to do")
             return
         if not yes:
-            _ask(f"'{model}'", name, _which(versions))
+            _ask(f"'{model}'", name, named_versions(versions))
         with home.changing():
             change = home.purge(name)
-        which = _which(change.versions)
+        which = named_versions(change.versions)
         say(f"forgot '{name}': removed its images from {which} of '{model}'")
         if change.damaged:
-            say(f"removed {_which(change.damaged)}, which cannot be read")
+            say(f"removed {named_versions(change.damaged)}, which cannot be read")
         say("the weights are not unlearnt: what they know of it is hidden, not gone")
-
-
-def _which(versions: Sequence[int]) -> str:
-    return f"version{'s' * (len(versions) > 1)} {', '.join(map(str, versions))}"
 
 
 def _ask(model: str, name: str, which: str) -> None:

@@ -10,7 +10,7 @@ from grace.cli.errors import one_line_errors
 from grace.home.pruning import bytes_of, keep_newest, keep_within
 from grace.home.store import ModelStore
 from grace.text.refusals import GraceError
-from grace.text.units import in_bytes
+from grace.text.units import in_bytes, named_versions
 
 
 def prune(
@@ -39,7 +39,7 @@ def prune(
         if (keep is None) == (max_disk_mb is None):
             raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
         home = ModelStore.open(model)
-        home.finish()
+        unfinished = home.finish()
         before = bytes_of(home.documents())
         if keep is not None:
             gone = keep_newest(home, keep)
@@ -48,8 +48,9 @@ def prune(
             gone = keep_within(home, max_disk_mb)
         after = bytes_of(home.documents())
         if gone:
-            which = f"version{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
-            say(f"removed {which} of '{model}': {in_bytes(before - after)} freed")
+            say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
+        elif unfinished is not None and unfinished.kind == "prune":
+            say(f"finished what was interrupted: {named_versions(unfinished.versions)} removed")
         else:
             say(f"'{model}' has no version to remove: nothing to do")
         say(f"{in_bytes(after)} are left")

@@ -11,6 +11,7 @@ from grace.cli.errors import one_line_errors
 from grace.record import read_records
 from grace.studies import tables
 from grace.studies.report import write_report
+from grace.text.units import counted
 
 _TABLES = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
 """Writers of a comparison table, by format."""
@@ -49,4 +50,4 @@ def report(
             emit(_TABLES[table](tables.comparison_table(records)))
         if table is None or output is not None:
             path = write_report(records, output or Path("report.html"))
-            say(f"report of {len(records)} run(s): {path}", err=table is not None)
+            say(f"report of {counted(len(records), 'run')}: {path}", err=table is not None)

@@ -1,5 +1,7 @@
 """Format numbers for people; numbers are rounded only here."""
 
+from collections.abc import Sequence
+
 
 def in_percent(value: float | None, digits: int = 2) -> str:
     """Return percent with a fixed number of decimals, or "–"."""
@@ -39,6 +41,11 @@ def counted(number: int, one: str, many: str = "") -> str:
         many: the noun for several; empty: ``one`` with an s.
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def named_versions(numbers: Sequence[int]) -> str:
+    """Return versions by their numbers: "version 3", "versions 1, 2"."""
+    return f"version{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def in_seconds(value: float) -> str:
