@@ -115,6 +115,21 @@ def test_runs_per_gpu_have_no_effect_without_one(
     assert "error: seen" in result.stderr
 
 
+def test_a_setting_without_effect_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def make_study(study: StudySettings, selection: Selection, *_: object, **__: object) -> None:
+        study_cells(study, selection)
+        raise GraceError("seen")
+
+    monkeypatch.setattr("grace.cli.study.make_study", make_study)
+    result = call("ablation", "data.class_list=icarl", "--scale", "published", "--out", tmp_path)
+    assert result.stderr.splitlines() == [
+        "warning: data.class_list has no effect: it is imagenet100's",
+        "error: seen",
+    ]
+
+
 def test_the_lines_at_the_end(make_record: MakeRecord, tmp_path: Path) -> None:
     study = load_study("ablation")
     selection = Selection("published", rows=("der", "IFL"))

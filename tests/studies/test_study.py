@@ -2,6 +2,8 @@
 
 import csv
 import shutil
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from grace.configs import yaml_text
+from grace.configs.experiment import ExperimentSettings
 from grace.configs.study import StudySettings, load_study
-from grace.experiment import run_experiment
+from grace.experiment import identify, run_experiment
 from grace.record import RunRecord, read_record
 from grace.studies import study
 from grace.studies.cells import Cell
@@ -24,7 +27,8 @@ from grace.studies.search import SearchSettings
 from grace.studies.study import make_study
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
-from grace.text.refusals import GraceError
+from grace.studies.study_runs import StudyRuns
+from grace.text.refusals import GraceError, GraceWarning
 from support.interruptions import interrupted
 from support.runs_here import carry_out_here, left_by_killed
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -280,6 +284,25 @@ def test_a_run_with_other_versions_is_made_again(
     states = {p.name: p.state for p in plan_study(study_of(tmp_path), Selection(), whole[0]).runs}
     assert states["der tiny s1"] == "made differently"
     assert states["replay tiny s1"] == "waiting"
+
+
+@pytest.mark.parametrize("how", ["on other images", "with other versions"])
+def test_runs_that_are_made_again_are_told_of_first(
+    how: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(runs: Sequence[ExperimentSettings], **more: dict[str, str]) -> list[dict[str, str]]:
+        return [{**own, "protocol": "other"} for own in identify(runs, **more)]
+
+    if how == "on other images":
+        monkeypatch.setattr("grace.studies.study_runs.identify", other)
+    else:
+        monkeypatch.setattr("grace.studies.resolving.collect_versions", lambda: {"grace": "0.0.1"})
+    cells = study_cells(study_of(tmp_path), Selection(rows=("der", "IFL")))
+    with pytest.warns(GraceWarning, match=f"^2 runs with these .* made {how}: made again$"):
+        StudyRuns(cells, tmp_path / "studies", [whole[0]], Unwatched())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        StudyRuns(cells, tmp_path / "others", (), Unwatched())
 
 
 def test_without_the_images_runs_are_found_by_their_settings(

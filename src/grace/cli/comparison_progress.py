@@ -16,6 +16,7 @@ from grace.studies.cells import Cell
 from grace.studies.comparison import Comparison
 from grace.studies.summary import notes_of
 from grace.studies.tables import comparison_table, format_cell
+from grace.text.units import counted
 
 
 @final
@@ -66,7 +67,7 @@ class ComparisonProgress:
         self._say(
             f"{self._total} runs, {done} finished before, {num_left} to do, {at_once} at a time"
             if done
-            else f"{self._total} runs, {at_once} at a time"
+            else f"{counted(self._total, 'run')}, {at_once} at a time"
         )
 
     def left(self, num_left: int) -> None:
@@ -89,8 +90,8 @@ class ComparisonProgress:
         self._left -= 1
         self._seconds.append(seconds)
         what = f"failed: {failure}" if failure else f"done in {in_clock(seconds)}"
-        counted = f"{self._total - self._left}/{self._total}"
-        self._say(f"{counted:>7}  {cell.name:<{self._width}}  {what}{self._time_left()}")
+        place = f"{self._total - self._left}/{self._total}"
+        self._say(f"{place:>7}  {cell.name:<{self._width}}  {what}{self._time_left()}")
 
     def _time_left(self) -> str:
         if not self._left:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from grace.cli.comparison_progress import ComparisonProgress
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.study_lines import plan_lines, result_lines
+from grace.configs.load import ConfigWarning
 from grace.configs.study import StudySettings, list_studies, load_study
 from grace.studies.ray_cluster import RayCluster
 from grace.studies.search import SearchSettings
@@ -52,7 +54,7 @@ def study(
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with one_line_errors(REMEDIES), ended_like_ctrl_c():
+    with one_line_errors(REMEDIES), ended_like_ctrl_c(), one_line_warnings():
         name, overrides = _split(arguments or ())
         if not name:
             _list()
@@ -63,8 +65,8 @@ def study(
         others = [*_folders(runs), *(folder for folder in _HABITUAL if folder.is_dir())]
         found, names = load_study(name), list[str]()
         if search is None:
-            with one_line_warnings():
-                planned = plan_study(found, selection, out, others)
+            planned = plan_study(found, selection, out, others)
+            warnings.simplefilter("ignore", ConfigWarning)  # The plan has told of them.
             names = planned.names
             if plan:
                 say(*plan_lines(planned))

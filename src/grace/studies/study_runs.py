@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,8 @@ from grace.studies.resolving import Found, Resolution, Resolver, same_versions
 from grace.studies.run_store import RunStore, without_threshold
 from grace.studies.search import Search
 from grace.studies.study_cells import RunSpec, StudyCell, all_runs, run_names
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning
+from grace.text.units import counted
 
 
 @final
@@ -81,6 +83,7 @@ class StudyRuns(JobSource):
         """Runs at a time; ``None`` if there is nothing to make."""
         self._device = "cpu"
         self._update()
+        self._warn_of_repeated()
 
     def share(self, device: str, at_once: int) -> None:
         """Set the device of the runs, and how many are made at a time."""
@@ -218,6 +221,20 @@ class StudyRuns(JobSource):
             runs = all_runs(new)
             self._names |= run_names(new, runs)
             self._resolver.add(runs)
+
+    def _warn_of_repeated(self) -> None:
+        """Warn of runs that are made again, though others with their settings are finished."""
+        made = Counter[bool]()
+        for run, record in self._resolver.resolve(self._is_same).unlike.items():
+            made[same_versions(self._resolver.settings(run), record)] += 1
+        for is_same, number in made.items():
+            how = "on other images" if is_same else "with other versions"
+            warnings.warn(
+                f"{counted(number, 'run')} with these settings {'was' if number == 1 else 'were'} "
+                f"found, but made {how}: made again",
+                GraceWarning,
+                stacklevel=2,
+            )
 
     def _searched(self) -> Sequence[StudyCell]:
         """Return the cells that a search adds, given what is finished."""
