@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs import yaml_text
+from grace.configs.load import ConfigWarning
 from grace.configs.study import StudySettings, load_study
 from grace.experiment import run_experiment
 from grace.record import RunRecord, read_record
@@ -21,7 +22,7 @@ from grace.studies.replay import expansions
 from grace.studies.resolving import Found
 from grace.studies.run_store import RunStore
 from grace.studies.search import SearchSettings
-from grace.studies.study import make_study
+from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
 from grace.text.refusals import GraceError
@@ -220,6 +221,20 @@ def test_precision_is_the_same_on_every_machine(tmp_path: Path) -> None:
         plan_study(study_of(tmp_path), planned, tmp_path / "out")
 
 
+def test_a_refused_study_leaves_no_empty_folder(tmp_path: Path) -> None:
+    images = study_of(tmp_path, STUDY.replace("tiny: digits", "tiny: tiny-imagenet-16px"))
+    nowhere, out = Selection(overrides=("data.root=nowhere",)), tmp_path / "studies"
+    for left in (set[str](), {"lock", "runs", "runs/one", "cells", "logs"}):
+        for place in left - {"lock"}:
+            (out / place).mkdir(parents=True, exist_ok=True)
+        with pytest.raises(GraceError, match="'nowhere' does not exist"):
+            make_study(images, nowhere, out, Unwatched())
+        with pytest.raises(GraceError, match="'nowhere' does not exist"):
+            submit_study(images, nowhere, out, arguments=(), options=())
+        assert {str(path.relative_to(out)) for path in out.rglob("*")} == left
+        assert out.exists() == bool(left)
+
+
 def test_runs_made_elsewhere_are_found_and_copied(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: None
 ) -> None:
@@ -280,6 +295,17 @@ def test_a_run_with_other_versions_is_made_again(
     states = {p.name: p.state for p in plan_study(study_of(tmp_path), Selection(), whole[0]).runs}
     assert states["der tiny s1"] == "made differently"
     assert states["replay tiny s1"] == "waiting"
+
+
+def test_who_trains_again_is_told_why(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: None
+) -> None:
+    """``--plan`` does not compare images, so that it says that these runs are done."""
+    monkeypatch.setattr("grace.studies.study_runs.same_versions", lambda *_: False)
+    monkeypatch.setattr(study, "carry_out", lambda *_, **__: None)
+    rows = Selection(rows=("der", "IFL"))
+    with pytest.warns(ConfigWarning, match="^2 finished runs have other images or"):
+        make_study(study_of(tmp_path), rows, whole[0], Unwatched())
 
 
 def test_without_the_images_runs_are_found_by_their_settings(

@@ -75,7 +75,7 @@ def study(
             given = _arguments(name, selection, out, runs or (), jobs_per_gpu)
             _submit(found, selection, out, others, jobs, given, slurm)
             return
-        with ComparisonProgress(names) as progress:
+        with one_line_warnings(), ComparisonProgress(names) as progress:
             made = make_study(
                 found,
                 selection,

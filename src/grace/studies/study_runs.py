@@ -59,6 +59,8 @@ class StudyRuns(JobSource):
         """What a reader of the tables must know."""
         self.left: dict[RunSpec, ExperimentSettings] = {}
         """Runs that can be made now, in order, those that are being made included."""
+        self.num_unlike = 0
+        """Those of them that were made before, with other images or versions."""
         self._out = out
         self._watcher = watcher
         self._reservations = reservations
@@ -206,7 +208,7 @@ class StudyRuns(JobSource):
             self.found = {run: self._adopted(found) for run, found in resolution.found.items()}
             for run, error in resolution.refused.items():
                 self.failures[self._names[run]] = str(error)
-            self._waiting = resolution.waiting
+            self._waiting, self.num_unlike = resolution.waiting, len(resolution.unlike)
             self.left = {
                 run: settings
                 for run, settings in resolution.left.items()
