@@ -24,7 +24,9 @@ from grace.studies.run_store import RunStore
 from grace.studies.search import SearchSettings
 from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_figures import study_figures
 from grace.studies.study_plan import plan_study
+from grace.studies.study_results import Results
 from grace.text.refusals import GraceError
 from support.interruptions import interrupted
 from support.runs_here import carry_out_here, left_by_killed
@@ -191,6 +193,15 @@ def test_the_files_of_a_study(whole: Whole) -> None:
     page = (folder / "report.html").read_text()
     assert "data:image/svg+xml;base64," in page
     assert '"customdata":[' in page
+    assert '"text":["1/0.9","0/0.9, 0.01/0.9"]' in page
+    assert '"mode":"lines+markers","name":"front"' in page, "a front of one point is seen too"
+
+
+def test_a_row_looks_the_same_in_all_figures(whole: Whole, tmp_path: Path) -> None:
+    text = STUDY.replace("IFL: {method: grace,", "IFL: {method: grace, ranked: false,")
+    panels = study_figures(Results(replace(whole[1], study=study_of(tmp_path, text))))
+    lines, points = ([one.label for one in panels[n][0].series] for n in ("accuracy", "protocols"))
+    assert points == [*lines, "IFL"]
 
 
 def test_the_same_call_makes_nothing_again(
