@@ -13,6 +13,7 @@ from grace.experiment import run_experiment
 from grace.record import RunRecord
 from grace.studies.report import write_report
 from grace.studies.tables import comparison_table, to_markdown
+from grace.text.refusals import GraceError
 
 
 def overrides(method: str, epochs: int) -> list[str]:
@@ -46,4 +47,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GraceError as error:  # A wrong setting, or a loss that is not finite.
+        raise SystemExit(f"error: {error}") from None

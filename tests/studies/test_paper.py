@@ -127,12 +127,12 @@ def test_the_place_in_the_paper(given: str, place: tuple[str, str, str]) -> None
     assert place_in_paper("", "b0i5", "mine") == ("", "b0i5", "")
 
 
-@pytest.mark.parametrize("given", ["table-9/b0i5", "table-3/b0i5/cifar10"])
+@pytest.mark.parametrize("given", ["table-9/b0i5", "table-1/b0i6", "table-3/b0i5/cifar10"])
 def test_a_study_names_what_the_paper_has(given: str) -> None:
     """It was said after all runs, or ended in a KeyError."""
     protocol = {"experiment": "digits", "paper": given}
     study = StudySettings.model_validate(
         {"scales": {"s": {"protocols": {"p": protocol}}}, "rows": {"r": {"method": "grace"}}}
     )
-    with pytest.raises(GraceError, match=r"paper has no (table|data set)"):
+    with pytest.raises(GraceError, match=r"paper has no (table|protocol|data set)"):
         study_cells(study, Selection())

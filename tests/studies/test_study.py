@@ -24,9 +24,11 @@ from grace.studies.replay import expansions
 from grace.studies.resolving import Found
 from grace.studies.run_store import RunStore
 from grace.studies.search import SearchSettings
-from grace.studies.study import make_study
+from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_figures import study_figures
 from grace.studies.study_plan import plan_study
+from grace.studies.study_results import Results
 from grace.studies.study_runs import StudyRuns
 from grace.text.refusals import GraceError, GraceWarning
 from support.interruptions import interrupted
@@ -194,6 +196,15 @@ def test_the_files_of_a_study(whole: Whole) -> None:
     page = (folder / "report.html").read_text()
     assert "data:image/svg+xml;base64," in page
     assert '"customdata":[' in page
+    assert '"text":["1/0.9","0/0.9, 0.01/0.9"]' in page
+    assert '"mode":"lines+markers","name":"front"' in page, "a front of one point is seen too"
+
+
+def test_a_row_looks_the_same_in_all_figures(whole: Whole, tmp_path: Path) -> None:
+    text = STUDY.replace("IFL: {method: grace,", "IFL: {method: grace, ranked: false,")
+    panels = study_figures(Results(replace(whole[1], study=study_of(tmp_path, text))))
+    lines, points = ([one.label for one in panels[n][0].series] for n in ("accuracy", "protocols"))
+    assert points == [*lines, "IFL"]
 
 
 def test_the_same_call_makes_nothing_again(
@@ -222,6 +233,20 @@ def test_precision_is_the_same_on_every_machine(tmp_path: Path) -> None:
     planned = Selection(overrides=("engine.precision=auto",))
     with pytest.raises(GraceError, match="auto can mean something else on each machine"):
         plan_study(study_of(tmp_path), planned, tmp_path / "out")
+
+
+def test_a_refused_study_leaves_no_empty_folder(tmp_path: Path) -> None:
+    images = study_of(tmp_path, STUDY.replace("tiny: digits", "tiny: tiny-imagenet-16px"))
+    nowhere, out = Selection(overrides=("data.root=nowhere",)), tmp_path / "studies"
+    for left in (set[str](), {"lock", "runs", "runs/one", "cells", "logs"}):
+        for place in left - {"lock"}:
+            (out / place).mkdir(parents=True, exist_ok=True)
+        with pytest.raises(GraceError, match="'nowhere' does not exist"):
+            make_study(images, nowhere, out, Unwatched())
+        with pytest.raises(GraceError, match="'nowhere' does not exist"):
+            submit_study(images, nowhere, out, arguments=(), options=())
+        assert {str(path.relative_to(out)) for path in out.rglob("*")} == left
+        assert out.exists() == bool(left)
 
 
 def test_runs_made_elsewhere_are_found_and_copied(

@@ -181,6 +181,7 @@ def test_the_table_marks_the_best_and_ends_with_the_lead(make_record: MakeRecord
     ]
     assert [row[4].mark for row in sheet.rows] == ["best", "second", "", ""]
     assert "not all runs are finished: foster" in sheet.notes
+    assert sheet.notes[1].startswith("paper: printed numbers of Table 1, cifar100 b0i10, of other")
     assert r"\textbf{61.00 $\pm$ 1.00}" in sheet.to_latex()
     assert "**61.00 ± 1.00**" in sheet.to_markdown()
     lines = to_csv([table], results).splitlines()

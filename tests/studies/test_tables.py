@@ -17,6 +17,7 @@ from grace.studies.tables import (
     to_latex,
     to_markdown,
 )
+from grace.text.markup import latex
 from support.synthetic_records import MakeRecord
 
 
@@ -75,9 +76,9 @@ def test_names_are_escaped(make_record: MakeRecord) -> None:
     records = [make_record("der", 1, overrides=[odd]), make_record("der", 2)]
     table = comparison_table(records)
     assert r"classes=\['a\|b', 'c\_d%'\]" in to_markdown(table)
-    latex = to_latex(table)
-    assert r"c\_d\%" in latex
-    body = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    text = to_latex(table)
+    assert r"c\_d\%" in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {line.count("&") for line in body} == {len(headings(table)) - 1}
     assert r"$\pm$" in to_latex(comparison_table([make_record("grace", s) for s in (1, 2)]))
 
@@ -137,3 +138,8 @@ def test_tasks_that_leave_no_choice_are_flagged(make_record: MakeRecord) -> None
         "digits/icarl: tasks 2 to 4 have",
         "digits/replay: tasks 2, 3 have",
     ]
+
+
+def test_latex_knows_every_character_and_keeps_hyphens() -> None:
+    assert latex("Δ --L ----held -1 –") == r"$\Delta$ -{}-L -{}-{}-{}-held -1 --"
+    assert latex("") == ""

@@ -171,13 +171,17 @@ def place_in_paper(table: str, given: str, protocol: str) -> tuple[str, str, str
         protocol: its name, which counts where nothing is given.
 
     Raises:
-        GraceError: if the paper has no such table or data set.
+        GraceError: if the paper has no such table, protocol or data set.
     """
     if given.startswith("table-"):
         table, _, given = given.partition("/")
     name, _, dataset = given.partition("/")
     if table:
         columns = paper_numbers().table(table).columns
+        known = list(dict.fromkeys(column.protocol for column in columns))
+        if name and name not in known:
+            meant = did_you_mean(name, known) or f" (known: {', '.join(known)})"
+            raise GraceError(f"{table} of the paper has no protocol '{name}'{meant}")
         if dataset and dataset not in {column.dataset for column in columns}:
             raise GraceError(f"{table} of the paper has no data set '{dataset}'")
     return table, name or protocol, dataset

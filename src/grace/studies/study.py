@@ -9,8 +9,8 @@ Layout::
     OUT/<study>/                     plan, tables, claims, figures and page of one study
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grace.configs.study import StudySettings
@@ -26,7 +26,7 @@ from grace.studies.study_cells import Selection, StudyCell, study_cells
 from grace.studies.study_files import write_study
 from grace.studies.study_runs import StudyRuns
 from grace.studies.this_machine import ThisMachine
-from grace.text.refusals import BusyError
+from grace.text.refusals import BusyError, GraceError
 
 _WAIT = 60.0
 """Seconds that a task of an array job waits while another one writes the tables."""
@@ -66,13 +66,18 @@ def make_study(
         The study with its records.
 
     Raises:
-        GraceError: for settings, data or a folder that cannot be used.
+        GraceError: for settings, data or a folder that cannot be used; no empty folder stays.
         BusyError: if another process makes runs in the same folder.
+
+    Warns:
+        GraceWarning: if runs are made again because their images or versions are not the same.
     """
     cells = [] if search else study_cells(study, selection)
-    directory = study_folder(out, search_name(study) if search else study.name)
+    is_new, name = not out.exists(), search_name(study) if search else study.name
+    directory = study_folder(out, name)
     what, is_task = f"the folder of studies '{out}'", array is not None
-    with shared(out / "lock", what, _WAIT) if is_task else exclusive(out / "lock", what):
+    lock = shared(out / "lock", what, _WAIT) if is_task else exclusive(out / "lock", what)
+    with lock, _nothing_left(out, directory, is_new=is_new):
         if not is_task:
             make_folders(out)
         reservations = None if array is None else Reservations(out, array)
@@ -141,8 +146,9 @@ def submit_study(
         BusyError: if another process makes runs in the same folder.
     """
     cells = study_cells(study, selection)
-    study_folder(out, study.name)
-    with exclusive(out / "lock", f"the folder of studies '{out}'"):
+    is_new, directory = not out.exists(), study_folder(out, study.name)
+    lock = exclusive(out / "lock", f"the folder of studies '{out}'")
+    with lock, _nothing_left(out, directory, is_new=is_new):
         make_folders(out)
         runs = StudyRuns(cells, out, others, Unwatched())
         if not runs.num_left:
@@ -156,6 +162,27 @@ def study_folder(out: Path, name: str) -> Path:
     directory = inside(out, refuse_path(name, "the study's name"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
+
+
+@contextmanager
+def _nothing_left(out: Path, directory: Path, *, is_new: bool) -> Iterator[None]:
+    """After a refusal remove what was created for a study, up to the first folder in use.
+
+    Args:
+        out: folder of all studies; its lock is held.
+        directory: folder of the study.
+        is_new: ``out`` was created for it.
+    """
+    try:
+        yield
+    except (GraceError, OSError):
+        with suppress(OSError):  # A folder in use stays, and so do those that come after it.
+            for folder in (directory, *(out / name for name in ("runs", "cells", "logs"))):
+                folder.rmdir()
+            if is_new:
+                (out / "lock").unlink()
+                out.rmdir()
+        raise
 
 
 def _carry_out(runs: StudyRuns, machines: Machines, at_once: int | None, watcher: Watcher) -> None:

@@ -81,6 +81,8 @@ def _over_tasks(
 
 def _protocols(results: Results) -> Panels:
     """Draw metrics by protocol, as in the paper's first figure."""
+    # The ranked ones come first, so that a row looks the same in all figures.
+    rows = sorted(results.rows, key=lambda row: not results.settings(row).ranked)
     panels = []
     for key in ("average", "parameters"):
         mean = results.mean(key)
@@ -90,7 +92,7 @@ def _protocols(results: Results) -> Panels:
                 y=[mean(row, protocol) for protocol in results.protocols],
                 label=results.label(row),
             )
-            for row in results.rows[:_MOST_LINES]
+            for row in rows[:_MOST_LINES]
         ]
         kept = [one for one in series if any(value is not None for value in one.y)]
         column = METRICS[key]

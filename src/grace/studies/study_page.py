@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grace.studies.figures import Figure, plot_text
 from grace.studies.grid_claims import by_seed
-from grace.studies.pareto import Point, front, mean_points
+from grace.studies.pareto import Point, front, mean_points, merged
 from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_claims import JudgedClaim, claims_sheet
@@ -104,7 +104,7 @@ def _fronts(results: Results, numbers: Mapping[Path, int], figures: dict[str, Fi
 
 
 def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figure | None:
-    points = mean_points(by_seed(results, protocol, "average"))
+    points = merged(mean_points(by_seed(results, protocol, "average")))
     if not points:
         return None
 
@@ -114,12 +114,13 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
 
     axis = METRICS["average"].heading
     cloud = _scatter(points, "markers", "settings") | {
-        "text": [plot_text(point.labels[0]) for point in points],
+        "text": [plot_text(", ".join(point.labels)) for point in points],
         "customdata": [number(point.labels[0]) for point in points],
         "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
     }
-    line = _scatter(front(points), "lines", "front") | {
+    line = _scatter(front(points), "lines+markers", "front") | {  # It may be one point.
         "line": {"shape": "hv"},
+        "marker": {"symbol": "circle-open", "size": 14},
         "hoverinfo": "skip",
     }
     layout = {

@@ -143,6 +143,14 @@ class Results:
 
         return mean
 
+    def place_in_paper(self, protocol: str) -> tuple[str, str, str]:
+        """Return the paper's table, protocol and data set; no table: the first one is empty."""
+        given = self.scale.protocols[protocol].paper
+        table, name, dataset = place_in_paper(self.made.study.paper, given, protocol)
+        if table and not dataset:
+            dataset = paper_numbers().table(table).columns[0].dataset
+        return table, name, dataset
+
     def paper(self, row: str, protocol: str, key: str) -> float | None:
         """Return the number that the paper prints; ``None``: it has none.
 
@@ -153,8 +161,7 @@ class Results:
             protocol: name of the protocol.
             key: key of the metric.
         """
-        given = self.scale.protocols[protocol].paper
-        table, name, dataset = place_in_paper(self.made.study.paper, given, protocol)
+        table, name, dataset = self.place_in_paper(protocol)
         if not table:
             return None
         line = self.settings(row).paper or row
@@ -162,7 +169,7 @@ class Results:
         if key != "backbones":
             return numbers.value(table, line, name, key, dataset)
         parameters = numbers.value(table, line, name, "parameters", dataset)
-        unit = _PAPER_UNITS[dataset or numbers.table(table).columns[0].dataset]
+        unit = _PAPER_UNITS[dataset]
         count = round(parameters / unit) if parameters else 0
         exact = parameters is not None and abs(parameters - count * unit) < 0.015 * parameters
         return float(count) if exact else None

@@ -72,6 +72,7 @@ class StudyRuns(JobSource):
         self._names = run_names(cells, runs)
         self._resolver = Resolver(runs, self._store)
         self._waiting: tuple[RunSpec, ...] = ()
+        self._unlike: Mapping[RunSpec, RunRecord] = {}
         self._identities: dict[str, Mapping[str, str]] = {}
         self._digests: dict[str, str] = {}
         self._fingerprints: dict[RunSpec, str] = {}
@@ -209,7 +210,7 @@ class StudyRuns(JobSource):
             self.found = {run: self._adopted(found) for run, found in resolution.found.items()}
             for run, error in resolution.refused.items():
                 self.failures[self._names[run]] = str(error)
-            self._waiting = resolution.waiting
+            self._waiting, self._unlike = resolution.waiting, resolution.unlike
             self.left = {
                 run: settings
                 for run, settings in resolution.left.items()
@@ -225,7 +226,7 @@ class StudyRuns(JobSource):
     def _warn_of_repeated(self) -> None:
         """Warn of runs that are made again, though others with their settings are finished."""
         made = Counter[bool]()
-        for run, record in self._resolver.resolve(self._is_same).unlike.items():
+        for run, record in self._unlike.items():
             made[same_versions(self._resolver.settings(run), record)] += 1
         for is_same, number in made.items():
             how = "on other images" if is_same else "with other versions"

@@ -168,10 +168,14 @@ def _notes(table: ProtocolTable, results: Results) -> tuple[str, ...]:
     if missing:
         notes.append(f"not all runs are finished: {', '.join(missing)}")
     if any(table.has_paper(place) for place in range(len(table.columns))):
+        where, name, dataset = results.place_in_paper(table.protocol)
         notes.append(
-            "paper: printed numbers, of one run each; the same data and settings"
-            if results.scale.same_data and not results.made.selection.overrides
-            else "paper: printed numbers, of other data or settings than ours: compare the order "
-            "of rows, not the numbers"
+            f"paper: printed numbers of {where.replace('-', ' ').capitalize()}, {dataset} {name}, "
+            + (
+                "of one run each; the same data and settings"
+                if results.scale.same_data and not results.made.selection.overrides
+                else "of other data or settings than ours: compare the order of rows, not the "
+                "numbers"
+            )
         )
     return tuple(notes)

@@ -9,6 +9,7 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    "Δ": r"$\Delta$",  # LaTeX knows no Greek letters outside of formulas.
     "–": "--",
     "…": r"\dots{}",
     # After a line break these would be its optional argument or its starred form.
@@ -41,7 +42,11 @@ def code_block(text: str, language: str = "") -> str:
 
 def latex(text: str) -> str:
     """Escape text for one cell of a LaTeX table."""
-    return "".join(_LATEX.get(char, char) for char in _line(text))
+    line = _line(text)
+    return "".join(
+        "-{}" if char + after == "--" else _LATEX.get(char, char)  # Two hyphens print as a dash.
+        for char, after in zip(line, line[1:] + " ", strict=False)
+    )
 
 
 def spreadsheet(text: str) -> str:
