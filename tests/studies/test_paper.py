@@ -1,14 +1,17 @@
 """The packaged numbers of the paper."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from grace.configs.load import list_experiments
 from grace.configs.registry import METHODS
-from grace.configs.study import StudySettings
-from grace.studies.paper import PaperTable, paper_numbers, place_in_paper
+from grace.configs.study import StudySettings, load_study
+from grace.studies.made_study import MadeStudy
+from grace.studies.paper import PaperTable, paper_numbers, place_in_paper, row_in_paper
 from grace.studies.study_cells import Selection, study_cells
+from grace.studies.study_results import Results
 from grace.text.refusals import GraceError
 
 PAPER = paper_numbers()
@@ -136,3 +139,31 @@ def test_a_study_names_what_the_paper_has(given: str) -> None:
     )
     with pytest.raises(GraceError, match=r"paper has no (table|protocol|data set)"):
         study_cells(study, Selection())
+
+
+def test_a_study_names_a_row_that_the_paper_has() -> None:
+    rows = {"r": {"method": "grace", "paper": "graec"}, "none": {"method": "der", "paper": "none"}}
+    scales = {"s": {"protocols": {"b0i10": {"experiment": "digits"}}}}
+    found = {"scales": scales, "rows": rows, "paper": "table-6"}
+    study = StudySettings.model_validate(found)
+    with pytest.raises(GraceError, match=r"table-6 of the paper has no row 'graec'.* 'grace'"):
+        study_cells(study, Selection())
+    assert study_cells(study, Selection(rows=("none",)))
+    assert row_in_paper("table-6", "table-1/der", "der-plain") == ("table-1", "der")
+    assert row_in_paper("table-6", "", "der-held") == ("table-6", "der-held")
+
+
+def test_gains_by_augmentation_as_the_specification_has_them(tmp_path: Path) -> None:
+    study = load_study("autoaugment")
+    results = Results(MadeStudy(study, Selection("published"), (), {}, {}, (), tmp_path, None))
+
+    def printed(row: str, protocol: str, key: str) -> float:
+        return results.paper(row, protocol, key) or 0
+
+    gains = [
+        printed(row, protocol, key) - printed(f"{row}-plain", protocol, key)
+        for protocol in ("b0i10", "b50i10")
+        for row in ("der", "grace")
+        for key in ("last", "average")
+    ]
+    assert gains == pytest.approx([8.30, 5.89, 7.18, 5.56, 6.90, 5.39, 6.87, 5.25])

@@ -89,7 +89,11 @@ class RowSettings(Settings):
     method: str
     set: Words = Field((), description="key.path=value texts over the experiment's preset")
     label: str = Field("", max_length=80, description="name in tables; empty: the row's name")
-    paper: str = Field("", description="row of the paper's table; empty: the row's name")
+    paper: str = Field(
+        "",
+        description="row of the paper's table, with another table before it where that is meant: "
+        "table-1/der; none: it has no numbers; empty: the row's name",
+    )
     ranked: bool = Field(
         True, description="false: neither marked best or second nor compared by 'best'"
     )

@@ -1,6 +1,6 @@
 """The numbers that the paper prints, its claims, and its contradictions. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal, final
@@ -178,10 +178,8 @@ def place_in_paper(table: str, given: str, protocol: str) -> tuple[str, str, str
     name, _, dataset = given.partition("/")
     if table:
         columns = paper_numbers().table(table).columns
-        known = list(dict.fromkeys(column.protocol for column in columns))
-        if name and name not in known:
-            meant = did_you_mean(name, known) or f" (known: {', '.join(known)})"
-            raise GraceError(f"{table} of the paper has no protocol '{name}'{meant}")
+        if name:
+            _refuse_unknown(table, "protocol", name, [column.protocol for column in columns])
         if dataset and dataset not in {column.dataset for column in columns}:
             raise GraceError(f"{table} of the paper has no data set '{dataset}'")
     return table, name or protocol, dataset
@@ -193,3 +191,28 @@ def paper_numbers() -> PaperNumbers:
     name = "paper-numbers.json"
     data = files("grace.studies").joinpath(name).read_bytes()
     return checked(PaperNumbers, strict_json.parse(data, name), name)
+
+
+def row_in_paper(table: str, given: str, row: str) -> tuple[str, str]:
+    """Return the paper's table and row whose numbers stand beside a row of a study.
+
+    Args:
+        table: of the protocol: "table-6".
+        given: of the row: "grace:average", "table-1/der", "none" (it has no numbers), or nothing.
+        row: its name, which counts where nothing is given.
+
+    Raises:
+        GraceError: if the paper has no such table, or the table no such row.
+    """
+    other, _, name = given.rpartition("/")
+    table = other or table
+    if name not in ("", "none"):
+        _refuse_unknown(table, "row", name, [own.row for own in paper_numbers().table(table).rows])
+    return table, name or row
+
+
+def _refuse_unknown(table: str, kind: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        each = list(dict.fromkeys(known))
+        meant = did_you_mean(name, each) or f" (known: {', '.join(each)})"
+        raise GraceError(f"{table} of the paper has no {kind} '{name}'{meant}")

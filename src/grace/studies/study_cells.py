@@ -11,7 +11,7 @@ from grace.configs.study import RowSettings, ScaleSettings, StudySettings
 from grace.record import RunRecord
 from grace.studies.aligned import aligned_size
 from grace.studies.cells import loaded, refuse_repeated, refuse_single
-from grace.studies.paper import place_in_paper
+from grace.studies.paper import place_in_paper, row_in_paper
 from grace.studies.replay import expansions
 from grace.text.nearest import did_you_mean
 from grace.text.refusals import GraceError
@@ -140,7 +140,9 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
     for override in selection.overrides:
         refuse_single(override)
     for protocol in selection.protocols or scale.protocols:
-        place_in_paper(study.paper, scale.protocols[protocol].paper, protocol)
+        table, _, _ = place_in_paper(study.paper, scale.protocols[protocol].paper, protocol)
+        for row in selection.rows or study.rows if table else ():
+            row_in_paper(table, study.rows[row].paper, row)
     cells = [
         StudyCell(name, protocol, seed, run)
         for protocol in selection.protocols or scale.protocols

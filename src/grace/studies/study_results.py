@@ -8,7 +8,7 @@ from grace.configs.study import RowSettings
 from grace.record import RunRecord
 from grace.studies.groups import Spread, spread
 from grace.studies.made_study import MadeStudy
-from grace.studies.paper import paper_numbers, place_in_paper
+from grace.studies.paper import paper_numbers, place_in_paper, row_in_paper
 from grace.studies.resolving import Found
 from grace.studies.study_cells import StudyCell, parent_of, scale_of
 from grace.studies.tables import Column
@@ -164,7 +164,7 @@ class Results:
         table, name, dataset = self.place_in_paper(protocol)
         if not table:
             return None
-        line = self.settings(row).paper or row
+        table, line = row_in_paper(table, self.settings(row).paper, row)
         numbers = paper_numbers()
         if key != "backbones":
             return numbers.value(table, line, name, key, dataset)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from grace.studies.groups import Spread
+from grace.studies.paper import row_in_paper
 from grace.studies.sheet import Entry, Mark, Sheet
 from grace.studies.study_results import METRICS, Results
 from grace.studies.tables import Column, format_cell
@@ -168,9 +169,11 @@ def _notes(table: ProtocolTable, results: Results) -> tuple[str, ...]:
     if missing:
         notes.append(f"not all runs are finished: {', '.join(missing)}")
     if any(table.has_paper(place) for place in range(len(table.columns))):
-        where, name, dataset = results.place_in_paper(table.protocol)
+        first, name, dataset = results.place_in_paper(table.protocol)
+        used = {row_in_paper(first, results.settings(row).paper, row)[0] for row in results.rows}
+        tables = sorted(each.replace("-", " ").capitalize() for each in used)
         notes.append(
-            f"paper: printed numbers of {where.replace('-', ' ').capitalize()}, {dataset} {name}, "
+            f"paper: printed numbers of {', '.join(tables)}, {dataset} {name}, "
             + (
                 "of one run each; the same data and settings"
                 if results.scale.same_data and not results.made.selection.overrides
