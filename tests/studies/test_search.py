@@ -221,6 +221,16 @@ def test_a_database_by_its_url(runs: Runs, tmp_path: Path) -> None:
     with pytest.raises(GraceError, match="the database cannot be used") as caught:
         search(tmp_path, 3, "postgresql+nothing://me:secret@host/name")
     assert "secret" not in str(caught.value)
+    assert "write a URL of SQLAlchemy" in str(caught.value)
+
+
+def test_a_missing_driver_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver(url: str) -> None:
+        raise ImportError(url)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", no_driver)
+    with pytest.raises(GraceError, match="install the Python driver of this database"):
+        search(tmp_path, 3, "postgresql://me:secret@host/name")
 
 
 def test_two_folders_share_a_database(runs: Runs, tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ def open_storage(url: str, folder: Path) -> SearchStorage:
             # Not its text, which may quote the URL with its password.
             raise GraceError(
                 f"--storage: the database cannot be used ({type(error).__name__})",
-                "write a URL of SQLAlchemy, such as postgresql://user@host/name",
+                "install the Python driver of this database"
+                if isinstance(error, ImportError)
+                else "write a URL of SQLAlchemy, such as postgresql://user@host/name",
             ) from None
     journal = inside(folder, "search.journal")
     # Left by a killed process: nobody else writes here, and Optuna could wait for it for ever.
