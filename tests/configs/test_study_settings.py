@@ -60,7 +60,7 @@ CELLS: Mapping[str, tuple[int, int]] = {
     "factors": (18, 18),
     "grid": (80, 54),
     "initialisation": (20, 30),
-    "memory-aligned": (68, 51),
+    "memory-aligned": (68, 54),
     "order": (24, 48),
     "overview": (24, 36),
     "saturation": (1, 3),
