@@ -139,6 +139,7 @@ def test_the_study_in_the_documentation(tmp_path: Path) -> None:
         ({"claims": [{"id": "x", "left": {"a@q": 1}, "right": "a"}]}, "no protocol 'q'"),
         ({"claims": [{"id": "x", "left": {"a": 1e30}, "right": "a"}]}, r"claims\[0\].left"),
         ({"rows__g": {"method": "grace", "memory": "aligned"}}, "name its row as 'reference'"),
+        ({"claims": [{"id": "x", "kind": "never-rises", "setting": "a"}]}, "x: no grid with 'a'"),
         ({"rows__g": {"method": "grace", "expand_at": "from IFL"}}, "rows.g: no row 'IFL'"),
         ({"rows__g": {"method": "grace", "expand_at": "from g"}}, "a row that decides itself"),
         ({"rows__g": {"method": "grace", "grid": {}}}, "a grid needs a setting and its values"),

@@ -163,7 +163,13 @@ class StudySettings(Settings):
         if self.name in _TAKEN:
             raise GraceError(f"'{self.name}' is a folder that all studies share", "rename the file")
         rows = {name for row in self.rows for name in self.grid_rows(row)}
-        known = {"scale": set(self.scales), "protocol": protocols, "row": rows}
+        varied = {key for row in self.rows.values() for key in row.grid or ()}
+        known = {
+            "scale": set(self.scales),
+            "protocol": protocols,
+            "row": rows,
+            "grid with": varied,
+        }
         for kind, name, where in self._named():
             if name not in known[kind]:
                 hint = did_you_mean(name, sorted(known[kind]))
@@ -193,6 +199,8 @@ class StudySettings(Settings):
             where = f"claim {claim.id}"
             yield from (("protocol", given, where) for given in claim.protocols or ())
             yield from (("scale", given, where) for given in claim.scales or ())
+            if claim.kind == "never-rises":
+                yield "grid with", claim.setting, where
             if claim.kind not in ("difference", "on-front"):
                 continue  # Its left side names a measure, or nothing.
             for left, right in claim.sides:
