@@ -172,13 +172,11 @@ def _notes(table: ProtocolTable, results: Results) -> tuple[str, ...]:
         first, name, dataset = results.place_in_paper(table.protocol)
         used = {row_in_paper(first, results.settings(row).paper, row)[0] for row in results.rows}
         tables = sorted(each.replace("-", " ").capitalize() for each in used)
-        notes.append(
-            f"paper: printed numbers of {', '.join(tables)}, {dataset} {name}, "
-            + (
-                "of one run each; the same data and settings"
-                if results.scale.same_data and not results.made.selection.overrides
-                else "of other data or settings than ours: compare the order of rows, not the "
-                "numbers"
-            )
+        same = results.scale.same_data and not results.made.selection.overrides
+        how = (
+            "of one run each; the same data and settings"
+            if same
+            else "of other data or settings than ours: compare the order of rows, not the numbers"
         )
+        notes.append(f"paper: printed numbers of {', '.join(tables)}, {dataset} {name}, {how}")
     return tuple(notes)
