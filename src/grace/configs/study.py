@@ -162,13 +162,15 @@ class StudySettings(Settings):
             raise GraceError(f"the study has {count} rows; it should have 1 to {MAX_ROWS}")
         if self.name in _TAKEN:
             raise GraceError(f"'{self.name}' is a folder that all studies share", "rename the file")
-        rows = {name for row in self.rows for name in self.grid_rows(row)}
+        points = {p for name, row in self.rows.items() if row.grid for p in self.grid_rows(name)}
+        rows = points | {name for name, row in self.rows.items() if not row.grid}
         varied = {key for row in self.rows.values() for key in row.grid or ()}
         known = {
             "scale": set(self.scales),
             "protocol": protocols,
             "row": rows,
             "grid with": varied,
+            "point of a grid": points,
         }
         for kind, name, where in self._named():
             if name not in known[kind]:
@@ -201,8 +203,12 @@ class StudySettings(Settings):
             yield from (("scale", given, where) for given in claim.scales or ())
             if claim.kind == "never-rises":
                 yield "grid with", claim.setting, where
-            if claim.kind not in ("difference", "on-front"):
-                continue  # Its left side names a measure, or nothing.
+            if claim.kind == "fewer-points" and not any(row.grid for row in self.rows.values()):
+                raise GraceError(f"{where}: no row has a grid")
+            if claim.kind == "on-front":
+                yield "point of a grid", str(claim.left), where
+            if claim.kind != "difference":
+                continue  # Its left side names a point or a measure, or nothing.
             for left, right in claim.sides:
                 for term in [*left, *(right if isinstance(right, dict) else ())]:
                     row, _, protocol = term.partition("@")

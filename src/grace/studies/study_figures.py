@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Literal
 
 from grace.record import RunRecord, TaskRecord
 from grace.studies.drawing import Panel, Series
@@ -14,7 +15,7 @@ from grace.studies.study_results import METRICS, Results
 
 Panels = Sequence[Panel]
 _MOST_LINES = 12
-"""Further rows would make a figure of lines unreadable: they are left out of it."""
+"""Further rows would make a figure of lines unreadable: they are left out, and it says so."""
 
 
 def study_figures(results: Results) -> Mapping[str, Panels]:
@@ -35,48 +36,45 @@ def _accuracy(results: Results) -> Panels:
     def all_seen(task: TaskRecord) -> float | None:
         return task.accuracy.all if task.accuracy else None
 
-    return [
-        Panel(
-            series=_over_tasks(results, protocol, all_seen, "line"),
-            title=protocol,
-            x_title="task",
-            y_title="accuracy on all classes seen (%)",
-        )
-        for protocol in results.protocols
-    ]
+    return _over_tasks(results, all_seen, "line", "accuracy on all classes seen (%)")
 
 
 def _backbones(results: Results) -> Panels:
-    return [
-        Panel(
-            series=_over_tasks(results, protocol, lambda task: task.backbones, "steps"),
-            title=protocol,
-            x_title="task",
-            y_title="backbones",
-        )
-        for protocol in results.protocols
-    ]
+    return _over_tasks(results, lambda task: task.backbones, "steps", "backbones")
 
 
 def _over_tasks(
     results: Results,
-    protocol: str,
     value: Callable[[TaskRecord], float | None],
-    kind: str,
-) -> list[Series]:
-    """Return a line over tasks for each row: means over seeds."""
-    series = []
-    for row in [row for row in results.rows if results.settings(row).ranked][:_MOST_LINES]:
-        records = _records(results, row, protocol)
-        if records:
-            columns = zip(*([value(task) for task in r.tasks] for r in records), strict=False)
-            means = [_mean(column) for column in columns]
-            tasks = list(range(1, len(means) + 1))
-            label = results.label(row)
-            series.append(
-                Series(x=tasks, y=means, label=label, kind="steps" if kind == "steps" else "line")
+    kind: Literal["line", "steps"],
+    y_title: str,
+) -> Panels:
+    """Draw a line over tasks for each ranked row, means over seeds; a panel for each protocol."""
+    rows = [row for row in results.rows if results.settings(row).ranked]
+    panels = []
+    for protocol in results.protocols:
+        series = []
+        for row in rows:
+            records = _records(results, row, protocol)
+            if records:
+                columns = zip(*([value(task) for task in r.tasks] for r in records), strict=False)
+                means = [_mean(column) for column in columns]
+                tasks = list(range(1, len(means) + 1))
+                series.append(Series(x=tasks, y=means, label=results.label(row), kind=kind))
+        panels.append(
+            Panel(
+                series=series[:_MOST_LINES],
+                title=": ".join(filter(None, [protocol, _left_out(series)])),
+                x_title="task",
+                y_title=y_title,
             )
-    return series
+        )
+    return panels
+
+
+def _left_out(series: Sequence[Series]) -> str:
+    """Return how many of the rows are drawn; nothing if all are."""
+    return f"{_MOST_LINES} of {len(series)} rows" if len(series) > _MOST_LINES else ""
 
 
 def _protocols(results: Results) -> Panels:
@@ -92,11 +90,17 @@ def _protocols(results: Results) -> Panels:
                 y=[mean(row, protocol) for protocol in results.protocols],
                 label=results.label(row),
             )
-            for row in rows[:_MOST_LINES]
+            for row in rows
         ]
         kept = [one for one in series if any(value is not None for value in one.y)]
-        column = METRICS[key]
-        panels.append(Panel(series=kept, x_names=results.protocols, y_title=column.heading))
+        panels.append(
+            Panel(
+                series=kept[:_MOST_LINES],
+                title=_left_out(kept),
+                x_names=results.protocols,
+                y_title=METRICS[key].heading,
+            )
+        )
     return panels
 
 

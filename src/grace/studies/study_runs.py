@@ -72,7 +72,6 @@ class StudyRuns(JobSource):
         self._names = run_names(cells, runs)
         self._resolver = Resolver(runs, self._store)
         self._waiting: tuple[RunSpec, ...] = ()
-        self._unlike: Mapping[RunSpec, RunRecord] = {}
         self._identities: dict[str, Mapping[str, str]] = {}
         self._digests: dict[str, str] = {}
         self._fingerprints: dict[RunSpec, str] = {}
@@ -83,8 +82,7 @@ class StudyRuns(JobSource):
         self.at_once: int | None = None
         """Runs at a time; ``None`` if there is nothing to make."""
         self._device = "cpu"
-        self._update()
-        self._warn_of_repeated()
+        self._warn_of_repeated(self._update())
 
     def share(self, device: str, at_once: int) -> None:
         """Set the device of the runs, and how many are made at a time."""
@@ -203,14 +201,14 @@ class StudyRuns(JobSource):
             self.failures[self._names[run]] = why
             self.left.pop(run, None)
 
-    def _update(self) -> None:
-        """Find the records that are there, and what can be made now."""
+    def _update(self) -> Resolution:
+        """Find the records that are there, and what can be made now; return all that was found."""
         while True:
             resolution = self._resolved()
             self.found = {run: self._adopted(found) for run, found in resolution.found.items()}
             for run, error in resolution.refused.items():
                 self.failures[self._names[run]] = str(error)
-            self._waiting, self._unlike = resolution.waiting, resolution.unlike
+            self._waiting = resolution.waiting
             self.left = {
                 run: settings
                 for run, settings in resolution.left.items()
@@ -218,15 +216,15 @@ class StudyRuns(JobSource):
             }
             new = self._searched()
             if not new:
-                return
+                return resolution
             runs = all_runs(new)
             self._names |= run_names(new, runs)
             self._resolver.add(runs)
 
-    def _warn_of_repeated(self) -> None:
+    def _warn_of_repeated(self, resolution: Resolution) -> None:
         """Warn of runs that are made again, though others with their settings are finished."""
         made = Counter[bool]()
-        for run, record in self._unlike.items():
+        for run, record in resolution.unlike.items():
             made[same_versions(self._resolver.settings(run), record)] += 1
         for is_same, number in made.items():
             how = "on other images" if is_same else "with other versions"
