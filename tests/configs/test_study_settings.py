@@ -61,7 +61,7 @@ CELLS: Mapping[str, tuple[int, int]] = {
     "grid": (80, 18),
     "initialisation": (20, 10),
     "memory-aligned": (68, 18),
-    "order": (8, 16),
+    "order": (8, 20),
     "overview": (24, 12),
     "saturation": (1, 1),
     "sensitivity": (10, 11),
