@@ -33,12 +33,25 @@ def _bytes(record: RunRecord) -> float | None:
     return (weights + size * channels * height * width) / 1e6
 
 
+def _old(record: RunRecord) -> float | None:
+    accuracy = record.tasks[-1].accuracy
+    return accuracy.old if accuracy else None
+
+
+def _new(record: RunRecord) -> float | None:
+    accuracy = record.tasks[-1].accuracy
+    return accuracy.new if accuracy else None
+
+
 METRICS: Mapping[str, Column] = {
     column.key: column
     for column in (
         Column("last", "Last", lambda record: record.last, "%"),
         Column("average", "Avg", lambda record: record.average, "%"),
         Column("forgetting", "Forgetting", lambda record: record.forgetting, "points"),
+        Column("old", "Old", _old, "%"),
+        Column("new", "New", _new, "%"),
+        Column("task_aware_last", "TA Last", lambda record: record.task_aware_last, "%"),
         Column("backbones", "Backbones", lambda record: record.tasks[-1].backbones, digits=0),
         Column("parameters", "#P", lambda r: r.tasks[-1].parameters.backbones / 1e6, "M"),
         Column("exemplars", "M", _memory_size, digits=0),
