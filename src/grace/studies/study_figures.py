@@ -15,7 +15,7 @@ from grace.studies.study_results import METRICS, Results
 
 Panels = Sequence[Panel]
 _MOST_LINES = 12
-"""Further rows would make a figure of lines unreadable: they are left out, and it says so."""
+"""Further rows would make a figure of lines unreadable: they are left out, as its title says."""
 
 
 def study_figures(results: Results) -> Mapping[str, Panels]:
@@ -64,7 +64,7 @@ def _over_tasks(
         panels.append(
             Panel(
                 series=series[:_MOST_LINES],
-                title=": ".join(filter(None, [protocol, _left_out(series)])),
+                title=": ".join(filter(None, [protocol, _drawn(series)])),
                 x_title="task",
                 y_title=y_title,
             )
@@ -72,7 +72,7 @@ def _over_tasks(
     return panels
 
 
-def _left_out(series: Sequence[Series]) -> str:
+def _drawn(series: Sequence[Series]) -> str:
     """Return how many of the rows are drawn; nothing if all are."""
     return f"{_MOST_LINES} of {len(series)} rows" if len(series) > _MOST_LINES else ""
 
@@ -96,7 +96,7 @@ def _protocols(results: Results) -> Panels:
         panels.append(
             Panel(
                 series=kept[:_MOST_LINES],
-                title=_left_out(kept),
+                title=_drawn(kept),
                 x_names=results.protocols,
                 y_title=METRICS[key].heading,
             )
