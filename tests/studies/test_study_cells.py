@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from grace.configs.study import load_study
+from grace.configs.study import StudySettings, load_study
 from grace.record import DatasetRecord, RunRecord
 from grace.record.model import ParameterRecord
 from grace.studies.aligned import aligned_size
@@ -125,3 +125,15 @@ def test_overrides_go_to_every_run_and_a_seed_sets_all_but_the_published_order()
 def test_a_selection_that_is_not_there(selection: Selection, message: str) -> None:
     with pytest.raises(GraceError, match=message):
         study_cells(load_study("ablation"), selection)
+
+
+def test_a_row_with_the_name_of_a_point_is_refused() -> None:
+    rows = {
+        "0.5": {"method": "der"},
+        "pairs": {"method": "grace", "grid": {"method.threshold": [0.4, 0.5]}},
+    }
+    scales = {"small": {"protocols": {"p": {"experiment": "digits"}}, "seeds": [1]}}
+    study = StudySettings.model_validate({"scales": scales, "rows": rows})
+    with pytest.raises(GraceError, match=r"cell 0\.5 p s1 is given twice"):
+        study_cells(study, Selection())
+    assert len(study_cells(study, Selection(rows=("pairs",)))) == 2

@@ -1,6 +1,7 @@
 """The cells of a comparison: one run per method and seed. Imports no torch."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -119,7 +120,7 @@ def refuse_repeated(kind: str, given: Sequence[object]) -> None:
     Raises:
         GraceError: if it does.
     """
-    twice = next((one for one in given if given.count(one) > 1), None)
+    twice = next((one for one, number in Counter(given).items() if number > 1), None)
     if twice is not None:
         raise GraceError(f"{kind} {twice} is given twice", "name it once")
 

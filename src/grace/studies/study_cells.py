@@ -155,6 +155,9 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
         raise GraceError(
             f"study '{study.name}' has no run for this choice of rows, protocols and scale"
         )
+    refuse_repeated(
+        "cell", [cell.name for cell in cells]
+    )  # A point of a grid has its values' name.
     _warn_idle(cells, selection.overrides)
     return cells
 
