@@ -39,7 +39,7 @@ def test_a_plan_needs_neither_torch_nor_images(tmp_path: Path) -> None:
     assert "51 runs: 0 done, 51 to make" in ends[1].stdout
     assert "no finished run on this stream yet" in ends[1].stdout
     rows = [line.split() for line in ends[2].stdout.splitlines()]
-    assert ["cifar100-b0i10", "grace-held", "1", "1", "waiting", "?"] in rows
+    assert ["cifar100-b0i10", "grace-held", "1,2,3", "3", "waiting", "?"] in rows
     assert "36 runs: 0 done, 36 to make" in ends[3].stdout
     assert list(tmp_path.iterdir()) == []  # A plan writes nothing.
 
