@@ -20,6 +20,7 @@ from grace.record import (
     read_records,
     run_directory,
 )
+from grace.text.refusals import GraceError
 from support.synthetic_records import MakeRecord
 
 
@@ -175,6 +176,34 @@ def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
     (record.directory / "run.json").write_text('{"format": 1')
     with pytest.raises(ValueError, match="is damaged"):
         read_record(record.directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"all": 81.0}, "all is 81.0 %, its confusion matrix gives 80 %"),
+        ({"old": 85.5}, "old is 85.5 %, its confusion matrix gives 85 %"),
+        ({"new": 0.0}, "new is 0.0 %, its confusion matrix gives 75 %"),
+        ({"per_task": [None, 74.0]}, r"per_task\[1\] is 74.0 %, its confusion matrix gives 75 %"),
+    ],
+)
+def test_accuracies_are_those_of_the_confusion_matrix(
+    make_record: MakeRecord, change: dict[str, object], says: str
+) -> None:
+    """Two tasks of two classes, 10 images a class: 8 + 9 old ones are right, 7 + 8 new ones."""
+    path = make_record("der", task_sizes=(2, 2)).directory / "tasks.jsonl"
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    second["confusion"] = [[8, 2, 0, 0], [1, 9, 0, 0], [0, 0, 7, 3], [0, 0, 2, 8]]
+    counted = {"all": 80.004, "old": 85.0, "new": 75.0, "per_task": [85.0, 75.0]}
+
+    def read_with(entry: dict[str, object]) -> float | None:
+        second["classifiers"]["linear"] |= entry
+        path.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+        return read_record(path.parent).last
+
+    assert read_with(counted) == 80.004
+    with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
+        read_with(change)
 
 
 def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:

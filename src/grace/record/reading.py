@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from grace.record import metrics
 from grace.record.model import RunInfo, RunRecord, TaskRecord
 from grace.storage import strict_json
 from grace.storage.reading import read_given
@@ -18,6 +19,9 @@ MAX_BYTES = 128 * 2**20
 """The largest file of a record: 50 tasks up to 1000 classes need half of it."""
 _MOST = {b",": 40_000_000, b"[": 2_000_000, b"{": 500_000}
 """How often a character may stand in ``tasks.jsonl``: each stands for values, which need memory."""
+
+_SAME = 0.01
+"""Accuracies (%) that differ by less are the same, whatever they were rounded to."""
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -159,7 +163,9 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
     tasks: list[TaskRecord] = []
     for number, line in enumerate(lines, start=1):
         try:
-            tasks.append(_parse(line, number))
+            task = _parse(line, number)
+            _check_counts(task, [*(earlier.num_new for earlier in tasks), task.num_new])
+            tasks.append(task)
         except GraceError as error:
             if number == len(lines) and not ended:
                 return tuple(tasks), True
@@ -175,3 +181,27 @@ def _parse(line: bytes, number: int) -> TaskRecord:
     if task.task != number:
         raise GraceError(f"it is task {task.task} where task {number} should be")
     return task
+
+
+def _check_counts(task: TaskRecord, sizes: Sequence[int]) -> None:
+    """Refuse accuracies that the confusion matrix beside them does not give."""
+    given = task.accuracy
+    if given is None or task.confusion is None:
+        return
+    old, new = metrics.old_new_accuracy(task.confusion, sum(sizes[:-1]))
+    pairs = {
+        "all": (given.all, metrics.overall_accuracy(task.confusion)),
+        "old": (given.old, old),
+        "new": (given.new, new),
+        **{
+            f"per_task[{index}]": pair
+            for index, pair in enumerate(
+                zip(given.per_task, metrics.per_task_accuracy(task.confusion, sizes), strict=True)
+            )
+        },
+    }
+    for name, (value, counted) in pairs.items():
+        if value is not None and abs(value - (counted or 0.0)) > _SAME:
+            raise GraceError(
+                f"{name} is {value} %, its confusion matrix gives {counted or 0.0:.4g} %"
+            )
