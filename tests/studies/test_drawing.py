@@ -19,7 +19,7 @@ PANELS = [
         y_title="value",
         series=[
             Series(x=[1, 2, 3], y=[0.3, None, 0.5], label="seed 1", y_error=[0.01, None, 0.02]),
-            Series(x=[1, 2, 3], y=[1, 2, 2], label="backbones", kind="steps"),
+            Series(x=[1, 2, 3], y=[100, 200, 200], label="backbones", kind="steps"),
         ],
         dividers=[2, 3],
     ),
@@ -62,6 +62,33 @@ def test_everything_is_drawn() -> None:
     # What counts has no fractions: tasks here, and backbones there.
     assert {"1", "2", "3", "5"} <= set(found)
     assert not {"1.25", "2.5", "3.5", "4.5"} & set(found)
+
+
+def placed(series: Series) -> tuple[list[float], dict[str, tuple[str, float]]]:
+    """The heights of the points, and each text's anchor and height; down is more."""
+    root = ET.fromstring(svg([Panel(series=[series])]))  # noqa: S314 - our own
+    marks = root.findall(".//svg:use", NAMESPACE)
+    points = [float(mark.attrib["y"]) for mark in marks if "fill" in mark.attrib["style"]]
+    found = {}
+    for node in root.iterfind(".//svg:text", NAMESPACE):
+        anchor = node.attrib["style"].rpartition("text-anchor: ")[2]
+        found["".join(node.itertext())] = (anchor, float(node.attrib["y"]))
+    return points, found
+
+
+def test_texts_stand_inside_the_panel() -> None:
+    _, found = placed(Series(x=[0, 1], y=[0, 1], kind="points", texts=["first", "last"]))
+    assert (found["first"][0], found["last"][0]) == ("start", "end")
+
+
+@pytest.mark.parametrize(("neighbour", "is_above"), [(0.03, False), (-0.03, True)])
+def test_texts_cover_no_point(neighbour: float, is_above: bool) -> None:
+    """The neighbour is right of the point and a little above, or below."""
+    series = Series(
+        x=[0, 0.06, 1], y=[0, neighbour, 1], kind="points", texts=["a long text", "", ""]
+    )
+    points, found = placed(series)
+    assert (found["a long text"][1] < points[0]) is is_above
 
 
 def test_colours_and_dashes_are_those_of_the_page() -> None:

@@ -100,6 +100,7 @@ def test_a_job_is_submitted(tmp_path: Path, sbatch: Path) -> None:
         (sbatch / "says").write_text(said)
         with pytest.raises(GraceError, match=r"sbatch refused: .*fewer tasks by --jobs"):
             submit(["study", "x"], [], 3, out, "mine")
+        assert not any((out / "mine").iterdir())
     with pytest.raises(GraceError, match="in its name"):
         submit(["study", "x"], [], 3, tmp_path / "100%", "mine")
 
@@ -109,6 +110,7 @@ def test_without_slurm_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GraceError, match="there is no sbatch here"):
         submit(["study", "x"], [], 1, tmp_path, "mine")
+    assert not any((tmp_path / "mine").iterdir())
 
 
 def test_as_many_tasks_as_runs_or_fewer(whole: Whole, tmp_path: Path, sbatch: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 
 @final
@@ -95,6 +96,8 @@ _MOST_CHARACTERS = 40
 _MARKERS = "os^DvPX*<>"
 _WIDTH, _HEIGHT = 3.6, 2.7
 """Inches of one panel, with the legend's first row."""
+_FOR_TEXTS = 0.9
+"""Inches that a panel is higher if texts stand beside its points."""
 _LEGEND_ROW = 0.2
 """Inches of each row of the legend after its first, for which a panel has room."""
 _BESIDE: Sequence[tuple[tuple[int, int], str, str]] = (
@@ -104,8 +107,12 @@ _BESIDE: Sequence[tuple[tuple[int, int], str, str]] = (
     ((-4, -3), "right", "top"),
     ((4, 12), "left", "bottom"),
     ((4, -12), "left", "top"),
+    ((-4, 12), "right", "bottom"),
+    ((-4, -12), "right", "top"),
 )
 """Where a text may stand beside its point: offset in points, and the corner that is nearest."""
+_MARKER = 3
+"""Half the width of a point, which no text covers, in the figure's dots."""
 _RC: Any = {
     "svg.hashsalt": "figure",
     "svg.fonttype": "none",
@@ -140,7 +147,9 @@ def svg(panels: Sequence[Panel], *, columns: int = 2, title: str = "") -> str:
     with _settings():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
+        has_texts = any(series.texts for panel in panels for series in panel.series)
+        height = _HEIGHT + (_FOR_TEXTS if has_texts else 0)
+        figure = Figure(figsize=(_WIDTH * columns, height * rows), layout="constrained")
         entries: dict[str, Any] = {}
         texts = [
             _draw(figure.add_subplot(rows, columns, place), panel, entries)
@@ -250,23 +259,39 @@ def _texts(axes: "Axes", series: Series) -> "Iterator[Annotation]":
         if math.isfinite(y):
             beside = _BESIDE[0][0]
             yield axes.annotate(
-                printable(text), (x, y), beside, textcoords="offset points", fontsize=7
+                printable(text),
+                (x, y),
+                beside,
+                textcoords="offset points",
+                fontsize=7,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
             )
 
 
 def _part(figure: "Figure", texts: "Sequence[Sequence[Annotation]]") -> None:
-    """Move each text of a panel to the first place beside its point that covers no earlier one."""
+    """Move each text to the place beside its point, inside its panel, that covers least."""
+    from matplotlib.transforms import Bbox
+
     if any(texts):
         figure.draw_without_rendering()  # Fixes the panels, so that texts have their extents.
-    for panel in texts:
-        taken: list[Any] = []
+    for axes, panel in zip(figure.axes, texts, strict=True):
+        inside = axes.get_window_extent()
+        points = [axes.transData.transform(text.xy) for text in panel]
+        taken = [Bbox([point - _MARKER, point + _MARKER]) for point in points]
         for text in panel:
-            for offset, across, along in _BESIDE:
-                text.set(position=offset, horizontalalignment=across, verticalalignment=along)
-                extent = text.get_window_extent()
-                if not any(extent.overlaps(other) for other in taken):
-                    break
-            taken.append(extent)
+            extents = [_put(text, place) for place in range(len(_BESIDE))]
+            covered = [
+                extent.count_overlaps(taken) + (extent.x0 < inside.x0 or extent.x1 > inside.x1)
+                for extent in extents
+            ]
+            taken.append(_put(text, covered.index(min(covered))))
+
+
+def _put(text: "Annotation", place: int) -> "Bbox":
+    """Put a text at one of the places beside its point; return its extent."""
+    offset, across, along = _BESIDE[place]
+    text.set(position=offset, horizontalalignment=across, verticalalignment=along)
+    return text.get_window_extent()
 
 
 def _floats(values: Sequence[float | None]) -> list[float]:

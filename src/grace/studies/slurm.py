@@ -85,6 +85,14 @@ def submit(
         str(script),
     ]
     try:
+        return _submitted(command)
+    except GraceError:
+        script.unlink()  # A refused call leaves nothing; sbatch has copies of submitted ones.
+        raise
+
+
+def _submitted(command: Sequence[str]) -> str:
+    try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell
     except FileNotFoundError:
         raise GraceError(
