@@ -2,7 +2,8 @@
 
 ``python docs/results/study_pages.py STUDIES`` takes every study below a folder of ``grace study``
 that a page here has markers for. Between them it writes the study's facts, claims, tables and
-figures; the text around them is left alone. The README gets one line for each claim of the paper.
+figures; the text around them is left alone. The README gets one line for each claim of the paper,
+and a table of a study that it has markers for.
 ``--records RUNS`` packs the records of a folder of runs into ``data/RUNS.tar.xz``, from which the
 same command makes the same tables without training.
 """
@@ -62,6 +63,12 @@ def claims(study: Path) -> Iterator[str]:
             yield readable(f"| {name} | {link} | {found['verdict']} |")
 
 
+def first_table(study: Path) -> str:
+    """Return the table of a study's first protocol."""
+    text = (study / "table.md").read_text(encoding="utf-8")
+    return readable(re.split(r"^### .*\n", text, flags=re.MULTILINE)[1])
+
+
 def readable(text: str) -> str:
     """Write "<" as the documentation's tool understands it too."""
     return text.replace("\\<", "&lt;")
@@ -108,7 +115,11 @@ def main() -> None:
     rows = [(name, row) for name in made for row in made[name]]
     rows = sorted([*kept(readme, made), *rows], key=lambda named: named[0])
     table = ["| claim of the paper | study | at small scale |", "|---|---|---|"]
-    write_text(README, between(readme, "claims", "\n".join([*table, *(row for _, row in rows)])))
+    readme = between(readme, "claims", "\n".join([*table, *(row for _, row in rows)]))
+    for name in made:
+        if f"<!-- table {name} -->" in readme:
+            readme = between(readme, f"table {name}", first_table(studies / name))
+    write_text(README, readme)
     if given.records is not None:
         pack(given.records, HERE / "data" / f"{given.records.name}.tar.xz")
 
