@@ -181,7 +181,7 @@ def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"all": 81.0}, "all is 81.0 %, its confusion matrix gives 80 %"),
+        ({"all": 80.02}, "all is 80.02 %, its confusion matrix gives 80 %"),
         ({"old": 85.5}, "old is 85.5 %, its confusion matrix gives 85 %"),
         ({"new": 0.0}, "new is 0.0 %, its confusion matrix gives 75 %"),
         ({"per_task": [None, 74.0]}, r"per_task\[1\] is 74.0 %, its confusion matrix gives 75 %"),
@@ -204,6 +204,24 @@ def test_accuracies_are_those_of_the_confusion_matrix(
     assert read_with(counted) == 80.004
     with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
         read_with(change)
+    # A whole line is not one that was cut off, even without its line break.
+    path.write_text(path.read_text().removesuffix("\n"))
+    with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
+        read_record(path.parent)
+    # Without a confusion matrix, or without a primary classifier, there is nothing to compare.
+    for missing in ("confusion", "primary"):
+        line = second | {missing: None}
+        path.write_text(json.dumps(first) + "\n" + json.dumps(line) + "\n")
+        assert len(read_record(path.parent).tasks) == 2
+
+
+def test_there_is_no_accuracy_on_classes_that_are_not_there(make_record: MakeRecord) -> None:
+    path = make_record("der", task_sizes=(2,)).directory / "tasks.jsonl"
+    line = json.loads(path.read_text())
+    line["classifiers"]["linear"]["old"] = 50.0
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(GraceError, match=r"old is 50.0 %, its confusion matrix gives none"):
+        read_record(path.parent)
 
 
 def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,11 @@ def test_everything_is_drawn() -> None:
     assert not {"1.25", "2.5", "3.5", "4.5"} & set(found)
 
 
-def placed(series: Series) -> tuple[list[float], dict[str, tuple[str, float]]]:
+def placed(
+    *series: Series, y_range: tuple[float, float] | None = None
+) -> tuple[list[float], dict[str, tuple[str, float]]]:
     """The heights of the points, and each text's anchor and height; down is more."""
-    root = ET.fromstring(svg([Panel(series=[series])]))  # noqa: S314 - our own
+    root = ET.fromstring(svg([Panel(series=series, y_range=y_range)]))  # noqa: S314 - our own
     marks = root.findall(".//svg:use", NAMESPACE)
     points = [float(mark.attrib["y"]) for mark in marks if "fill" in mark.attrib["style"]]
     found = {}
@@ -76,19 +79,42 @@ def placed(series: Series) -> tuple[list[float], dict[str, tuple[str, float]]]:
     return points, found
 
 
+def points(x: Sequence[float], y: Sequence[float], texts: Sequence[str] = ()) -> Series:
+    return Series(x=x, y=y, texts=texts, kind="points")
+
+
 def test_texts_stand_inside_the_panel() -> None:
-    _, found = placed(Series(x=[0, 1], y=[0, 1], kind="points", texts=["first", "last"]))
+    _, found = placed(points([0, 1], [0, 1], ["first", "last"]))
     assert (found["first"][0], found["last"][0]) == ("start", "end")
+    # Right of the first point there is a neighbour above and one below; left of it is the edge.
+    _, found = placed(points([0, 0.06, 0.06, 1], [0.5, 0.53, 0.47, 1], ["a long text", "", "", ""]))
+    assert found["a long text"][0] == "start"
+    # The lowest point has a neighbour above at its right: the text stands higher, not below.
+    lowest = points([0, 0.06, 1], [0, 0.03, 1], ["a long text", "", ""])
+    heights, found = placed(lowest, y_range=(0, 1))
+    assert found["a long text"][1] < heights[0]
 
 
 @pytest.mark.parametrize(("neighbour", "is_above"), [(0.03, False), (-0.03, True)])
 def test_texts_cover_no_point(neighbour: float, is_above: bool) -> None:
-    """The neighbour is right of the point and a little above, or below."""
-    series = Series(
-        x=[0, 0.06, 1], y=[0, neighbour, 1], kind="points", texts=["a long text", "", ""]
-    )
-    points, found = placed(series)
-    assert (found["a long text"][1] < points[0]) is is_above
+    """The neighbour, which has no text, is right of the point and a little above, or below."""
+    named = points([0, 1], [0.5, 1], ["a long text", ""])
+    heights, found = placed(named, points([0.06, 0], [0.5 + neighbour, 0]))
+    assert (found["a long text"][1] < heights[0]) is is_above
+
+
+def test_texts_part_and_points_are_seen_through_their_ground() -> None:
+    """Of two points at one place the texts stand above and below."""
+    same = points([0, 0.5, 0.5, 1], [0, 0.5, 0.5, 1], ["", "one", "another", ""])
+    heights, found = placed(same)
+    assert found["one"][1] < heights[1] < found["another"][1]
+    assert "opacity: 0.7" in svg([Panel(series=[same])])
+    plain = svg([Panel(series=[points([0, 1], [0, 1])])])
+    assert height(svg([Panel(series=[same])])) > height(plain)
+
+
+def height(document: str) -> float:
+    return float(ET.fromstring(document).attrib["height"].removesuffix("pt"))  # noqa: S314 - our own
 
 
 def test_colours_and_dashes_are_those_of_the_page() -> None:

@@ -6,6 +6,7 @@ if a task that it needs was not tested: joint training may skip all tasks but th
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 
 from grace.text.refusals import GraceError
@@ -114,10 +115,9 @@ def per_task_accuracy(
         raise GraceError(
             f"the tasks hold {sum(task_sizes)} classes, the confusion matrix {len(confusion)}"
         )
-    starts = [sum(task_sizes[:task]) for task in range(len(task_sizes))]
     return [
-        _accuracy(confusion, range(start, start + size)) if size else None
-        for start, size in zip(starts, task_sizes, strict=True)
+        _accuracy(confusion, range(end - size, end)) if size else None
+        for end, size in zip(accumulate(task_sizes), task_sizes, strict=True)
     ]
 
 

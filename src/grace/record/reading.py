@@ -21,7 +21,7 @@ _MOST = {b",": 40_000_000, b"[": 2_000_000, b"{": 500_000}
 """How often a character may stand in ``tasks.jsonl``: each stands for values, which need memory."""
 
 _SAME = 0.01
-"""Accuracies (%) that differ by less are the same, whatever they were rounded to."""
+"""Accuracies (%) that differ by less are the same; records do not round them."""
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -161,15 +161,18 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
     ended = lines[-1] == b""
     lines = lines[:-1] if ended else lines
     tasks: list[TaskRecord] = []
+    sizes: list[int] = []
     for number, line in enumerate(lines, start=1):
+        task = None
         try:
             task = _parse(line, number)
-            _check_counts(task, [*(earlier.num_new for earlier in tasks), task.num_new])
-            tasks.append(task)
+            sizes.append(task.num_new)
+            _refuse_other_accuracies(task, sizes)
         except GraceError as error:
-            if number == len(lines) and not ended:
+            if task is None and number == len(lines) and not ended:
                 return tuple(tasks), True
             raise GraceError(f"{path} is damaged at line {number}: {error.what}") from error
+        tasks.append(task)
     return tuple(tasks), False
 
 
@@ -183,25 +186,28 @@ def _parse(line: bytes, number: int) -> TaskRecord:
     return task
 
 
-def _check_counts(task: TaskRecord, sizes: Sequence[int]) -> None:
-    """Refuse accuracies that the confusion matrix beside them does not give."""
+def _refuse_other_accuracies(task: TaskRecord, sizes: Sequence[int]) -> None:
+    """Refuse a task whose accuracies are not those of its confusion matrix.
+
+    Args:
+        task: as read.
+        sizes: number of new classes of each task up to this one.
+    """
     given = task.accuracy
     if given is None or task.confusion is None:
         return
+    per_task = metrics.per_task_accuracy(task.confusion, sizes)
     old, new = metrics.old_new_accuracy(task.confusion, sum(sizes[:-1]))
     pairs = {
         "all": (given.all, metrics.overall_accuracy(task.confusion)),
         "old": (given.old, old),
         "new": (given.new, new),
         **{
-            f"per_task[{index}]": pair
-            for index, pair in enumerate(
-                zip(given.per_task, metrics.per_task_accuracy(task.confusion, sizes), strict=True)
-            )
+            f"per_task[{i}]": pair
+            for i, pair in enumerate(zip(given.per_task, per_task, strict=True))
         },
     }
     for name, (value, counted) in pairs.items():
         if value is not None and abs(value - (counted or 0.0)) > _SAME:
-            raise GraceError(
-                f"{name} is {value} %, its confusion matrix gives {counted or 0.0:.4g} %"
-            )
+            found = "none" if counted is None else f"{counted:.4g} %"
+            raise GraceError(f"{name} is {value} %, its confusion matrix gives {found}")

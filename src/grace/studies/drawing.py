@@ -158,7 +158,7 @@ def svg(panels: Sequence[Panel], *, columns: int = 2, title: str = "") -> str:
         if title:
             figure.suptitle(printable(title))
         _legend(figure, entries, 4 if columns > 1 else 2)
-        _part(figure, texts)
+        _part(figure, panels, texts)
         out = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(out, format="svg", metadata=nothing)
@@ -268,20 +268,29 @@ def _texts(axes: "Axes", series: Series) -> "Iterator[Annotation]":
             )
 
 
-def _part(figure: "Figure", texts: "Sequence[Sequence[Annotation]]") -> None:
+def _part(
+    figure: "Figure", panels: Sequence[Panel], texts: "Sequence[Sequence[Annotation]]"
+) -> None:
     """Move each text to the place beside its point, inside its panel, that covers least."""
     from matplotlib.transforms import Bbox
 
     if any(texts):
         figure.draw_without_rendering()  # Fixes the panels, so that texts have their extents.
-    for axes, panel in zip(figure.axes, texts, strict=True):
-        inside = axes.get_window_extent()
-        points = [axes.transData.transform(text.xy) for text in panel]
+    for axes, panel, own in zip(figure.axes, panels, texts, strict=True):
+        shown = axes.get_window_extent()
+        points = [
+            axes.transData.transform(point)
+            for series in panel.series
+            for point in zip(series.x, _floats(series.y), strict=True)
+            if math.isfinite(point[1])
+        ]
         taken = [Bbox([point - _MARKER, point + _MARKER]) for point in points]
-        for text in panel:
+        for text in own:
             extents = [_put(text, place) for place in range(len(_BESIDE))]
             covered = [
-                extent.count_overlaps(taken) + (extent.x0 < inside.x0 or extent.x1 > inside.x1)
+                extent.count_overlaps(taken)
+                + (extent.x0 < shown.x0 or extent.x1 > shown.x1)
+                + (extent.y0 < shown.y0 or extent.y1 > shown.y1)
                 for extent in extents
             ]
             taken.append(_put(text, covered.index(min(covered))))

@@ -86,8 +86,8 @@ def submit(
     ]
     try:
         return _submitted(command)
-    except GraceError:
-        script.unlink()  # A refused call leaves nothing; sbatch has copies of submitted ones.
+    except BaseException:
+        script.unlink()  # sbatch keeps a copy of what it takes.
         raise
 
 
