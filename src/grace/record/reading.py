@@ -20,7 +20,7 @@ MAX_BYTES = 128 * 2**20
 _MOST = {b",": 40_000_000, b"[": 2_000_000, b"{": 500_000}
 """How often a character may stand in ``tasks.jsonl``: each stands for values, which need memory."""
 
-_SAME = 0.01
+_TOLERANCE = 0.01
 """Accuracies (%) that differ by less are the same; records do not round them."""
 
 
@@ -208,6 +208,6 @@ def _refuse_other_accuracies(task: TaskRecord, sizes: Sequence[int]) -> None:
         },
     }
     for name, (value, counted) in pairs.items():
-        if value is not None and abs(value - (counted or 0.0)) > _SAME:
+        if value is not None and abs(value - (counted or 0.0)) > _TOLERANCE:
             found = "none" if counted is None else f"{counted:.4g} %"
             raise GraceError(f"{name} is {value} %, its confusion matrix gives {found}")

@@ -111,8 +111,8 @@ _BESIDE: Sequence[tuple[tuple[int, int], str, str]] = (
     ((-4, -12), "right", "top"),
 )
 """Where a text may stand beside its point: offset in points, and the corner that is nearest."""
-_MARKER = 3
-"""Half the width of a point, which no text covers, in the figure's dots."""
+_POINT = 3
+"""Half the width of a point, in dots; no text shall cover it."""
 _RC: Any = {
     "svg.hashsalt": "figure",
     "svg.fonttype": "none",
@@ -284,7 +284,7 @@ def _part(
             for point in zip(series.x, _floats(series.y), strict=True)
             if math.isfinite(point[1])
         ]
-        taken = [Bbox([point - _MARKER, point + _MARKER]) for point in points]
+        taken = [Bbox([point - _POINT, point + _POINT]) for point in points]
         for text in own:
             extents = [_put(text, place) for place in range(len(_BESIDE))]
             covered = [
