@@ -1,4 +1,4 @@
-"""Importance-aware weight of the mergeable backbone in the student (paper, Section 3.5, Eqs. 5 to 7)."""
+"""Importance-aware weight of the mergeable backbone in the student (the paper's Eqs. 5 to 7)."""
 
 
 def preservation(num_merge_classes: int, num_new_classes: int) -> float:

@@ -1,4 +1,4 @@
-"""The decision of Assess and its decaying threshold (paper, Section 3.4, Eq. 4)."""
+"""The decision of Assess and its decaying threshold (the paper's Eq. 4)."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, final
