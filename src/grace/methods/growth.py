@@ -25,8 +25,8 @@ def grow(
 
     The provisional backbone starts as a full copy of the last one. Only it, the whole grown head
     and a fresh auxiliary head learn, with L_exp = CE(f_exp(x), y) + CE(f_aux(x), y_aux) (the
-    paper's Eq. 3); the auxiliary labels are 0 for any old class and 1..K_new for the new ones. Weight
-    alignment follows, if the settings have it. The method's own network does not change.
+    paper's Eq. 3); the auxiliary labels are 0 for any old class and 1..K_new for the new ones.
+    Weight alignment follows, if the settings have it. The method's own network does not change.
 
     Args:
         method: gives the old network, exemplars and fresh modules.
