@@ -114,7 +114,7 @@ def main() -> None:
     readme = README.read_text(encoding="utf-8")
     rows = [(name, row) for name in made for row in made[name]]
     rows = sorted([*kept(readme, made), *rows], key=lambda named: named[0])
-    table = ["| claim of the paper | study | at small scale |", "|---|---|---|"]
+    table = ["| claim | study | at small scale |", "|---|---|---|"]
     readme = between(readme, "claims", "\n".join([*table, *(row for _, row in rows)]))
     for name in made:
         if f"<!-- table {name} -->" in readme:
