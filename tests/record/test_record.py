@@ -224,6 +224,34 @@ def test_there_is_no_accuracy_on_classes_that_are_not_there(make_record: MakeRec
         read_record(path.parent)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "backbones", "is_right"),
+    [
+        ("grow", 2, True),
+        ("grow", 1, False),
+        ("compress", 1, True),
+        ("compress", 2, False),
+        ("compress (budget)", 2, False),
+        ("refresh", 2, False),
+        ("update", 2, False),  # As older records call "train".
+        ("start", 1, True),  # Joint training starts again with every task.
+    ],
+)
+def test_backbones_are_those_of_the_verdict(
+    make_record: MakeRecord, verdict: str, backbones: int, is_right: bool
+) -> None:
+    path = make_record("grace", task_sizes=(2, 2)).directory / "tasks.jsonl"
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    first |= {"verdict": "start", "backbones": 1}
+    second |= {"verdict": verdict, "backbones": backbones}
+    path.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    if is_right:
+        assert read_record(path.parent).tasks[-1].backbones == backbones
+        return
+    with pytest.raises(GraceError, match=rf"line 2: its verdict is .* go from 1 to {backbones}$"):
+        read_record(path.parent)
+
+
 def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:
     record = make_record()
     before = (record.directory / "run.json").read_bytes()

@@ -22,7 +22,7 @@ from grace.studies.made_study import MadeStudy
 from grace.studies.pool import JobSource, Unwatched, Watcher
 from grace.studies.replay import expansions
 from grace.studies.resolving import Found
-from grace.studies.run_store import RunStore
+from grace.studies.run_store import LeftOutWarning, RunStore
 from grace.studies.search import SearchSettings
 from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection, study_cells
@@ -391,6 +391,33 @@ def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbon
     planned = plan_study(study, Selection(), tmp_path / "studies", [tmp_path])
     assert [run.state for run in planned.runs] == ["done"]
     assert planned.runs[0].record == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("{", "", "is damaged"),
+        ('"run": "', '"run": "../', "fingerprints.run: it has another form"),
+        ('"run": "', '"walk": "', "has no fingerprint"),
+    ],
+)
+def test_records_that_cannot_be_read_are_named(
+    old: str, new: str, why: str, whole: Whole, tmp_path: Path, unwritten: None
+) -> None:
+    """A stranger's record is left out with a warning, wherever its name leads."""
+    strange = tmp_path / "strange"
+    for name in ("first", "second"):
+        bad = Path(shutil.copytree(record_of(whole[1], "der").directory, strange / name))
+        text = (bad / "run.json").read_text()
+        assert old in text
+        (bad / "run.json").write_text(text.replace(old, new, 1))
+    study, chosen = study_of(tmp_path), Selection(rows=("der",))
+    expected = f"^2 records cannot be read and count as missing: .*first.*{why}.*; and 1 more$"
+    with pytest.warns(LeftOutWarning, match=expected):
+        plan = plan_study(study, chosen, tmp_path / "studies", [strange])
+    assert [run.state for run in plan.runs] == ["left"]
+    with pytest.warns(LeftOutWarning, match=expected):
+        StudyRuns(study_cells(study, chosen), tmp_path / "studies", [strange], Unwatched())
 
 
 def test_a_search_takes_known_pairs_and_makes_what_it_chooses(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from grace.configs.study import StudySettings, load_study
 from grace.record import DatasetRecord, RunRecord
@@ -118,13 +119,15 @@ def test_overrides_go_to_every_run_and_a_seed_sets_all_but_the_published_order()
         (Selection("smal"), "has no scale 'smal'; did you mean 'small'"),
         (Selection(protocols=("b0i5",)), "has no protocol 'b0i5'"),
         (Selection(rows=("IFX",)), "has no row 'IFX'"),
+        (Selection(rows=("0.4/0.9",)), r"no row '0\.4/0\.9': it is a point of row 'small-pairs'"),
         (Selection(overrides=("method=der",)), "would give all runs one method"),
         (Selection(overrides=("seed=2",)), "would give all runs one seed"),
     ],
 )
 def test_a_selection_that_is_not_there(selection: Selection, message: str) -> None:
+    name = "grid" if "point" in message else "ablation"
     with pytest.raises(GraceError, match=message):
-        study_cells(load_study("ablation"), selection)
+        study_cells(load_study(name), selection)
 
 
 def test_a_row_with_the_name_of_a_point_is_refused() -> None:
@@ -137,3 +140,28 @@ def test_a_row_with_the_name_of_a_point_is_refused() -> None:
     with pytest.raises(GraceError, match=r"cell 0\.5 p s1 is given twice"):
         study_cells(study, Selection())
     assert len(study_cells(study, Selection(rows=("pairs",)))) == 2
+
+
+def test_a_row_that_cannot_be_told_when_to_expand_is_refused_before_others_are_made() -> None:
+    rows = {"own": {"method": "grace"}, "held": {"method": "der", "expand_at": "from own"}}
+    scales = {"small": {"protocols": {"p": {"experiment": "digits"}}, "seeds": [1]}}
+    study = StudySettings.model_validate({"scales": scales, "rows": rows})
+    with pytest.raises(GraceError, match="expand_at: no such setting; it belongs to method grace"):
+        study_cells(study, Selection())
+    held = {"rows": rows | {"held": {"method": "grace", "expand_at": "from own"}}}
+    assert (
+        len(study_cells(StudySettings.model_validate({"scales": scales} | held), Selection())) == 2
+    )
+
+
+@pytest.mark.parametrize("where", ["scale", "protocol", "row"])
+def test_a_seed_beside_those_of_the_scale_is_refused(where: str) -> None:
+    given = {
+        place: {"set": ["seed=4"]} if place == where else {}
+        for place in ("scale", "protocol", "row")
+    }
+    protocol = {"experiment": "digits"} | given["protocol"]
+    scale = {"protocols": {"p": protocol}, "seeds": [1]} | given["scale"]
+    rows = {"der": {"method": "der"} | given["row"]}
+    with pytest.raises(ValidationError, match="'seed=4' has no effect: a scale's 'seeds' are"):
+        StudySettings.model_validate({"scales": {"small": scale}, "rows": rows})

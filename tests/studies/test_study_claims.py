@@ -33,8 +33,10 @@ def with_numbers(record: RunRecord, last: float, average: float, backbones: int)
     return replace(record, tasks=tuple(tasks))
 
 
-def made(make_record: MakeRecord, numbers: Numbers, **study: Any) -> Results:
-    """A study of some rows and what their runs gave."""
+def made(
+    make_record: MakeRecord, numbers: Numbers, chosen: tuple[str, ...] = (), **study: Any
+) -> Results:
+    """A study of some rows and what their runs gave; of all rows, or of those that are chosen."""
     settings = StudySettings.model_validate(
         {
             "scales": {
@@ -44,7 +46,8 @@ def made(make_record: MakeRecord, numbers: Numbers, **study: Any) -> Results:
         }
         | study
     )
-    cells = study_cells(settings, Selection())
+    selection = Selection(rows=chosen)
+    cells = study_cells(settings, selection)
     record = make_record("der", next(SEEDS), task_sizes=(5, 5))
     found = {}
     for cell in cells:
@@ -53,7 +56,7 @@ def made(make_record: MakeRecord, numbers: Numbers, **study: Any) -> Results:
             found[cell.run] = Found(with_numbers(record, *known[cell.seed - 1]))
     # Rows of equal settings share a run: each gets one of its own.
     assert len({cell.run for cell in cells}) == len(cells)
-    return Results(MadeStudy(settings, Selection(), tuple(cells), found, {}, (), Path()))
+    return Results(MadeStudy(settings, selection, tuple(cells), found, {}, (), Path()))
 
 
 def rows_of(*names: str) -> dict[str, Any]:
@@ -156,6 +159,31 @@ def test_the_paper_s_numbers_stand_beside_ours(make_record: MakeRecord) -> None:
     lines = [line for claim in judge_claims(results) for line in claim.lines]
     # Table 1, CIFAR-100 b0i10: 71.44 and 71.23; 4.60 M and 2.30 M of 0.46 M; 60.80 and 60.47.
     assert [line.paper for line in lines] == pytest.approx([0.41, 0.0, 0.33])
+
+
+@pytest.mark.parametrize("place", ["best", "second"])
+def test_nothing_is_first_among_some_of_the_rows(make_record: MakeRecord, place: str) -> None:
+    """The row that is left out may be above those that are there."""
+    study = {
+        "rows": rows_of("grace", "der", "foster") | {"joint": {"method": "joint", "ranked": False}},
+        "claims": [{"id": "M5", "left": "grace", "right": place}],
+        "columns": ["last"],
+        "paper": "table-1",
+        "delta": "grace",
+    }
+    numbers = dict(THREE) | {"joint": [(80, 80, 1)] * 3}
+
+    def shown_for(*chosen: str) -> tuple[str, float | None, str]:
+        results = made(make_record, numbers, chosen, **study)
+        [claim] = judge_claims(results)
+        [table] = protocol_tables(results)
+        return claim.verdict, claim.lines[0].paper, shown(table, results).rows[-1][2].text
+
+    assert shown_for("grace", "foster") == ("not measured", None, "–")
+    verdict, paper, lead = shown_for("grace", "der", "foster")  # All that compete.
+    assert (verdict, lead) == ("holds", "+1.00")
+    # Table 1, CIFAR-100 b0i10: 60.80 against 60.47 of DER and 54.15 of FOSTER.
+    assert paper == pytest.approx({"best": 0.33, "second": 6.65}[place])
 
 
 def test_the_table_marks_the_best_and_ends_with_the_lead(make_record: MakeRecord) -> None:

@@ -18,6 +18,7 @@ from grace.cli.study_lines import plan_lines, result_lines
 from grace.configs.load import ConfigWarning
 from grace.configs.study import StudySettings, list_studies, load_study
 from grace.studies.ray_cluster import RayCluster
+from grace.studies.run_store import LeftOutWarning
 from grace.studies.search import SearchSettings
 from grace.studies.slurm import sbatch_options
 from grace.studies.study import make_study, submit_study
@@ -66,7 +67,8 @@ def study(
         found, names = load_study(name), list[str]()
         if search is None:
             planned = plan_study(found, selection, out, others)
-            warnings.simplefilter("ignore", ConfigWarning)  # The plan has told of them.
+            for told in (ConfigWarning, LeftOutWarning):  # By the plan.
+                warnings.simplefilter("ignore", told)
             names = planned.names
             if plan:
                 say(*plan_lines(planned))
@@ -99,7 +101,8 @@ def _folders(runs: Sequence[Path] | None) -> Sequence[Path]:
     """Return the folders of ``--runs``; refuse those that do not exist."""
     for folder in runs or ():
         if not folder.is_dir():
-            raise GraceError(f"--runs {folder}: there is no such folder")
+            what = "it is no folder" if folder.exists() else "there is no such folder"
+            raise GraceError(f"--runs {folder}: {what}", "give a folder of runs")
     return runs or ()
 
 

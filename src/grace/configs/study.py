@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from grace.configs.claims import ClaimSettings, MetricName, Number, Words
 from grace.configs.packaged import ConfigError, find, packaged, read_mapping
@@ -29,11 +29,22 @@ Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]
 Seed = Annotated[int, Field(strict=True, ge=0)]
 
 
+def _without_seed(texts: Words) -> Words:
+    """Refuse a seed among settings: that of the cell is set after them."""
+    for text in texts:
+        if text.partition("=")[0].strip() == "seed":
+            raise GraceError(f"'{text}' has no effect: a scale's 'seeds' are those of its runs")
+    return texts
+
+
+Overrides = Annotated[Words, AfterValidator(_without_seed)]
+
+
 class ProtocolSettings(Settings):
     """One protocol of a study: a stream that all rows learn."""
 
     experiment: str = Field(description="a packaged experiment, or the path of a YAML file")
-    set: Words = Field((), description="key.path=value texts for all runs of the protocol")
+    set: Overrides = Field((), description="key.path=value texts for all runs of the protocol")
     paper: str = Field(
         "",
         description="protocol of the paper whose numbers are shown beside ours, with its table "
@@ -48,7 +59,7 @@ class ScaleSettings(Settings):
     seeds: tuple[Seed, ...] = Field(
         (1,), description="one run per row, protocol and seed; a seed sets all four of a run"
     )
-    set: Words = Field(
+    set: Overrides = Field(
         (), description="key.path=value texts for all runs, such as seeds.class_order=1993"
     )
     same_data: bool = Field(
@@ -87,7 +98,7 @@ class RowSettings(Settings):
     """One row of a study: a method and its settings."""
 
     method: str
-    set: Words = Field((), description="key.path=value texts over the experiment's preset")
+    set: Overrides = Field((), description="key.path=value texts over the experiment's preset")
     label: str = Field("", max_length=80, description="name in tables; empty: the row's name")
     paper: str = Field(
         "",

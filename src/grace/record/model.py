@@ -18,6 +18,8 @@ Count = Annotated[int, Field(ge=0, le=10**15)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 Seconds = Annotated[float, Field(ge=0, le=1e15)]
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 in hexadecimal digits, which names folders."""
 
 
 def as_time(text: str) -> datetime:
@@ -177,7 +179,7 @@ class RunInfo(_Frozen):
     versions: dict[str, str] = {}
     commit: str | None = None
     hardware: dict[str, Any] = {}
-    fingerprints: dict[str, str] = {}
+    fingerprints: dict[str, Fingerprint] = {}
     started: Time
     finished: Time | None = None
     class_names: tuple[str, ...] = ()

@@ -2,12 +2,13 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from grace.methods.outcome import MethodVerdict
 from grace.record import metrics
 from grace.record.model import RunInfo, RunRecord, TaskRecord
 from grace.storage import strict_json
@@ -22,6 +23,14 @@ _MOST = {b",": 40_000_000, b"[": 2_000_000, b"{": 500_000}
 
 _TOLERANCE = 0.01
 """Accuracies (%) that differ by less are the same; records do not round them."""
+_ADDED: Mapping[MethodVerdict | None, int] = {
+    "grow": 1,
+    "compress": 0,
+    "compress (budget)": 0,
+    "refresh": 0,
+    "train": 0,
+}
+"""How many backbones a verdict adds."""
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -168,6 +177,7 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
             task = _parse(line, number)
             sizes.append(task.num_new)
             _refuse_other_accuracies(task, sizes)
+            _refuse_other_backbones(task, tasks)
         except GraceError as error:
             if task is None and number == len(lines) and not ended:
                 return tuple(tasks), True
@@ -211,3 +221,13 @@ def _refuse_other_accuracies(task: TaskRecord, sizes: Sequence[int]) -> None:
         if value is not None and abs(value - (counted or 0.0)) > _TOLERANCE:
             found = "none" if counted is None else f"{counted:.4g} %"
             raise GraceError(f"{name} is {value} %, its confusion matrix gives {found}")
+
+
+def _refuse_other_backbones(task: TaskRecord, before: Sequence[TaskRecord]) -> None:
+    """Refuse a task whose number of backbones is not what its verdict makes of those before."""
+    added = _ADDED.get(task.verdict)
+    if before and added is not None and task.backbones != before[-1].backbones + added:
+        raise GraceError(
+            f"its verdict is '{task.verdict}', and its backbones go from {before[-1].backbones} "
+            f"to {task.backbones}"
+        )

@@ -4,6 +4,7 @@ A run is looked for by the fingerprint of its settings, which needs neither imag
 counts as the same run only if its full fingerprint, with data and versions, is the same too.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,9 +21,14 @@ from grace.storage.inside import inside
 from grace.storage.reading import read_given
 from grace.studies.first_tasks import first_network
 from grace.studies.replay import expansions, serves
-from grace.text.refusals import GraceError
+from grace.text.refusals import GraceError, GraceWarning
+from grace.text.units import counted
 
 MAX_BYTES = 128 * 2**20
+
+
+class LeftOutWarning(GraceWarning):
+    """Some records cannot be read, so that their runs count as missing."""
 
 
 @final
@@ -32,19 +38,27 @@ class RunStore:
     Args:
         directory: ``OUT/runs``, a directory for each run, named by its full fingerprint.
         others: further run directories, or folders of them at any depth; they are only read.
+
+    Warns:
+        LeftOutWarning: if records cannot be read.
     """
 
     def __init__(self, directory: Path, others: Sequence[Path] = ()) -> None:
         self.directory = directory
-        self.left_out: dict[Path, str] = {}
-        """Why runs could not be read."""
         self._others = tuple(others)
         self._records: dict[Path, RunRecord] = {}
         self._settings: dict[Path, ExperimentSettings | None] = {}
         self._by_settings = defaultdict[str, list[RunRecord]](list)
         self._by_stream = defaultdict[str, list[RunRecord]](list)
         self._trained: dict[tuple[str, str], RunRecord] = {}
-        self.refresh()
+        if left_out := self.refresh():
+            warnings.warn(
+                f"{counted(len(left_out), 'record')} cannot be read and "
+                f"{'counts' if len(left_out) == 1 else 'count'} as missing: {left_out[0]}"
+                + (f"; and {len(left_out) - 1} more" if left_out[1:] else ""),
+                LeftOutWarning,
+                stacklevel=3,
+            )
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -63,23 +77,29 @@ class RunStore:
         rules = (settings.method.threshold_rule for settings, _ in self.known)
         return list(dict.fromkeys((rule.initial, rule.decay) for rule in rules if rule is not None))
 
-    def refresh(self, *, elsewhere: bool = True) -> None:
+    def refresh(self, *, elsewhere: bool = True) -> list[str]:
         """Read the runs that are new or were not finished.
 
         Args:
             elsewhere: also those outside ``OUT/runs``.
+
+        Returns:
+            Why records were left out.
         """
+        left_out: list[str] = []
         for place in self._places(elsewhere=elsewhere):
             if place in self._records:
                 continue
             try:
                 record = read_record(place)
             except (GraceError, OSError) as error:
-                self.left_out[place] = str(error)
+                left_out.append(str(error))
                 continue
-            self.left_out.pop(place, None)
-            if record.complete:
+            if "run" not in record.info.fingerprints:
+                left_out.append(f"{place} has no fingerprint")
+            elif record.complete:
                 self._add(place, record)
+        return left_out
 
     def _add(self, place: Path, record: RunRecord) -> None:
         self._records[place] = record

@@ -148,16 +148,19 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
         for protocol in selection.protocols or scale.protocols
         for seed in selection.seeds or scale.seeds
         for row in selection.rows or study.rows
-        if _stands(study.rows[row], scale_name(study, selection.scale), protocol)
+        if stands(study.rows[row], scale_name(study, selection.scale), protocol)
         for name, run in _runs(study, scale, protocol, seed, row, selection.overrides)
     ]
     if not cells:
         raise GraceError(
             f"study '{study.name}' has no run for this choice of rows, protocols and scale"
         )
-    refuse_repeated(
-        "cell", [cell.name for cell in cells]
-    )  # A point of a grid has its values' name.
+    # A point of a grid has its values' name.
+    refuse_repeated("cell", [cell.name for cell in cells])
+    for cell in cells:
+        if cell.run.expands_like and cell.seed == cells[0].seed:
+            # Refused now, and not when what it waits for has been made.
+            loaded(cell.run.experiment, [*cell.run.overrides, "method.expand_at=[]"])
     _warn_idle(cells, selection.overrides)
     return cells
 
@@ -253,7 +256,8 @@ def parent_of(study: StudySettings, name: str) -> str:
     return name if name in study.rows else next(r for r in study.rows if name in study.grid_rows(r))
 
 
-def _stands(row: RowSettings, scale: str, protocol: str) -> bool:
+def stands(row: RowSettings, scale: str, protocol: str) -> bool:
+    """Return True if a row has a place in the table of a protocol."""
     at_scale = row.scales is None or scale in row.scales
     return at_scale and (row.protocols is None or protocol in row.protocols)
 
@@ -274,9 +278,11 @@ def _refuse_unknown(
 ) -> None:
     for name in names:
         if name not in known:
+            grids = (row for row in study.rows if kind == "row" and name in study.grid_rows(row))
+            point = next((f": it is a point of row '{row}'" for row in grids), "")
+            hint = point or did_you_mean(name, list(known))
             raise GraceError(
-                f"study '{study.name}' has no {kind} '{name}'{did_you_mean(name, list(known))} "
-                f"(known: {', '.join(known)})"
+                f"study '{study.name}' has no {kind} '{name}'{hint} (known: {', '.join(known)})"
             )
 
 

@@ -96,7 +96,8 @@ def claims_sheet(claims: list[JudgedClaim]) -> Sheet:
     ]
     if any(line.judgement and not line.is_complete for judged in claims for line in judged.lines):
         notes.append(
-            "A number beside 'not measured' is that of the runs that are there: others are missing."
+            "A number beside 'not measured' is that of the runs that are there: others are "
+            "missing, or their rows were not chosen."
         )
     entries = tuple(tuple(Entry(text) for text in row) for row in rows)
     return Sheet(headings, entries, tuple(notes), num_names=3)
@@ -160,7 +161,8 @@ def _difference(
 
     found = [of(_of_seed(results, seed, key)) for seed in results.seeds]
     known = [value for value in found if value is not None]
-    paper = of(lambda row, place: results.paper(row, place, key))
+    lacks = not isinstance(right, dict) and results.lacks_rivals(protocol)
+    paper = None if lacks else of(lambda row, place: results.paper(row, place, key))
     words = f"{key}: {_words(left)} − {_words(right)}" + (f" + {slack:g}" if slack else "")
     return ClaimLine(
         claim,
@@ -169,6 +171,7 @@ def _difference(
         _judged(known, slack, is_counted=key in _COUNTED),
         None if paper is None else paper + slack,
         len(known) == len(found)
+        and not lacks
         and (isinstance(right, dict) or results.is_complete(results.ranked(protocol), protocol)),
     )
 

@@ -10,7 +10,7 @@ from grace.studies.groups import Spread, spread
 from grace.studies.made_study import MadeStudy
 from grace.studies.paper import paper_numbers, place_in_paper, row_in_paper
 from grace.studies.resolving import Found
-from grace.studies.study_cells import StudyCell, parent_of, scale_of
+from grace.studies.study_cells import StudyCell, parent_of, scale_name, scale_of, stands
 from grace.studies.tables import Column
 
 _PAPER_UNITS = {"cifar100": 0.46, "imagenet100": 11.17}
@@ -100,6 +100,15 @@ class Results:
     def ranked(self, protocol: str) -> list[str]:
         """Return the rows that compete in a protocol."""
         return [row for row in self.rows_in(protocol) if self.settings(row).ranked]
+
+    def lacks_rivals(self, protocol: str) -> bool:
+        """Return True if rows were chosen, and others that compete in a protocol were not."""
+        study, selection = self.made.study, self.made.selection
+        scale = scale_name(study, selection.scale)
+        competing = {
+            name for name, row in study.rows.items() if row.ranked and stands(row, scale, protocol)
+        }
+        return bool(selection.rows) and not competing <= set(selection.rows)
 
     def has_cell(self, row: str, protocol: str) -> bool:
         """Return True if the row stands in the protocol's table."""
@@ -192,13 +201,15 @@ class Results:
         return sum(self.found(row, protocol, seed) is not None for seed in self.seeds)
 
     def best_other(self, row: str, protocol: str, key: str) -> float | None:
-        """Return the highest mean of the other ranked rows; ``None``: no other has one.
+        """Return the highest mean of the other ranked rows; ``None``: it is not known.
 
         Args:
             row: name of the row that is compared with them.
             protocol: name of the protocol.
             key: key of the metric.
         """
+        if self.lacks_rivals(protocol):
+            return None
         mean = self.mean(key)
         others = [mean(other, protocol) for other in self.ranked(protocol) if other != row]
         return max((value for value in others if value is not None), default=None)
