@@ -10,7 +10,7 @@ from grace.studies.study_claims import claims_sheet, judge_claims
 from grace.studies.study_plan import StudyPlan
 from grace.studies.study_results import Results
 from grace.studies.study_table import protocol_tables, shown
-from grace.text.units import in_bytes, in_seconds
+from grace.text.units import counted, in_bytes, in_seconds
 
 
 def plan_lines(plan: StudyPlan) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _sums(plan: StudyPlan) -> Iterator[str]:
         else f"about {in_seconds(plan.seconds)} of work"
     )
     size = in_bytes(left * plan.bytes_each)
-    yield f"{total} runs: {total - left} done, {left} to make" + (
+    yield f"{counted(total, 'run')}: {total - left} done, {left} to make" + (
         f", {time}, {size} of records" if left else ""
     )
     unlike = sum(planned.state == "made differently" for planned in plan.runs)
