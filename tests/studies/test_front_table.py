@@ -6,7 +6,7 @@ from grace.studies.front_table import FRONT_HEADINGS, front_tables
 from grace.studies.study_results import Results
 from grace.studies.study_sheets import study_sheets
 from support.synthetic_records import MakeRecord
-from support.synthetic_studies import made
+from support.synthetic_studies import Numbers, made
 
 GRID = {
     "method": "grace",
@@ -16,7 +16,7 @@ GRID = {
 
 def results(make_record: MakeRecord, **study: Any) -> Results:
     # Last, Avg, backbones. Means of Avg: 61.1, 61, 61 at 3, 2 and 3 backbones.
-    numbers = {
+    numbers: Numbers = {
         "0.5/0.9": [(50, 62, 3), (50, 61, 3), (50, 60.3, 3)],
         "0.6/0.9": [(50, 60, 2), (50, 62, 2), (50, 61, 2)],
         "0.7/0.9": [(50, 60, 3), (50, 62, 3), (50, 61, 3)],

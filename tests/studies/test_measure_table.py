@@ -1,6 +1,8 @@
 """The table of saturation measures, by hand and against numpy."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import scipy.stats
 
 from grace.studies.measure_table import MEASURE_HEADINGS, measure_tables
 from grace.studies.resolving import Found
+from grace.studies.study_files import write_study
 from grace.studies.study_results import Results
 from grace.studies.study_sheets import study_sheets
 from support.synthetic_records import MakeRecord
@@ -62,6 +65,15 @@ def test_rise_reset_and_agreement_by_hand(make_record: MakeRecord) -> None:
         ["effective rank", "2", "0.38 ± 0.88", "1 of 2", "1 of 2", "0.09 ± 0.11"],
         ["weight norm", "2", "0.00 ± 1.41", "1 of 2", "1 of 2", "0.45"],
     ]
+
+
+def test_the_files_of_a_study_have_the_measures(make_record: MakeRecord, tmp_path: Path) -> None:
+    write_study(replace(results(make_record).made, directory=tmp_path))
+    [rank, norm] = csv.DictReader((tmp_path / "measures.csv").read_text().splitlines())
+    assert [line["measure"] for line in (rank, norm)] == ["effective_rank", "weight_norm"]
+    assert float(rank["rise_mean"]) == pytest.approx(0.375)
+    for name in ("table.md", "summary.md", "table.tex", "report.html"):
+        assert "b0i10: measures of ours" in (tmp_path / name).read_text()
 
 
 def test_the_means_are_scipys_and_numpys(make_record: MakeRecord) -> None:
