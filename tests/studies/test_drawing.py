@@ -34,7 +34,7 @@ PANELS = [
                 kind="points",
                 texts=["A, F", "B", "C", "D", "E"],
                 x_error=[0.0, 0.5, 0, 0, 0],
-                hollow=True,
+                fill="none",
             ),
         ],
     ),

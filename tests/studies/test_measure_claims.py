@@ -16,6 +16,7 @@ from grace.studies.study_claims import judge_claims
 from grace.studies.study_figures import study_figures
 from grace.studies.study_results import Results
 from support.synthetic_records import MakeRecord
+from support.synthetic_studies import with_measures
 
 # Two ranges of three tasks: the second begins with the expansion at task 4.
 VALUES = {
@@ -28,20 +29,12 @@ VALUES = {
 @pytest.fixture
 def record(make_record: MakeRecord) -> RunRecord:
     verdicts = ["start", "compress", "compress", "grow", "compress", "compress"]
-    made = make_record("grace", task_sizes=(2,) * 6, verdicts=verdicts)
-    tasks = [
-        task.model_copy(update={"measures": {name: v[task.task - 1] for name, v in VALUES.items()}})
-        for task in made.tasks
-    ]
-    return replace(made, tasks=tuple(tasks))
+    return with_measures(make_record("grace", task_sizes=(2,) * 6, verdicts=verdicts), VALUES)
 
 
 def test_a_standard_error_is_no_measure(record: RunRecord) -> None:
-    tasks = [
-        task.model_copy(update={"measures": {**task.measures, "fisher_error": 0.1 * task.task}})
-        for task in record.tasks
-    ]
-    assert list(measures_of(replace(record, tasks=tuple(tasks)))) == list(VALUES)
+    both = {**VALUES, "fisher_error": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}
+    assert list(measures_of(with_measures(record, both))) == list(VALUES)
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ import scipy.stats
 
 from grace.studies.claims import judge_claim
 from grace.studies.pareto import (
+    FrontPlace,
     Point,
     dominates,
     dominates_beyond_noise,
     front,
+    front_places,
     mean_points,
     merged,
-    share_in_front,
     spreads,
 )
 
@@ -64,7 +65,7 @@ def test_means_are_over_the_seeds_that_all_have() -> None:
     assert (x.mean, x.count, y.mean) == (2.5, 2, 60.5)
     assert (x.deviation, y.deviation) == (pytest.approx(0.5**0.5), pytest.approx(0.5**0.5))
     assert mean_points({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == []
-    assert share_in_front({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == {}
+    assert front_places({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == {}
 
 
 def test_spreads_are_numpys() -> None:
@@ -91,8 +92,24 @@ def test_share_of_seeds_in_whose_own_front_a_pair_stands() -> None:
         "B": {1: (3.0, 61.0), 2: (3.0, 59.0), 3: (3.0, 60.0)},
         "F": {1: (2.0, 60.0), 2: (2.0, 59.0), 3: (2.0, 60.0)},
     }
-    share = share_in_front(measured)
-    assert share == {"A": 1.0, "B": pytest.approx(1 / 3), "F": pytest.approx(2 / 3)}
+    # Means: A (2, 60), B (3, 60), F (2, 59.67); two standard errors of B's and F's gap are wide.
+    assert front_places(measured) == {
+        "A": FrontPlace(is_on_front=True, times=3, seeds=3, dominated_by=0),
+        "B": FrontPlace(is_on_front=False, times=1, seeds=3, dominated_by=0),
+        "F": FrontPlace(is_on_front=False, times=2, seeds=3, dominated_by=0),
+    }
+
+
+def test_a_pair_is_dominated_beyond_noise_over_the_seeds_that_all_have() -> None:
+    measured = {
+        "A": {1: (2.0, 61.0), 2: (2.0, 63.0), 3: (2.0, 65.0), 4: (2.0, 0.0)},
+        "B": {1: (3.0, 60.0), 2: (3.0, 61.0), 3: (3.0, 62.0), 4: (3.0, 99.0)},
+        "C": {1: (3.0, 59.0), 2: (3.0, 60.0), 3: (3.0, 61.0)},
+    }
+    # C lacks seed 4, which would turn A and B round. A − B is 1, 2, 3 and 2 > 2/√3; B − C is 1.
+    dominated = {label: place.dominated_by for label, place in front_places(measured).items()}
+    assert dominated == {"A": 0, "B": 1, "C": 2}
+    assert {place.seeds for place in front_places(measured).values()} == {3}
 
 
 def test_dominance_beyond_noise_needs_two_standard_errors() -> None:

@@ -181,8 +181,12 @@ def test_the_files_of_a_study(whole: Whole) -> None:
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("summary.md", "table.md", "table.csv", "table.tex", "plan.csv"),
-        *("claims.md", "claims.csv", "figures", "report.html"),
+        *("claims.md", "claims.csv", "front.csv", "figures", "report.html"),
     }
+    fronts = list(csv.DictReader((folder / "front.csv").read_text().splitlines()))
+    assert [line["row"] for line in fronts] == ["0/0.9", "0.01/0.9", "1/0.9"]
+    for name in ("table.md", "summary.md", "table.tex", "report.html"):
+        assert "tiny: front of backbones and Avg" in (folder / name).read_text()
     drawn = {path.name for path in (folder / "figures").iterdir()}
     assert drawn == {f"{n}.svg" for n in ("accuracy", "backbones", "front", "bars", "protocols")}
     summary = (folder / "summary.md").read_text()
@@ -196,7 +200,9 @@ def test_the_files_of_a_study(whole: Whole) -> None:
     page = (folder / "report.html").read_text()
     assert "data:image/svg+xml;base64," in page
     assert '"customdata":[' in page
-    assert '"text":["1/0.9","0/0.9, 0.01/0.9"]' in page
+    # The pair of most backbones was trained, and its run stands for the two others.
+    assert '"text":["1/0.9"]' in page
+    assert '"text":["0/0.9, 0.01/0.9 (replayed)"]' in page
     assert '"mode":"lines+markers","name":"front"' in page, "a front of one point is seen too"
 
 

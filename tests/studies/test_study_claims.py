@@ -1,62 +1,13 @@
 """Claims over records whose numbers are set by hand."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grace.configs.study import StudySettings
-from grace.record import RunRecord
-from grace.studies.made_study import MadeStudy
-from grace.studies.resolving import Found
-from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_claims import claims_sheet, judge_claims
-from grace.studies.study_results import Results
 from grace.studies.study_table import protocol_tables, shown, to_csv
 from support.synthetic_records import MakeRecord
-
-SEEDS = count(1)
-Numbers = Mapping[str, Sequence[tuple[float, float, int]]]
-"""Last, Avg and backbones by row, one for each seed."""
-
-
-def with_numbers(record: RunRecord, last: float, average: float, backbones: int) -> RunRecord:
-    """A run of two tasks with these numbers."""
-    tasks = []
-    for task, accuracy in zip(record.tasks, (2 * average - last, last), strict=True):
-        entry = task.classifiers["linear"].model_copy(update={"all": accuracy})
-        update = {"classifiers": {"linear": entry}, "backbones": backbones}
-        tasks.append(task.model_copy(update=update))
-    return replace(record, tasks=tuple(tasks))
-
-
-def made(
-    make_record: MakeRecord, numbers: Numbers, chosen: tuple[str, ...] = (), **study: Any
-) -> Results:
-    """A study of some rows and what their runs gave; of all rows, or of those that are chosen."""
-    settings = StudySettings.model_validate(
-        {
-            "scales": {
-                "small": {"protocols": {"b0i10": {"experiment": "digits"}}, "seeds": [1, 2, 3]}
-            },
-            "rows": {row: {"method": "der"} for row in numbers},
-        }
-        | study
-    )
-    selection = Selection(rows=chosen)
-    cells = study_cells(settings, selection)
-    record = make_record("der", next(SEEDS), task_sizes=(5, 5))
-    found = {}
-    for cell in cells:
-        known = numbers[cell.row]
-        if cell.seed <= len(known):
-            found[cell.run] = Found(with_numbers(record, *known[cell.seed - 1]))
-    # Rows of equal settings share a run: each gets one of its own.
-    assert len({cell.run for cell in cells}) == len(cells)
-    return Results(MadeStudy(settings, selection, tuple(cells), found, {}, (), Path()))
+from support.synthetic_studies import Numbers, made
 
 
 def rows_of(*names: str) -> dict[str, Any]:
@@ -174,7 +125,7 @@ def test_nothing_is_first_among_some_of_the_rows(make_record: MakeRecord, place:
     numbers = dict(THREE) | {"joint": [(80, 80, 1)] * 3}
 
     def shown_for(*chosen: str) -> tuple[str, float | None, str]:
-        results = made(make_record, numbers, chosen, **study)
+        results = made(make_record, numbers, chosen=chosen, **study)
         [claim] = judge_claims(results)
         [table] = protocol_tables(results)
         return claim.verdict, claim.lines[0].paper, shown(table, results).rows[-1][2].text

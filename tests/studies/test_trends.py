@@ -63,12 +63,18 @@ def test_ranges_of_figure_5() -> None:
 def test_a_trend_over_a_stream() -> None:
     values = [value for values in ALIKE for value in values]
     found = trend(values, [4, 7])
-    assert found == Trend(1.0, True, pytest.approx(0.02495359, abs=5e-9))
+    assert found == Trend(
+        1.0,
+        (pytest.approx(0.5 - 0.31), pytest.approx(0.5 - 0.29)),
+        pytest.approx(0.02495359, abs=5e-9),
+    )
+    assert found.resets is True
     # The second expansion does not lower it: .5 to .55.
     assert trend([*values[:6], 0.55, 0.41, 0.53], [4, 7]).resets is False
     assert trend([*values[:6], 0.55, 0.41, 0.53], [4, 7]).rise == pytest.approx((1 + 1 - 0.5) / 3)
     # No expansion: nothing to reset, nothing to agree with.
-    assert trend(values[:3], []) == Trend(1.0, None, None)
+    assert trend(values[:3], []) == Trend(1.0, (), None)
+    assert trend(values[:3], []).resets is None
 
 
 def test_a_range_of_one_task_says_nothing_of_the_rise() -> None:

@@ -9,7 +9,7 @@ from grace.studies.study_cells import scale_name
 from grace.studies.study_claims import claims_sheet, judge_claims
 from grace.studies.study_plan import StudyPlan
 from grace.studies.study_results import Results
-from grace.studies.study_table import protocol_tables, shown
+from grace.studies.study_sheets import study_sheets
 from grace.text.units import counted, in_bytes, in_seconds
 
 
@@ -58,8 +58,7 @@ def result_lines(made: MadeStudy) -> Iterator[str]:
     """Yield the tables, the claims, the failures and the paths of the files."""
     results = Results(made)
     claims = judge_claims(results)
-    tables = protocol_tables(results) if made.found else []
-    sheets = [(table.protocol, shown(table, results)) for table in tables]
+    sheets = study_sheets(results) if made.found else []
     for name, sheet in [*sheets, *([("claims", claims_sheet(claims))] if claims else [])]:
         rows = [list(sheet.headings), *([cell.text for cell in row] for row in sheet.rows)]
         numbers = len(sheet.headings) - sheet.num_names

@@ -40,7 +40,7 @@ class Series:
         y_error: half the length of each point's vertical bar.
         texts: a short text beside each point, or none at all.
         style: colour and dash; ``None``: by its place in the panel.
-        hollow: draw hollow markers, for points of another origin than the others.
+        fill: how much of a marker is filled, for points of another origin than the others.
     """
 
     x: Sequence[float]
@@ -51,7 +51,7 @@ class Series:
     y_error: Sequence[float | None] | None = None
     texts: Sequence[str] = ()
     style: Style | None = None
-    hollow: bool = False
+    fill: Literal["full", "half", "none"] = "full"
 
     def __post_init__(self) -> None:
         for values in (self.y, self.x_error, self.y_error, self.texts or None):
@@ -246,7 +246,9 @@ def _draw_series(axes: "Axes", series: Series, number: int) -> Any:  # noqa: ANN
         drawstyle="steps-post" if series.kind in ("steps", "front") else "default",
         marker="o" if is_front else marker,
         markersize=8 if is_front else 4.5,
-        markerfacecolor="none" if is_front else "white" if series.hollow else colour,
+        fillstyle="left" if series.fill == "half" else "full",
+        markerfacecolor="none" if is_front else "white" if series.fill == "none" else colour,
+        markerfacecoloralt="white",
         elinewidth=0.8,
         capsize=2,
         zorder=2 if is_front else 3,

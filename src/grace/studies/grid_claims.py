@@ -5,15 +5,9 @@ from functools import partial
 from itertools import pairwise
 
 from grace.configs.claims import ClaimSettings
-from grace.studies.pareto import (
-    Point,
-    dominates_beyond_noise,
-    front,
-    mean_points,
-    merged,
-    share_in_front,
-)
+from grace.studies.pareto import Point, front_places, merged
 from grace.studies.study_results import Results
+from grace.text.units import counted
 
 
 def grid_differences(
@@ -84,16 +78,15 @@ def _value_at(place: int, label: str) -> float:
 
 
 def _on_front(label: str, protocol: str, results: Results) -> tuple[list[float], str]:
-    measured = by_seed(results, protocol, "average")
-    points = mean_points(measured)
+    place = front_places(by_seed(results, protocol, "average")).get(label)
     words = f"{label} on the front of the means"
-    if label not in measured or not points:
+    if place is None:
         return [], words
-    stands = any(label in point.labels for point in front(points))
-    share = share_in_front(measured)[label]
-    better = sum(dominates_beyond_noise(other, measured[label]) for other in measured.values())
-    words += f"; on that of {100 * share:.0f} % of seeds; dominated beyond noise by {better} pairs"
-    return [0.0 if stands else -1.0], words
+    words += (
+        f"; on that of {place.times} of {counted(place.seeds, 'seed')}; "
+        f"dominated beyond noise by {counted(place.dominated_by, 'pair')}"
+    )
+    return [0.0 if place.is_on_front else -1.0], words
 
 
 def grid_rows(results: Results, protocol: str) -> list[str]:

@@ -1,13 +1,12 @@
 """Saturation measures of a study's runs over tasks, and claims about them."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 from grace.configs.claims import ClaimSettings
 from grace.record import RunRecord
 from grace.studies.replay import expansions
 from grace.studies.study_results import Results
-from grace.studies.trends import Trend, split_at, trend
+from grace.studies.trends import Trend, trend
 
 
 def measures_of(record: RunRecord) -> Mapping[str, list[float]]:
@@ -57,15 +56,13 @@ def measure_differences(
 
 
 def _difference(kind: str, name: str, record: RunRecord) -> float | None:
-    known, values = trends_of(record), measures_of(record).get(name)
-    if values is None:
+    known = trends_of(record)
+    own = known.get(name)
+    if own is None:
         return None
-    own = known[name]
     others = [found for other, found in known.items() if other != name]
     if kind == "resets":
-        ranges = split_at(values, expansions(record))
-        falls = [before[-1] - after[0] for before, after in pairwise(ranges)]
-        return min(falls, default=None)
+        return min(own.falls, default=None)
     if kind == "rises-most":
         rises = [found.rise for found in others if found.rise is not None]
         return None if own.rise is None or not rises else own.rise - max(rises)

@@ -86,21 +86,51 @@ def spreads(measured: Mapping[str, BySeed]) -> dict[str, tuple[Spread, Spread]]:
     return found
 
 
-def share_in_front(measured: Mapping[str, BySeed]) -> dict[str, float]:
-    """Return, by label, the share of seeds in which a point is on the front, in [0, 1].
+@final
+@dataclass(frozen=True)
+class FrontPlace:
+    """Where a pair of settings stands, over the seeds that all pairs have.
+
+    Args:
+        is_on_front: True if its means are on the front of the means.
+        times: number of seeds in whose own front it is.
+        seeds: number of the seeds.
+        dominated_by: number of pairs that dominate it beyond noise.
+    """
+
+    is_on_front: bool
+    times: int
+    seeds: int
+    dominated_by: int
+
+
+def front_places(measured: Mapping[str, BySeed]) -> dict[str, FrontPlace]:
+    """Return, by label, where each pair of settings stands; nothing if no seed is shared.
 
     Args:
         measured: (x, y) by label and seed.
     """
     seeds = shared_seeds(measured)
-    if not seeds:
-        return {}
-    times = dict.fromkeys(measured, 0)
-    for seed in seeds:
-        for point in front([Point(*runs[seed], (label,)) for label, runs in measured.items()]):
-            for label in point.labels:
-                times[label] += 1
-    return {label: count / len(seeds) for label, count in times.items()}
+    shared = {label: {seed: runs[seed] for seed in seeds} for label, runs in measured.items()}
+    on_front = _labels(front(mean_points(shared)))
+    of_seeds = [
+        _labels(front([Point(*runs[seed], (label,)) for label, runs in shared.items()]))
+        for seed in seeds
+    ]
+    return {
+        label: FrontPlace(
+            label in on_front,
+            sum(label in labels for labels in of_seeds),
+            len(seeds),
+            sum(dominates_beyond_noise(other, runs) for other in shared.values()),
+        )
+        for label, runs in shared.items()
+        if seeds
+    }
+
+
+def _labels(points: Sequence[Point]) -> set[str]:
+    return {label for point in points for label in point.labels}
 
 
 def dominates_beyond_noise(a: BySeed, b: BySeed) -> bool:

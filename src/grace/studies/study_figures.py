@@ -6,9 +6,11 @@ from typing import Literal
 
 from grace.record import RunRecord, TaskRecord
 from grace.studies.drawing import Panel, Series
+from grace.studies.figures import STYLES, Style
 from grace.studies.grid_claims import by_seed
 from grace.studies.groups import Spread
 from grace.studies.measure_claims import measures_of
+from grace.studies.origins import ORIGINS, OriginName, by_origin
 from grace.studies.pareto import Point, front, mean_points, merged, spreads
 from grace.studies.replay import expansions
 from grace.studies.study_results import METRICS, Results
@@ -138,14 +140,18 @@ def _front(results: Results) -> Panels:
             points = merged(mean_points(measured))
             around = spreads(measured)
             series = [
-                _cloud(kept, around, label, hollow=hollow)
-                for label, hollow in (("trained", False), ("replayed", True))
-                if (kept := [p for p in points if _is_replayed(results, p, protocol) is hollow])
+                _cloud(kept, around, name)
+                for name, kept in by_origin(results, points, protocol).items()
+                if kept
             ]
             if points:
                 best = front(points)
                 line = Series(
-                    x=[p.x for p in best], y=[p.y for p in best], label="front", kind="front"
+                    x=[p.x for p in best],
+                    y=[p.y for p in best],
+                    label="front",
+                    kind="front",
+                    style=_place_style(len(ORIGINS)),
                 )
                 series.append(line)
             title = f"{protocol}: {METRICS[key].title}"
@@ -163,10 +169,16 @@ def _front(results: Results) -> Panels:
 def _cloud(
     points: Sequence[Point],
     around: Mapping[str, tuple[Spread, Spread]],
-    label: str,
-    *,
-    hollow: bool,
+    name: OriginName,
 ) -> Series:
+    """Draw points of one origin, which looks the same in all panels.
+
+    Args:
+        points: the points.
+        around: mean and deviation of x and of y by label.
+        name: the origin.
+    """
+
     def deviation(point: Point, place: int) -> float | None:
         return around[point.labels[0]][place].deviation
 
@@ -176,21 +188,20 @@ def _cloud(
         x_error=[deviation(point, 0) for point in points],
         y_error=[deviation(point, 1) for point in points],
         texts=[_named(point) for point in points] if len(points) <= 20 else (),
-        label=label,
+        label=name,
         kind="points",
-        hollow=hollow,
+        style=_place_style(list(ORIGINS).index(name)),
+        fill=ORIGINS[name],
     )
+
+
+def _place_style(place: int) -> Style:
+    return Style("", *STYLES[place])
 
 
 def _named(point: Point) -> str:
     first, *more = point.labels
     return f"{first} +{len(more)}" if more else first
-
-
-def _is_replayed(results: Results, point: Point, protocol: str) -> bool:
-    """Return True if no run of a point's pairs was trained for them."""
-    found = (results.found(row, protocol, seed) for row in point.labels for seed in results.seeds)
-    return all(one.is_replayed for one in found if one)
 
 
 def _measures(results: Results) -> Panels:

@@ -9,14 +9,17 @@ from grace.record import RunRecord
 from grace.storage.atomic import remove_leftovers, write_text
 from grace.storage.inside import inside
 from grace.studies.drawing import write_svg
+from grace.studies.front_table import FRONT_HEADINGS, front_tables
 from grace.studies.made_study import MadeStudy
+from grace.studies.measure_table import MEASURE_HEADINGS, measure_tables
 from grace.studies.sheet import Sheet
 from grace.studies.study_cells import scale_name
 from grace.studies.study_claims import JudgedClaim, claims_sheet, judge_claims
 from grace.studies.study_figures import study_figures
 from grace.studies.study_page import write_study_page
 from grace.studies.study_results import Results
-from grace.studies.study_table import protocol_tables, shown, to_csv
+from grace.studies.study_sheets import study_sheets
+from grace.studies.study_table import protocol_tables, to_csv
 from grace.studies.summary import cost, notes_of, provenance
 from grace.text.markup import code_block, markdown, spreadsheet
 
@@ -32,19 +35,22 @@ def write_study(made: MadeStudy, command: str = "") -> tuple[Path, ...]:
         The paths, the page first.
     """
     results, folder = Results(made), made.directory
-    tables = protocol_tables(results)
-    sheets = [(table.protocol, shown(table, results)) for table in tables]
-    claims = judge_claims(results)
+    sheets, claims = study_sheets(results), judge_claims(results)
     texts = {
         "summary.md": _summary(made, sheets, claims, command),
         "table.md": _tables(sheets),
-        "table.csv": to_csv(tables, results),
+        "table.csv": to_csv(protocol_tables(results), results),
         "table.tex": "\n".join(f"% {name}\n{sheet.to_latex()}" for name, sheet in sheets),
         "plan.csv": _cells_csv(made),
     }
     if claims:
         texts["claims.md"] = claims_sheet(claims).to_markdown()
         texts["claims.csv"] = _claims_csv(claims)
+    if fronts := front_tables(results):
+        texts["front.csv"] = _csv(FRONT_HEADINGS, [line for t in fronts for line in t.numbers()])
+    if measures := measure_tables(results):
+        lines = [line for table in measures for line in table.numbers()]
+        texts["measures.csv"] = _csv(MEASURE_HEADINGS, lines)
     inside(folder, "figures").mkdir(exist_ok=True)
     for place in (folder, folder / "figures"):
         remove_leftovers(place)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grace.studies.figures import Figure, plot_text
-from grace.studies.grid_claims import by_seed
+from grace.studies.grid_claims import by_seed, grid_rows
+from grace.studies.origins import REPLAYED, OriginName, by_origin, origin
 from grace.studies.pareto import Point, front, mean_points, merged
 from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
@@ -99,6 +100,8 @@ def _fronts(results: Results, numbers: Mapping[Path, int], figures: dict[str, Fi
         figure = _front(results, protocol, numbers)
         if figure is not None:
             caption = "Means over seeds. A click on a point opens its run below."
+            if origin(results, grid_rows(results, protocol), protocol).replayed:
+                caption += f" {REPLAYED.capitalize()}."
             cards.append(chart_card(protocol, caption, f"front-{place}", figure, figures))
     return cards
 
@@ -113,11 +116,26 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         return next((numbers[one.record.directory] for one in found if one), None)
 
     axis = METRICS["average"].heading
-    cloud = _scatter(points, "markers", "settings") | {
-        "text": [plot_text(", ".join(point.labels)) for point in points],
-        "customdata": [number(point.labels[0]) for point in points],
-        "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
+
+    def name(point: Point) -> str:
+        return origin(results, point.labels, protocol).marked(", ".join(point.labels))
+
+    symbols: Mapping[OriginName, str] = {
+        "trained": "circle",
+        "partly replayed": "circle-open-dot",
+        "replayed": "circle-open",
     }
+    clouds = [
+        _scatter(kept, "markers", title)
+        | {
+            "marker": {"symbol": symbols[title], "size": 9},
+            "text": [plot_text(name(point)) for point in kept],
+            "customdata": [number(point.labels[0]) for point in kept],
+            "hovertemplate": "%{text}: %{x:.2f} backbones, %{y:.2f} %<extra></extra>",
+        }
+        for title, kept in by_origin(results, points, protocol).items()
+        if kept
+    ]
     line = _scatter(front(points), "lines+markers", "front") | {  # It may be one point.
         "line": {"shape": "hv"},
         "marker": {"symbol": "circle-open", "size": 14},
@@ -128,7 +146,7 @@ def _front(results: Results, protocol: str, numbers: Mapping[Path, int]) -> Figu
         "xaxis": {"title": {"text": "backbones"}},
         "yaxis": {"title": {"text": axis}},
     }
-    return {"data": [line, cloud], "layout": layout}
+    return {"data": [line, *clouds], "layout": layout}
 
 
 def _scatter(points: Sequence[Point], mode: str, name: str) -> Figure:

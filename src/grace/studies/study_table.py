@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from grace.studies.groups import Spread
+from grace.studies.origins import REPLAYED, origin
 from grace.studies.paper import row_in_paper
 from grace.studies.sheet import Entry, Mark, Sheet
 from grace.studies.study_results import METRICS, Results
@@ -68,8 +69,7 @@ def protocol_tables(results: Results) -> list[ProtocolTable]:
 def shown(table: ProtocolTable, results: Results) -> Sheet:
     """Return a protocol's table as it is shown: best bold, second underlined, the paper's beside.
 
-    The number of runs stands where it is not that of all seeds; "replayed" marks a row that another
-    threshold's run stands for.
+    Rows whose runs are replayed have a mark, and a note says what it means.
 
     Args:
         table: the table.
@@ -115,9 +115,7 @@ def to_csv(tables: Sequence[ProtocolTable], results: Results) -> str:
 
 
 def _name(row: str, table: ProtocolTable, results: Results) -> str:
-    found = [results.found(row, table.protocol, seed) for seed in results.seeds]
-    replayed = sum(one.is_replayed for one in found if one)
-    return f"{results.label(row)} (replayed)" if replayed else results.label(row)
+    return origin(results, [row], table.protocol).marked(results.label(row))
 
 
 def _printed(value: float | None, column: Column) -> str:
@@ -179,4 +177,6 @@ def _notes(table: ProtocolTable, results: Results) -> tuple[str, ...]:
             else "of other data or settings than ours: compare the order of rows, not the numbers"
         )
         notes.append(f"paper: printed numbers of {', '.join(tables)}, {dataset} {name}, {how}")
+    if origin(results, table.rows, table.protocol).replayed:
+        notes.append(REPLAYED)
     return tuple(notes)

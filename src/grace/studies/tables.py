@@ -193,14 +193,24 @@ def _byte_column(
 
 
 def format_cell(cell: Spread | None, column: Column) -> str:
+    """Return a cell as :func:`format_spread` does, in the column's unit."""
+    return format_spread(cell, column.digits, column.scale)
+
+
+def format_spread(cell: Spread | None, digits: int, scale: float = 1.0) -> str:
     """Return a rounded cell: "57.39" for one run, "57.39 ± 0.41" for several, "–" for ``None``.
 
     A deviation of 0 is not shown.
+
+    Args:
+        cell: mean and deviation.
+        digits: decimals; a deviation has at least one.
+        scale: what both are divided by.
     """
     if cell is None:
         return "–"
-    mean, deviation = cell.mean / column.scale, (cell.deviation or 0.0) / column.scale
-    digits = max(column.digits, 1) if deviation else column.digits
+    mean, deviation = cell.mean / scale, (cell.deviation or 0.0) / scale
+    digits = max(digits, 1) if deviation else digits
     shown = f"{mean:.{digits}f}"
     return f"{shown} ± {deviation:.{digits}f}" if deviation else shown
 

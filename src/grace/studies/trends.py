@@ -20,14 +20,19 @@ class Trend:
     Args:
         rise: mean over ranges of Spearman's correlation between position and value, in [−1, 1];
             ``None`` if no range has two tasks or more.
-        resets: ``True`` if the value falls at every expansion; ``None`` without an expansion.
+        falls: by how much the value falls at each expansion; negative where it rises.
         agreement: mean over the positions that all ranges have of deviation/|mean| across ranges;
             0 if all ranges are equal, so less is better. ``None`` for one range, or a mean of 0.
     """
 
     rise: float | None
-    resets: bool | None
+    falls: tuple[float, ...]
     agreement: float | None
+
+    @property
+    def resets(self) -> bool | None:
+        """True if the value falls at every expansion; ``None`` without an expansion."""
+        return all(fall > 0 for fall in self.falls) if self.falls else None
 
 
 def trend(values: Sequence[float], expansions: Sequence[int]) -> Trend:
@@ -40,7 +45,7 @@ def trend(values: Sequence[float], expansions: Sequence[int]) -> Trend:
     ranges = split_at(values, expansions)
     return Trend(
         rise(ranges),
-        all(after[0] < before[-1] for before, after in pairwise(ranges)) if ranges[1:] else None,
+        tuple(before[-1] - after[0] for before, after in pairwise(ranges)),
         agreement(ranges),
     )
 
