@@ -80,6 +80,8 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
         (["ablation", "--protocols", "b0i4,b0i4"], "protocol b0i4 is given twice"),
         (["grid", "--search", "3", "--rows", "small-pairs"], "--rows has no effect on --search"),
         (["grid", "--search", "3"], "--plan needs to know all runs, and --search chooses them"),
+        (["grid", "--slurm", "--time=1"], "--slurm has no effect on --plan, which makes no runs"),
+        (["grid", "--ray", "auto"], "--ray has no effect on --plan, which makes no runs: leave"),
         (["grid", "--storage", "sqlite:///x"], "--storage is for a search: give --search N too"),
     ],
 )
@@ -189,6 +191,7 @@ def test_a_task_of_an_array_job_gets_the_same_study(
     result = call("ablation", "memory.size=9", *words, "--out", str(out), "--slurm", "--time=1")
     assert result.exit_code == 0, result.stderr
     assert "submitted array job 4711 of 2 tasks" in result.stdout
+    assert "with --plan in place of --slurm shows what is done" in result.stdout
     assert (given["most_tasks"], given["options"]) == (5, ["--time=1"])
     seen: dict[str, Any] = {}
 

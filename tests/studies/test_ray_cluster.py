@@ -13,6 +13,7 @@ import pytest
 
 from grace.configs.experiment import EngineSettings
 from grace.configs.load import load_experiment
+from grace.studies import ray_cluster
 from grace.studies.cells import Cell
 from grace.studies.pool import ListedJobs, Unwatched, carry_out
 from grace.studies.ray_cluster import RayCluster
@@ -115,14 +116,76 @@ def test_a_run_whose_node_is_lost_is_made_again_elsewhere(
     assert sum(begun()) > before[0] >= 4
 
 
-def test_no_cluster_is_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No connection yet, and a short time for one; returns where Ray notes its newest cluster."""
     pytest.importorskip("ray", reason="the cluster extra is not installed")
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    with pytest.raises(GraceError, match="ray start"):
-        RayCluster("no address")
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("Ray would ask without an end"))
+    monkeypatch.setattr(ray_cluster, "CHECK_SECONDS", 0.2)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_no_cluster_is_an_error_of_the_user() -> None:
     silent = "nothing answers there .*ray start"
-    for address in (f"127.0.0.1:{port}", "127.0.0.1:99999"):  # Closed again, and no port.
+    for address in (f"127.0.0.1:{closed_port()}", "127.0.0.1:99999"):  # And no port.
         with pytest.raises(GraceError, match=f"--ray {address}: {silent}"):
             RayCluster(address)
+    for address in ("no address", "ray://127.0.0.1:10001", "local", ":6379"):
+        with pytest.raises(
+            GraceError, match=r"not HOST:PORT: give the address .*ray start"
+        ) as not_one:
+            RayCluster(address)
+        assert not_one.value.what.startswith(f"--ray {address}: ")
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_a_port_that_accepts_but_is_not_ray_is_refused_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = r"no Ray cluster answers there within 0\.2 seconds: start the cluster with 'ray start'"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(GraceError, match=f"--ray {address}: {said}"):
+            RayCluster(address)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(GraceError, match=f"--ray auto, which is {address} by RAY_ADDRESS: no"):
+            RayCluster("auto")
+    with pytest.raises(GraceError, match=f"{address} by RAY_ADDRESS: nothing answers there"):
+        RayCluster("auto")
+
+
+def test_auto_with_a_cluster_that_is_gone_is_refused_in_time(no_cluster: Path) -> None:
+    with pytest.raises(GraceError, match=r"--ray auto: no Ray cluster .* seconds: start the"):
+        RayCluster("auto")
+    no_cluster.write_text(f"127.0.0.1:{closed_port()}")  # It was killed, not stopped.
+    with pytest.raises(
+        GraceError, match=rf"seconds \({no_cluster} names 127.0.0.1:[0-9]+\): start"
+    ):
+        RayCluster("auto")
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_what_ray_says_of_a_cluster_is_repeated_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_cluster, "CHECK_SECONDS", 20)
+    for script, said in {
+        "raise RuntimeError('Version mismatch: started with:\\n  Ray: 1.2')": (
+            "--ray auto: Version mismatch: started with: Ray: 1.2: start the"
+        ),
+        "raise SystemExit(3)": "--ray auto: 'ray status' fails: start the",
+    }.items():
+        monkeypatch.setattr(ray_cluster, "_STATUS", ("-c", script))
+        with pytest.raises(GraceError, match=said):
+            RayCluster("auto")

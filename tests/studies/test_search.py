@@ -1,6 +1,7 @@
 """Optuna looks for pairs of threshold and decay; records stay the truth."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -163,7 +164,7 @@ def test_a_pair_that_was_replayed_stays_chosen(runs: Runs, tmp_path: Path) -> No
     assert len(trials(tmp_path)) == 6
 
 
-@pytest.mark.parametrize("damage", ["cut", "noise", "lines", "lies", "gone", "link"])
+@pytest.mark.parametrize("damage", ["cut", "noise", "lines", "lies", "gone", "folder", "link"])
 def test_a_damaged_journal_is_made_anew_from_the_records(
     runs: Runs, tmp_path: Path, damage: str
 ) -> None:
@@ -185,6 +186,9 @@ def test_a_damaged_journal_is_made_anew_from_the_records(
         journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     elif damage == "gone":
         journal.unlink()
+    elif damage == "folder":
+        journal.unlink()
+        journal.mkdir()
     else:
         (tmp_path / "elsewhere").write_text(text)
         journal.unlink()
@@ -193,7 +197,18 @@ def test_a_damaged_journal_is_made_anew_from_the_records(
         with pytest.raises(GraceError, match="links are not followed"):
             search(tmp_path)
         return
-    found = search(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = search(tmp_path)
+    told = [str(warning.message) for warning in caught]
+    if damage in {"cut", "noise", "lines", "folder"}:
+        [aside] = tmp_path.glob("search.journal.broken-*")
+        assert told == [
+            f"'{journal}' is damaged or no journal: set aside as '{aside.name}', and a new one is "
+            "made from the records"
+        ]
+    else:
+        assert told == []
     assert {cell.row for cell in runs.advance(found)} == {cell.row for cell in before.cells}
     values = sorted(trial.values for trial in trials(tmp_path))
     cells = before.cells
@@ -222,6 +237,39 @@ def test_a_database_by_its_url(runs: Runs, tmp_path: Path) -> None:
         search(tmp_path, 3, "postgresql+nothing://me:secret@host/name")
     assert "secret" not in str(caught.value)
     assert "write a URL of SQLAlchemy" in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_named_with_what_helps(tmp_path: Path) -> None:
+    noise = tmp_path / "noise.db"
+    noise.write_bytes(b"garbage" * 3000)
+    said = {
+        tmp_path / "none" / "x.db": f"the folder '{tmp_path}/none' does not exist: create it, or",
+        tmp_path: f"'{tmp_path}' is a folder: write the path of a file in it",
+        noise: f"'{noise}' is no database, or a damaged one: move it away (a new one is made from",
+    }
+    for place, text in said.items():
+        with pytest.raises(GraceError) as caught:
+            search(tmp_path, 3, f"sqlite:///{place}")
+        assert str(caught.value).startswith(f"--storage: {text}")
+    assert noise.read_bytes() == b"garbage" * 3000
+
+
+def test_a_database_that_is_damaged_later_says_so(runs: Runs, tmp_path: Path) -> None:
+    place = tmp_path / "pairs.db"
+    found = search(tmp_path, 3, f"sqlite:///{place}")
+    place.write_bytes(b"garbage" * 3000)
+    with pytest.raises(GraceError, match="it is damaged: move it away, and call the command again"):
+        runs.advance(found)
+
+
+def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(url: str) -> None:
+        raise OSError(url)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", refused)
+    with pytest.raises(GraceError, match=r"cannot be used \(OSError\): see that it runs") as caught:
+        search(tmp_path, 3, "postgresql://me:secret@host/name")
+    assert "secret" not in str(caught.value)
 
 
 def test_a_missing_driver_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

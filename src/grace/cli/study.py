@@ -120,6 +120,11 @@ def _refuse_together(
                 f"{option} needs to know all runs, and --search chooses them one by one",
                 "leave one of them out",
             )
+    for option, is_given in {"--ray": bool(ray), "--slurm": slurm is not None}.items():
+        if plan and is_given:
+            raise GraceError(
+                f"{option} has no effect on --plan, which makes no runs", "leave one of them out"
+            )
     if ray and slurm is not None:
         raise GraceError("--ray and --slurm are two ways to the same end", "use one")
 
@@ -160,7 +165,8 @@ def _submit(
     say(
         f"submitted array job {job} of {num_tasks} task{'' if num_tasks == 1 else 's'}; their "
         f"output: {out / 'logs'}/slurm-{job}-*.txt",
-        "the same command with --plan shows what is done; the last task writes the tables",
+        "the same command with --plan in place of --slurm shows what is done; the last task "
+        "writes the tables",
     )
 
 

@@ -4,8 +4,12 @@ Each run is a task that starts the same ``grace run`` as on one machine. Ray cho
 and starts a run again whose machine was lost; that goes on at its last snapshot.
 """
 
+import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +25,13 @@ from grace.studies.pool import Attempt, Job, Machines, start_process, why_failed
 from grace.text.escaping import first_line
 from grace.text.refusals import GraceError
 
-_START = "start the cluster with 'ray start'"
+_START = "start the cluster with 'ray start', and write --ray auto there or HOST:PORT of its head"
+_STATUS = ("-m", "ray.scripts.scripts", "status", "--address")
+"""Arguments of Python for ``ray status``, of which an address is the last one."""
+CONNECT_SECONDS = 10.0
+"""How long a program at HOST:PORT may take to accept a connection."""
+CHECK_SECONDS = 20.0
+"""How long ``ray status`` may take; it needs a second where a cluster is there."""
 RETRIES = 2
 """How often a run whose machine was lost is started again."""
 
@@ -51,12 +61,14 @@ class RayCluster(Machines):
             import ray
         except ImportError:
             raise GraceError("--ray needs ray", "pip install 'grace-cil[cluster]'") from None
-        _refuse_silent(address)
-        try:
-            if not ray.is_initialized():
+        if not ray.is_initialized():
+            _refuse_silent(address)
+            try:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise GraceError(f"--ray {address}: {first_line(error).rstrip('.')}", _START) from None
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise GraceError(
+                    f"--ray {address}: {first_line(error).rstrip('.')}", _START
+                ) from None
         with suppress(ValueError):  # Ray sets its own; neither does so outside the main thread.
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
         self._ray: Any = ray
@@ -166,19 +178,67 @@ class RayTask(Attempt):
         self._ray.wait([self._reference], timeout=seconds)
 
 
-def _refuse_silent(address: str, seconds: float = 10) -> None:
-    """Refuse HOST:PORT where no program answers, which Ray would ask again for many minutes.
+def _refuse_silent(address: str) -> None:
+    """Refuse an address where no Ray cluster answers; Ray itself would ask there without an end.
 
     Raises:
-        GraceError: if none answers within some seconds.
+        GraceError: if it is no address, or no cluster answers within ``CHECK_SECONDS``.
     """
+    meant, shown = address, f"--ray {address}"
+    if address == "auto" and os.environ.get("RAY_ADDRESS"):
+        meant = os.environ["RAY_ADDRESS"]
+        shown = f"--ray auto, which is {meant} by RAY_ADDRESS"
+    if meant != "auto":
+        _connect(meant, shown)
+    # In a process of its own, which can be ended: Ray's own time limits are longer, and it prints.
+    try:
+        done = subprocess.run(  # noqa: S603 - without a shell
+            [sys.executable, *_STATUS, meant],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CHECK_SECONDS,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        newest = _newest_cluster() if meant == "auto" else ""
+        raise GraceError(
+            f"{shown}: no Ray cluster answers there within {CHECK_SECONDS:g} seconds{newest}",
+            _START,
+        ) from None
+    if done.returncode != 0:
+        raise GraceError(f"{shown}: {_reason(done.stderr)}", _START)
+
+
+def _connect(address: str, shown: str) -> None:
+    """Refuse what is not HOST:PORT, and a port where no program answers."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
-        return  # Ray says what is wrong with it.
+        raise GraceError(
+            f"{shown}: this is not HOST:PORT",
+            "give the address HOST:PORT of the head, which 'ray start --head' prints, or auto on a "
+            "machine of the cluster",
+        )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise GraceError(f"--ray {address}: nothing answers there ({error})", _START) from None
+        raise GraceError(f"{shown}: nothing answers there ({error})", _START) from None
+
+
+def _newest_cluster() -> str:
+    """Return in words which cluster Ray noted as the newest one on this machine, if any."""
+    note = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"  # noqa: S108
+    try:
+        return f" ({note} names {note.read_text()[:100].strip()})"
+    except (OSError, ValueError):
+        return ""
+
+
+def _reason(stderr: str) -> str:
+    """Return the message of the error with which ``ray status`` ended, in one line."""
+    found = re.search(r"^[\w.]*(?:Error|Exception): (.+)", stderr, re.MULTILINE | re.DOTALL)
+    return " ".join(found[1].split()).rstrip(".") if found else "'ray status' fails"
 
 
 def run_there(

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import sqlite3
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any, final
 
 from grace.storage.inside import inside
 from grace.storage.reading import read_small
-from grace.text.refusals import DamagedError, GraceError
+from grace.text.refusals import DamagedError, GraceError, GraceWarning
 
 MAX_BYTES = 64 * 2**20
 """A journal takes about 1 kB for a pair."""
@@ -69,9 +70,13 @@ def refused_by_database() -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, imported_optuna().exceptions.StorageInternalError) as error:
+        cause = error.__cause__ or error
         raise GraceError(
-            f"--storage: the database failed ({type(error.__cause__ or error).__name__})",
-            "call the command again when it answers: what is recorded is not lost",
+            f"--storage: the database failed ({type(cause).__name__})",
+            "it is damaged: move it away, and call the command again; a new one is made from the "
+            "records"
+            if _is_damaged(cause)
+            else "call the command again when it answers: what is recorded is not lost",
         ) from None
 
 
@@ -86,19 +91,16 @@ def open_storage(url: str, folder: Path) -> SearchStorage:
 
     Raises:
         GraceError: if the database cannot be used.
+
+    Warns:
+        GraceWarning: if a journal is set aside.
     """
     optuna = imported_optuna()
     if url:
         try:
             return SearchStorage(optuna.storages.RDBStorage(url))
         except Exception as error:  # Of the database's own driver, or a missing one.
-            # Not its text, which may quote the URL with its password.
-            raise GraceError(
-                f"--storage: the database cannot be used ({type(error).__name__})",
-                "install the Python driver of this database"
-                if isinstance(error, ImportError)
-                else "write a URL of SQLAlchemy, such as postgresql://user@host/name",
-            ) from None
+            raise _unusable(url, error) from None
     journal = inside(folder, "search.journal")
     # Left by a killed process: nobody else writes here, and Optuna could wait for it for ever.
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
@@ -109,6 +111,56 @@ def open_storage(url: str, folder: Path) -> SearchStorage:
     except Exception:  # What its lines say may be anything.
         _set_aside(journal)
         return SearchStorage(_journal(optuna, journal))
+
+
+def _unusable(url: str, error: Exception) -> GraceError:
+    """Return what is wrong with a database that cannot be opened.
+
+    The text of the error is not quoted: it may hold the URL with its password.
+    """
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    what = f"--storage: the database cannot be used ({type(error).__name__})"
+    if isinstance(error, ImportError):
+        return GraceError(what, "install the Python driver of this database")
+    if isinstance(error, ArgumentError | NoSuchModuleError):
+        return GraceError(what, "write a URL of SQLAlchemy, such as postgresql://user@host/name")
+    file = _file_of(url)
+    if file is None:
+        return GraceError(what, "see that it runs, and that host, user and name are right")
+    if not file.parent.is_dir():
+        return GraceError(
+            f"--storage: the folder '{file.parent}' does not exist",
+            "create it, or correct the path",
+        )
+    if file.is_dir():
+        return GraceError(f"--storage: '{file}' is a folder", "write the path of a file in it")
+    if _is_damaged(error):
+        return GraceError(
+            f"--storage: '{file}' is no database, or a damaged one",
+            "move it away (a new one is made from the records), or write another path",
+        )
+    return GraceError(
+        f"--storage: '{file}' cannot be used ({type(error).__name__})",
+        "see that this file and its folder may be written, and that grace or Optuna wrote it",
+    )
+
+
+def _file_of(url: str) -> Path | None:
+    """Return the file of a database of SQLite; ``None`` for others."""
+    from sqlalchemy.engine import make_url
+
+    parts = make_url(url)
+    name = parts.database or ""
+    if parts.get_backend_name() != "sqlite" or not name or name.startswith((":", "file:")):
+        return None
+    return Path(name)
+
+
+def _is_damaged(error: BaseException) -> bool:
+    """Return True if SQLite says that a file is no database, or a damaged one."""
+    # Its own errors of other kinds, such as a lock that is held, are subclasses.
+    return type(getattr(error, "orig", error)) is sqlite3.DatabaseError
 
 
 def _journal(optuna: Any, path: Path) -> Any:  # noqa: ANN401
@@ -134,4 +186,11 @@ def _is_whole(journal: Path) -> bool:
 
 
 def _set_aside(journal: Path) -> None:
-    journal.rename(journal.with_name(f"{journal.name}.broken-{secrets.token_hex(4)}"))
+    aside = journal.with_name(f"{journal.name}.broken-{secrets.token_hex(4)}")
+    journal.rename(aside)
+    warnings.warn(
+        f"'{journal}' is damaged or no journal: set aside as '{aside.name}', and a new one is made "
+        "from the records",
+        GraceWarning,
+        stacklevel=3,
+    )
