@@ -20,9 +20,10 @@ from typing_extensions import override
 
 from grace.configs.experiment import ExperimentSettings
 from grace.storage.lock import holder
+from grace.storage.reading import read_small
 from grace.studies.machine import has_small_images
 from grace.studies.pool import Attempt, Job, Machines, start_process, why_failed
-from grace.text.escaping import first_line
+from grace.text.escaping import first_line, in_one_line
 from grace.text.refusals import GraceError
 
 _START = "start the cluster with 'ray start', and write --ray auto there or HOST:PORT of its head"
@@ -230,15 +231,16 @@ def _newest_cluster() -> str:
     """Return in words which cluster Ray noted as the newest one on this machine, if any."""
     note = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"  # noqa: S108
     try:
-        return f" ({note} names {note.read_text()[:100].strip()})"
-    except (OSError, ValueError):
+        address = read_small(note, "Ray's note", 100).decode()
+    except (GraceError, OSError, UnicodeDecodeError):
         return ""
+    return f" ({note} names {in_one_line(address)})"
 
 
 def _reason(stderr: str) -> str:
     """Return the message of the error with which ``ray status`` ended, in one line."""
     found = re.search(r"^[\w.]*(?:Error|Exception): (.+)", stderr, re.MULTILINE | re.DOTALL)
-    return " ".join(found[1].split()).rstrip(".") if found else "'ray status' fails"
+    return in_one_line(found[1]).rstrip(".") if found else "'ray status' fails"
 
 
 def run_there(
