@@ -248,7 +248,9 @@ def test_backbones_are_those_of_the_verdict(
     if is_right:
         assert read_record(path.parent).tasks[-1].backbones == backbones
         return
-    with pytest.raises(GraceError, match=rf"line 2: its verdict is .* go from 1 to {backbones}$"):
+    with pytest.raises(
+        GraceError, match=rf"line 2: its verdict is .* go from 1 to {backbones}: remove"
+    ):
         read_record(path.parent)
 
 

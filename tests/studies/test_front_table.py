@@ -47,6 +47,26 @@ def test_fronts_of_means_and_of_seeds_by_hand(make_record: MakeRecord) -> None:
     }
 
 
+def test_what_is_missing_is_said(make_record: MakeRecord) -> None:
+    numbers: Numbers = {"0.5/0.9": [(50, 62, 3)] * 3, "0.6/0.9": [(50, 61, 2)], "0.7/0.9": []}
+    study: dict[str, Any] = {
+        "rows": {"pairs": GRID, "more": {"method": "grace", "grid": {"memory.size": [9]}}},
+        "figures": ["front"],
+    }
+    [table] = front_tables(made(make_record, numbers, chosen=("pairs",), **study))
+    # One seed shows no noise.
+    assert [[cell.text for cell in row] for row in table.shown().rows] == [
+        ["0.5/0.9", "yes", "1 of 1", "–"],
+        ["0.6/0.9", "yes", "1 of 1", "–"],
+        ["0.7/0.9", "–", "–", "–"],
+    ]
+    assert [line[-1] for line in table.numbers()] == [None, None]
+    assert table.shown().notes[1:] == (
+        "compared over the seeds that all pairs with a run have: 1 of 3",
+        "not all pairs were chosen: others may be better than those on the front",
+    )
+
+
 def test_only_a_study_that_draws_the_front_has_its_table(make_record: MakeRecord) -> None:
     assert front_tables(results(make_record, figures=["bars"])) == ()
     rows = {"der": [(50, 62, 3)]}

@@ -139,7 +139,7 @@ def closed_port() -> int:
 @pytest.mark.usefixtures("no_cluster")
 def test_no_cluster_is_an_error_of_the_user() -> None:
     silent = "nothing answers there .*ray start"
-    for address in (f"127.0.0.1:{closed_port()}", "127.0.0.1:99999"):  # And no port.
+    for address in (f"127.0.0.1:{closed_port()}", "127.0.0.1:99999", "..:1"):  # No port, no host.
         with pytest.raises(GraceError, match=f"--ray {address}: {silent}"):
             RayCluster(address)
     for address in ("no address", "ray://127.0.0.1:10001", "local", ":6379"):
@@ -175,7 +175,7 @@ def test_auto_with_a_cluster_that_is_gone_is_refused_in_time(no_cluster: Path) -
     no_cluster.unlink()
     no_cluster.write_text(f"127.0.0.1:{closed_port()}")  # It was killed, not stopped.
     with pytest.raises(
-        GraceError, match=rf"seconds \({no_cluster} names 127.0.0.1:[0-9]+\): start"
+        GraceError, match=rf"seconds \({no_cluster} still names 127.0.0.1:[0-9]+\): start"
     ):
         RayCluster("auto")
 
@@ -189,6 +189,10 @@ def test_what_ray_says_of_a_cluster_is_repeated_in_one_line(
         "raise RuntimeError('Version mismatch: started with:\\n  Ray: 1.2')": (
             "--ray auto: Version mismatch: started with: Ray: 1.2: start the"
         ),
+        "try: 1/0\nexcept ZeroDivisionError: raise ConnectionError('No Ray.')": (
+            "--ray auto: No Ray: start the"
+        ),
+        "raise SystemExit('No such module')": "--ray auto: No such module: start the",
         "raise SystemExit(3)": "--ray auto: 'ray status' fails: start the",
     }.items():
         monkeypatch.setattr(ray_cluster, "_STATUS", ("-c", script))

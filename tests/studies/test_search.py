@@ -258,7 +258,7 @@ def test_a_database_that_is_damaged_later_says_so(runs: Runs, tmp_path: Path) ->
     place = tmp_path / "pairs.db"
     found = search(tmp_path, 3, f"sqlite:///{place}")
     place.write_bytes(b"garbage" * 3000)
-    with pytest.raises(GraceError, match="it is damaged: move it away, and call the command again"):
+    with pytest.raises(GraceError, match="database is damaged: move it away, and call"):
         runs.advance(found)
 
 

@@ -418,12 +418,34 @@ def test_records_that_cannot_be_read_are_named(
         assert old in text
         (bad / "run.json").write_text(text.replace(old, new, 1))
     study, chosen = study_of(tmp_path), Selection(rows=("der",))
-    expected = f"^2 records cannot be read and count as missing: .*first.*{why}.*; and 1 more$"
+    expected = f"^2 records cannot be used and count as missing: .*first.*{why}.*; and 1 more$"
     with pytest.warns(LeftOutWarning, match=expected):
         plan = plan_study(study, chosen, tmp_path / "studies", [strange])
     assert [run.state for run in plan.runs] == ["left"]
     with pytest.warns(LeftOutWarning, match=expected):
         StudyRuns(study_cells(study, chosen), tmp_path / "studies", [strange], Unwatched())
+
+
+def test_a_damaged_record_is_served_by_a_whole_one_or_named_with_what_to_do(
+    whole: Whole,
+    tmp_path: Path,
+    unwritten: None,
+    tiny_backbones: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = copy_without(whole, tmp_path) / "runs" / record_of(whole[1], "der").directory.name
+    lines = (bad / "tasks.jsonl").read_text()
+    (bad / "tasks.jsonl").write_text(lines.replace('"backbones": 2', '"backbones": 7', 1))
+    remedy = f"remove {bad} and run it again"
+    with pytest.raises(GraceError, match=f"backbones go from 1 to 7: {remedy}"):
+        read_record(bad)
+    study, chosen, out = study_of(tmp_path), Selection(rows=("der",)), tmp_path / "studies"
+    with pytest.warns(LeftOutWarning, match=f"^1 record cannot be used .* {bad}"):
+        made = make_study(study, chosen, out, Unwatched(), others=[whole[0] / "runs"])
+    assert record_of(made, "der").directory.parent == whole[0] / "runs"
+    monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
+    with pytest.warns(LeftOutWarning), pytest.raises(GraceError, match=remedy):
+        make_study(study, chosen, out, Unwatched())
 
 
 def test_a_search_takes_known_pairs_and_makes_what_it_chooses(

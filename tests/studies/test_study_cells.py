@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from grace.configs.study import StudySettings, load_study
+from grace.configs.study import RowSettings, StudySettings, load_study
 from grace.record import DatasetRecord, RunRecord
 from grace.record.model import ParameterRecord
 from grace.studies.aligned import aligned_size
@@ -152,6 +152,11 @@ def test_a_row_that_cannot_be_told_when_to_expand_is_refused_before_others_are_m
     assert (
         len(study_cells(StudySettings.model_validate({"scales": scales} | held), Selection())) == 2
     )
+
+
+def test_a_grid_of_seeds_is_refused() -> None:
+    with pytest.raises(ValidationError, match="'seed' has no effect: a scale's 'seeds' are"):
+        RowSettings.model_validate({"method": "der", "grid": {"seed": [1, 2]}})
 
 
 @pytest.mark.parametrize("where", ["scale", "protocol", "row"])

@@ -124,15 +124,16 @@ def test_nothing_is_first_among_some_of_the_rows(make_record: MakeRecord, place:
     }
     numbers = dict(THREE) | {"joint": [(80, 80, 1)] * 3}
 
-    def shown_for(*chosen: str) -> tuple[str, float | None, str]:
+    def shown_for(*chosen: str) -> tuple[str, float | None, str, str]:
         results = made(make_record, numbers, chosen=chosen, **study)
         [claim] = judge_claims(results)
         [table] = protocol_tables(results)
-        return claim.verdict, claim.lines[0].paper, shown(table, results).rows[-1][2].text
+        rows = shown(table, results).rows
+        return claim.verdict, claim.lines[0].paper, rows[-1][2].text, rows[0][2].mark
 
-    assert shown_for("grace", "foster") == ("not measured", None, "–")
-    verdict, paper, lead = shown_for("grace", "der", "foster")  # All that compete.
-    assert (verdict, lead) == ("holds", "+1.00")
+    assert shown_for("grace", "foster") == ("not measured", None, "–", "")
+    verdict, paper, lead, mark = shown_for("grace", "der", "foster")  # All that compete.
+    assert (verdict, lead, mark) == ("holds", "+1.00", "best")
     # Table 1, CIFAR-100 b0i10: 60.80 against 60.47 of DER and 54.15 of FOSTER.
     assert paper == pytest.approx({"best": 0.33, "second": 6.65}[place])
 
@@ -189,6 +190,11 @@ def test_a_grid_s_claims(make_record: MakeRecord) -> None:
     # More backbones at the higher threshold, and no accuracy for them.
     worse = results(one, [(60, 69, 4)] * 3)
     assert [claim.verdict for claim in worse] == ["fails", "fails", "fails"]
+    rows = {"pairs": GRID, "more": {"method": "grace", "grid": {"memory.size": [9]}}}
+    claims = [{"id": "P3", "kind": "on-front", "left": "0.6/0.9"}]
+    numbers = {"0.5/0.9": one, "0.6/0.9": one}
+    some = made(make_record, numbers, chosen=("pairs",), rows=rows, claims=claims)
+    assert judge_claims(some)[0].verdict == "not measured"
     missing = results(one, one[:2])
     assert [claim.verdict for claim in missing] == ["not measured"] * 3
     assert all(claim.lines[0].judgement for claim in missing)

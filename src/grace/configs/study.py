@@ -4,7 +4,7 @@
 (docs/studies.md). Imports no torch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -29,15 +29,19 @@ Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]
 Seed = Annotated[int, Field(strict=True, ge=0)]
 
 
-def _without_seed(texts: Words) -> Words:
+def _without_seed(texts: Iterable[str]) -> None:
     """Refuse a seed among settings: that of the cell is set after them."""
     for text in texts:
         if text.partition("=")[0].strip() == "seed":
             raise GraceError(f"'{text}' has no effect: a scale's 'seeds' are those of its runs")
+
+
+def _overrides(texts: Words) -> Words:
+    _without_seed(texts)
     return texts
 
 
-Overrides = Annotated[Words, AfterValidator(_without_seed)]
+Overrides = Annotated[Words, AfterValidator(_overrides)]
 
 
 class ProtocolSettings(Settings):
@@ -144,6 +148,7 @@ class RowSettings(Settings):
     def _grid_has_values(self) -> Self:
         if self.grid is not None and (not self.grid or not all(self.grid.values())):
             raise GraceError("a grid needs a setting and its values")
+        _without_seed(self.grid or ())
         return self
 
 

@@ -165,7 +165,9 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
     except FileNotFoundError:
         return (), False
     if any(len(data) > most and data.count(token) > most for token, most in _MOST.items()):
-        raise GraceError(f"{path} is damaged: it has too many values")
+        raise GraceError(
+            f"{path} is damaged: it has too many values", f"remove {path.parent} and run it again"
+        )
     lines = data.split(b"\n")
     ended = lines[-1] == b""
     lines = lines[:-1] if ended else lines
@@ -181,7 +183,10 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
         except GraceError as error:
             if task is None and number == len(lines) and not ended:
                 return tuple(tasks), True
-            raise GraceError(f"{path} is damaged at line {number}: {error.what}") from error
+            raise GraceError(
+                f"{path} is damaged at line {number}: {error.what}",
+                f"remove {path.parent} and run it again",
+            ) from error
         tasks.append(task)
     return tuple(tasks), False
 

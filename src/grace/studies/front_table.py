@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.studies.grid_claims import by_seed
+from grace.studies.grid_claims import by_seed, grid_rows
 from grace.studies.pareto import FrontPlace, front_places
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_results import Results
@@ -20,11 +20,13 @@ class FrontTable:
 
     Args:
         protocol: name of the protocol.
-        places: where each pair stands, by the name of its row.
+        places: where each pair stands, by the name of its row; ``None``: it has no run.
+        notes: what a reader must know of the pairs and seeds that are missing.
     """
 
     protocol: str
-    places: Mapping[str, FrontPlace]
+    places: Mapping[str, FrontPlace | None]
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -35,22 +37,23 @@ class FrontTable:
         """Return the table as it is shown."""
         headings = ("Row", "Front of the means", "Fronts of seeds", "Dominated beyond noise by")
         rows = [
-            (
-                Entry(row),
-                Entry("yes" if place.is_on_front else "no"),
-                Entry(f"{place.times} of {place.seeds}"),
-                Entry(str(place.dominated_by)),
-            )
+            (Entry(row), *map(Entry, _texts(place) if place else ("–", "–", "–")))
             for row, place in self.places.items()
         ]
-        return Sheet(headings, tuple(rows), (_NOTE,))
+        return Sheet(headings, tuple(rows), (_NOTE, *self.notes))
 
     def numbers(self) -> list[list[object]]:
         """Return a line for each pair, as :data:`FRONT_HEADINGS` names its numbers."""
         return [
             [self.protocol, row, int(at.is_on_front), at.times, at.seeds, at.dominated_by]
             for row, at in self.places.items()
+            if at is not None
         ]
+
+
+def _texts(place: FrontPlace) -> tuple[str, str, str]:
+    dominated = "–" if place.dominated_by is None else str(place.dominated_by)
+    return "yes" if place.is_on_front else "no", f"{place.times} of {place.seeds}", dominated
 
 
 _NOTE = (
@@ -69,8 +72,20 @@ def front_tables(results: Results) -> Sequence[FrontTable]:
     """
     if "front" not in results.made.study.figures:
         return ()
-    found = [
-        FrontTable(protocol, front_places(by_seed(results, protocol, "average")))
-        for protocol in results.protocols
-    ]
-    return [table for table in found if table.places]
+    found = [_front_table(results, protocol) for protocol in results.protocols]
+    return [table for table in found if any(table.places.values())]
+
+
+def _front_table(results: Results, protocol: str) -> FrontTable:
+    places = front_places(by_seed(results, protocol, "average"))
+    notes = []
+    seeds = next((place.seeds for place in places.values()), 0)
+    if seeds < len(results.seeds):
+        notes.append(
+            f"compared over the seeds that all pairs with a run have: {seeds} of "
+            f"{len(results.seeds)}"
+        )
+    if results.lacks_points(protocol):
+        notes.append("not all pairs were chosen: others may be better than those on the front")
+    rows = grid_rows(results, protocol)
+    return FrontTable(protocol, {row: places.get(row) for row in rows}, tuple(notes))

@@ -82,10 +82,9 @@ def _on_front(label: str, protocol: str, results: Results) -> tuple[list[float],
     words = f"{label} on the front of the means"
     if place is None:
         return [], words
-    words += (
-        f"; on that of {place.times} of {counted(place.seeds, 'seed')}; "
-        f"dominated beyond noise by {counted(place.dominated_by, 'pair')}"
-    )
+    words += f"; on that of {place.times} of {counted(place.seeds, 'seed')}"
+    if place.dominated_by is not None:
+        words += f"; dominated beyond noise by {counted(place.dominated_by, 'pair')}"
     return [0.0 if place.is_on_front else -1.0], words
 
 

@@ -95,13 +95,13 @@ class FrontPlace:
         is_on_front: True if its means are on the front of the means.
         times: number of seeds in whose own front it is.
         seeds: number of the seeds.
-        dominated_by: number of pairs that dominate it beyond noise.
+        dominated_by: number of pairs that dominate it beyond noise; ``None``: one seed shows none.
     """
 
     is_on_front: bool
     times: int
     seeds: int
-    dominated_by: int
+    dominated_by: int | None
 
 
 def front_places(measured: Mapping[str, BySeed]) -> dict[str, FrontPlace]:
@@ -122,7 +122,9 @@ def front_places(measured: Mapping[str, BySeed]) -> dict[str, FrontPlace]:
             label in on_front,
             sum(label in labels for labels in of_seeds),
             len(seeds),
-            sum(dominates_beyond_noise(other, runs) for other in shared.values()),
+            sum(dominates_beyond_noise(other, runs) for other in shared.values())
+            if len(seeds) > 1
+            else None,
         )
         for label, runs in shared.items()
         if seeds

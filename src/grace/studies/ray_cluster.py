@@ -223,7 +223,7 @@ def _connect(address: str, shown: str) -> None:
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise GraceError(f"{shown}: nothing answers there ({error})", _START) from None
 
 
@@ -234,13 +234,13 @@ def _newest_cluster() -> str:
         address = read_small(note, "Ray's note", 100).decode()
     except (GraceError, OSError, UnicodeDecodeError):
         return ""
-    return f" ({note} names {in_one_line(address)})"
+    return f" ({note} still names {in_one_line(address)})"
 
 
 def _reason(stderr: str) -> str:
     """Return the message of the error with which ``ray status`` ended, in one line."""
-    found = re.search(r"^[\w.]*(?:Error|Exception): (.+)", stderr, re.MULTILINE | re.DOTALL)
-    return in_one_line(found[1]).rstrip(".") if found else "'ray status' fails"
+    *_, last = re.split(r"^[\w.]*(?:Error|Exception): ", stderr, flags=re.MULTILINE)
+    return in_one_line(last[-500:]).rstrip(".") if last.strip() else "'ray status' fails"
 
 
 def run_there(

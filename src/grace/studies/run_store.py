@@ -28,7 +28,7 @@ MAX_BYTES = 128 * 2**20
 
 
 class LeftOutWarning(GraceWarning):
-    """Some records cannot be read, so that their runs count as missing."""
+    """Some records cannot be used, so that their runs count as missing."""
 
 
 @final
@@ -40,7 +40,7 @@ class RunStore:
         others: further run directories, or folders of them at any depth; they are only read.
 
     Warns:
-        LeftOutWarning: if records cannot be read.
+        LeftOutWarning: if records cannot be used.
     """
 
     def __init__(self, directory: Path, others: Sequence[Path] = ()) -> None:
@@ -53,7 +53,7 @@ class RunStore:
         self._trained: dict[tuple[str, str], RunRecord] = {}
         if left_out := self.refresh():
             warnings.warn(
-                f"{counted(len(left_out), 'record')} cannot be read and "
+                f"{counted(len(left_out), 'record')} cannot be used and "
                 f"{'counts' if len(left_out) == 1 else 'count'} as missing: {left_out[0]}"
                 + (f"; and {len(left_out) - 1} more" if left_out[1:] else ""),
                 LeftOutWarning,
@@ -93,7 +93,7 @@ class RunStore:
             try:
                 record = read_record(place)
             except (GraceError, OSError) as error:
-                left_out.append(str(error))
+                left_out.append(error.what if isinstance(error, GraceError) else str(error))
                 continue
             if "run" not in record.info.fingerprints:
                 left_out.append(f"{place} has no fingerprint")
@@ -152,8 +152,10 @@ class RunStore:
             for name in ("tasks.jsonl", "run.json"):  # A run is there as soon as run.json is.
                 path = record.directory / name
                 write_bytes(place / name, read_given(path, str(path), MAX_BYTES))
-        own = read_record(place) if (place / "run.json").exists() else record
-        return own if own.complete else record
+        with suppress(GraceError, OSError):  # What lies here is damaged, and the other one is not.
+            own = read_record(place)
+            return own if own.complete else record
+        return record
 
     def _places(self, *, elsewhere: bool) -> list[Path]:
         places: dict[Path, None] = {}

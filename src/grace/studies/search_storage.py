@@ -71,13 +71,13 @@ def refused_by_database() -> Iterator[None]:
         yield
     except (SQLAlchemyError, imported_optuna().exceptions.StorageInternalError) as error:
         cause = error.__cause__ or error
-        raise GraceError(
-            f"--storage: the database failed ({type(cause).__name__})",
-            "it is damaged: move it away, and call the command again; a new one is made from the "
-            "records"
-            if _is_damaged(cause)
-            else "call the command again when it answers: what is recorded is not lost",
-        ) from None
+        if _is_damaged(cause):
+            what = "--storage: the database is damaged"
+            remedy = "move it away, and call the command again: the records make a new one"
+        else:
+            what = f"--storage: the database failed ({type(cause).__name__})"
+            remedy = "call the command again when it answers: what is recorded is not lost"
+        raise GraceError(what, remedy) from None
 
 
 def open_storage(url: str, folder: Path) -> SearchStorage:
@@ -128,7 +128,7 @@ def _unusable(url: str, error: Exception) -> GraceError:
     file = _file_of(url)
     if file is None:
         return GraceError(what, "see that it runs, and that host, user and name are right")
-    if not file.parent.is_dir():
+    if not file.parent.exists():
         return GraceError(
             f"--storage: the folder '{file.parent}' does not exist",
             "create it, or correct the path",

@@ -212,9 +212,9 @@ def _special(claim: ClaimSettings, protocol: str, results: Results) -> ClaimLine
     differences, words = compare(claim, protocol, results)
     judged = _judged(differences, 0.0, is_counted=claim.kind in _COUNTED)
     rows = grid_rows(results, protocol) if claim.kind in _COUNTED else results.rows_in(protocol)
-    return ClaimLine(
-        claim, protocol, words, judged, is_complete=results.is_complete(rows, protocol)
-    )
+    is_whole = claim.kind != "on-front" or not results.lacks_points(protocol)
+    is_complete = is_whole and results.is_complete(rows, protocol)
+    return ClaimLine(claim, protocol, words, judged, is_complete=is_complete)
 
 
 def _judged(differences: list[float], slack: float, *, is_counted: bool) -> Judgement | None:

@@ -103,12 +103,20 @@ class Results:
 
     def lacks_rivals(self, protocol: str) -> bool:
         """Return True if rows were chosen, and others that compete in a protocol were not."""
+        return any(row.ranked for row in self._not_chosen(protocol))
+
+    def lacks_points(self, protocol: str) -> bool:
+        """Return True if rows were chosen, and others that are grids in a protocol were not."""
+        return any(row.grid is not None for row in self._not_chosen(protocol))
+
+    def _not_chosen(self, protocol: str) -> list[RowSettings]:
         study, selection = self.made.study, self.made.selection
         scale = scale_name(study, selection.scale)
-        competing = {
-            name for name, row in study.rows.items() if row.ranked and stands(row, scale, protocol)
-        }
-        return bool(selection.rows) and not competing <= set(selection.rows)
+        return [
+            row
+            for name, row in study.rows.items()
+            if selection.rows and name not in selection.rows and stands(row, scale, protocol)
+        ]
 
     def has_cell(self, row: str, protocol: str) -> bool:
         """Return True if the row stands in the protocol's table."""

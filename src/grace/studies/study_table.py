@@ -125,7 +125,8 @@ def _printed(value: float | None, column: Column) -> str:
 def _marks(table: ProtocolTable, results: Results, place: int) -> list[Mark]:
     """Mark the best and the second best mean of a column; equal values share a mark."""
     key = table.columns[place].key
-    ranked = set(results.ranked(table.protocol)) if key in _RANKED else set()
+    is_ranked = key in _RANKED and not results.lacks_rivals(table.protocol)
+    ranked = set(results.ranked(table.protocol)) if is_ranked else set()
     means: list[float | None] = []
     for row, cells in zip(table.rows, table.ours, strict=True):
         cell = cells[place] if row in ranked else None
@@ -166,6 +167,8 @@ def _notes(table: ProtocolTable, results: Results) -> tuple[str, ...]:
     ]
     if missing:
         notes.append(f"not all runs are finished: {', '.join(missing)}")
+    if results.lacks_rivals(table.protocol):
+        notes.append("not all rows that compete were chosen: none is marked as best")
     if any(table.has_paper(place) for place in range(len(table.columns))):
         first, name, dataset = results.place_in_paper(table.protocol)
         used = {row_in_paper(first, results.settings(row).paper, row)[0] for row in results.rows}
