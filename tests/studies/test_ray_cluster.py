@@ -194,6 +194,8 @@ def test_what_ray_says_of_a_cluster_is_repeated_in_one_line(
         ),
         "raise SystemExit('No such module')": "--ray auto: No such module: start the",
         "raise SystemExit(3)": "--ray auto: 'ray status' fails: start the",
+        "assert False": "--ray auto: 'ray status' fails: start the",
+        "raise ValueError('First ' + 600 * 'b')": "--ray auto: First b",
     }.items():
         monkeypatch.setattr(ray_cluster, "_STATUS", ("-c", script))
         with pytest.raises(GraceError, match=said):

@@ -43,7 +43,7 @@ class FrontTable:
         return Sheet(headings, tuple(rows), (_NOTE, *self.notes))
 
     def numbers(self) -> list[list[object]]:
-        """Return a line for each pair, as :data:`FRONT_HEADINGS` names its numbers."""
+        """Return a line for each pair that has a run, as :data:`FRONT_HEADINGS` names them."""
         return [
             [self.protocol, row, int(at.is_on_front), at.times, at.seeds, at.dominated_by]
             for row, at in self.places.items()

@@ -239,8 +239,10 @@ def _newest_cluster() -> str:
 
 def _reason(stderr: str) -> str:
     """Return the message of the error with which ``ray status`` ended, in one line."""
-    *_, last = re.split(r"^[\w.]*(?:Error|Exception): ", stderr, flags=re.MULTILINE)
-    return in_one_line(last[-500:]).rstrip(".") if last.strip() else "'ray status' fails"
+    *before, last = re.split(r"^[\w.]*(?:Error|Exception): ", stderr, flags=re.MULTILINE)
+    if not before:  # No error of Python, or one without a text.
+        last = "" if "Traceback" in stderr else "".join(stderr.strip().splitlines()[-1:])
+    return in_one_line(last[:500]).rstrip(".") if last.strip() else "'ray status' fails"
 
 
 def run_there(
