@@ -24,9 +24,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from grace.record import commit
-from grace.text.escaping import printable
-from grace.text.refusals import GraceError
+from grace.base.escaping import printable
+from grace.base.refusals import GraceError
+from grace.runs import commit
 
 ROOT = Path(__file__).parents[1]
 BATCH = 5_000
@@ -53,11 +53,11 @@ def spoilt(data: bytes, draw: random.Random) -> bytes:
 
 def kinds(folder: Path) -> dict[str, Callable[[random.Random], object]]:
     """Return by kind what spoils one thing below ``folder`` and reads it."""
-    from grace.configs.load import dump_settings, load_experiment
     from grace.data import cifar
     from grace.data.decoding import read_pixels
     from grace.data.folder_tree import scan
-    from grace.record import read_record
+    from grace.runs import read_record
+    from grace.settings.load import dump_settings, load_experiment
 
     sys.path.insert(0, str(ROOT / "tests"))
     odd = import_module("support.odd_images")

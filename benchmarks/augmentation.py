@@ -14,11 +14,11 @@ from typing import Any, get_args
 
 import torch
 
-from grace.configs.augmentation import AugmentationName
 from grace.data.augmentation import build_augmentation
 from grace.data.batches import epoch_batches
 from grace.data.images import LabelledImages, TensorImages
-from grace.record import collect_hardware, collect_versions, commit
+from grace.runs import collect_hardware, collect_versions, commit
+from grace.settings.augmentation import AugmentationName
 
 
 @dataclass(frozen=True)

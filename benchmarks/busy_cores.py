@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from grace.configs.experiment import BackboneSettings, ExperimentSettings
-from grace.configs.methods import FinetuneSettings
-from grace.configs.recipe import Recipe
+from grace.base.processor import processor_name, usable_cores
 from grace.learner.budget import measure_speed
 from grace.learner.model import Model
-from grace.storage.processor import processor_name, usable_cores
+from grace.settings.experiment import BackboneSettings, ExperimentSettings
+from grace.settings.methods import FinetuneSettings
+from grace.settings.recipe import Recipe
 
 WAYS = {
     "one thread": {"OMP_NUM_THREADS": "1"},

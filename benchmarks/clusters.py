@@ -163,14 +163,14 @@ def _num_complete(runs: Path) -> int:
 
 def _begun(runs: Path) -> list[int]:
     """Return the numbers of finished tasks of the runs that are in the middle."""
-    from grace.record import read_record
+    from grace.runs import read_record
 
     records = [read_record(path.parent) for path in sorted(runs.glob("*/run.json"))]
     return [len(record.tasks) for record in records if record.tasks and not record.complete]
 
 
 def _records(runs: Path) -> list[tuple[str, bool]]:
-    from grace.record import read_record
+    from grace.runs import read_record
 
     return [
         (path.parent.name, read_record(path.parent).complete)
@@ -180,7 +180,7 @@ def _records(runs: Path) -> list[tuple[str, bool]]:
 
 def _runs(folder: Path) -> list[str]:
     """Return the fingerprints of all runs, which are complete, and have each task once."""
-    from grace.record import read_record
+    from grace.runs import read_record
 
     found = []
     for name, complete in _records(folder / "runs"):

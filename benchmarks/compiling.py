@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import torch
 
-from grace.configs.experiment import BackboneSettings, EngineSettings, ExperimentSettings
-from grace.configs.methods import FinetuneSettings
-from grace.configs.recipe import Recipe
+from grace.base.processor import processor_name
 from grace.engine.device import is_long
 from grace.learner.budget import measure_speed
 from grace.learner.model import Model
 from grace.learner.trials import MIN_GAIN
-from grace.storage.processor import processor_name
+from grace.settings.experiment import BackboneSettings, EngineSettings, ExperimentSettings
+from grace.settings.methods import FinetuneSettings
+from grace.settings.recipe import Recipe
 
 
 class Size(NamedTuple):

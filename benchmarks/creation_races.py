@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
-from grace.record import collect_hardware, collect_versions, commit
+from grace.learner.store import ModelStore
+from grace.runs import collect_hardware, collect_versions, commit
 
 RACER = """
 import sys
@@ -30,9 +30,9 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[2])
 import grace.methods.module_factory
-from grace.configs.methods import ReplaySettings
+from grace.settings.methods import ReplaySettings
 from grace.learner.learner import Learner
-from grace.text.refusals import GraceError
+from grace.base.refusals import GraceError
 from support import tiny_streams as tiny
 torch.set_num_threads(1)
 grace.methods.module_factory.build_backbone = tiny._resnet8

@@ -17,8 +17,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from grace.configs.load import load_experiment
-from grace.experiment import run_experiment
+from grace.runs.run import run_experiment
+from grace.settings.load import load_experiment
 
 
 def no_prior(counts: Tensor) -> Tensor:

@@ -33,13 +33,13 @@ import numpy as np
 import torch
 from torch._dynamo.utils import calculate_time_spent
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import GraceSettings
 from grace.data.images import Dataset
 from grace.data.scenario import Scenario
 from grace.data.sources import load_dataset
 from grace.learner.learner import Learner
-from grace.record import collect_hardware, collect_versions, commit
+from grace.runs import collect_hardware, collect_versions, commit
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.methods import GraceSettings
 from plain import PlainRecipe, run_plain
 
 SIDES = ("plain", "grace")

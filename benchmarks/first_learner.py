@@ -25,7 +25,7 @@ from grace.data.update_folder import load_update
 from grace.learner import teaching
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
-from grace.record import collect_hardware, collect_versions, commit
+from grace.runs import collect_hardware, collect_versions, commit
 
 FIRST, LATER = (5, 140), (2, 60)
 """Classes, and training images of each, in the first update and in every later one."""

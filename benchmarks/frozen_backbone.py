@@ -20,12 +20,12 @@ from pathlib import Path
 
 import torch
 
-from grace.configs.experiment import DataSettings
+from grace.base.randomness import generator
 from grace.data.folders import load_folder
 from grace.data.images import Dataset
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
-from grace.randomness import generator
+from grace.settings.experiment import DataSettings
 
 ALWAYS = ["engine.threads=1", "engine.compile=false", "engine.device=cpu"]
 BACKBONE = "timm/tf_efficientnet_lite0"

@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 from PIL import Image
 
-from grace.record import collect_hardware, collect_versions, commit
+from grace.runs import collect_hardware, collect_versions, commit
 
 ROOT = Path(__file__).parents[1]
 MOST = 1.03
@@ -36,12 +36,12 @@ import torch
 torch.set_num_threads(1)
 import grace
 assert Path(grace.__file__).is_relative_to(tree), grace.__file__
-from grace.configs.experiment import MemorySettings
-from grace.configs.load import load_experiment
-from grace.configs.methods import ReplaySettings
+from grace.settings.experiment import MemorySettings
+from grace.settings.load import load_experiment
+from grace.settings.methods import ReplaySettings
 from grace.data.reading import decode_all
 from grace.learner.learner import Learner
-from grace.record import read_record
+from grace.runs import read_record
 from support import tiny_streams
 
 def make_record():

@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
-import grace.experiment
-from grace.configs.load import load_experiment
-from grace.experiment import run_experiment
-from grace.home.journal import Journal
-from grace.home.store import ModelStore
+import grace.runs.run
 from grace.learner import saving
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from grace.learner.versions import Versions
-from grace.record import RunRecord, SilentRun, collect_hardware, collect_versions, commit
+from grace.runs import RunRecord, SilentRun, collect_hardware, collect_versions, commit
+from grace.runs.run import run_experiment
+from grace.settings.load import load_experiment
 
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "snapshots of phases": [(Journal, "offer_phase"), (Journal, "saved_phase")],
@@ -41,8 +41,8 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "begin and end of updates": [(ModelStore, "begin"), (ModelStore, "discard")],
     "end of the run": [
-        (grace.experiment, "drop_checkpoint"),
-        (grace.experiment, "remove_leftovers"),
+        (grace.runs.run, "drop_checkpoint"),
+        (grace.runs.run, "remove_leftovers"),
     ],
 }
 """All functions of which a run without a checkpoint would call none."""

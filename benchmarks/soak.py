@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import ExperimentSettings
-from grace.home.store import ModelStore
+from grace.base.randomness import generator
 from grace.learner.learner import Learner
-from grace.randomness import generator
-from grace.record import collect_hardware, collect_versions, commit
+from grace.learner.store import ModelStore
+from grace.runs import collect_hardware, collect_versions, commit
+from grace.settings.experiment import ExperimentSettings
 
 
 def settings_for(args: argparse.Namespace) -> ExperimentSettings:

@@ -32,12 +32,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from grace.configs.experiment import ExperimentSettings
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.learner.false_alarms import cutoff, found_share
 from grace.learner.familiarity import SCORES, Reference, UnknownScore, refitted_logits
 from grace.learner.learner import Learner
 from grace.learner.unknown import RATE, TRAINED_SCORES, Seen, left_out_ranks, recogniser
+from grace.settings.experiment import ExperimentSettings
 
 HELD_OUT = 50
 NUM_EXEMPLARS = 50

@@ -15,10 +15,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.measures import MeasureSettings
-from grace.configs.recipe import Recipe
-from grace.configs.registry import BUILT_IN
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.measures import MeasureSettings
+from grace.settings.recipe import Recipe
+from grace.settings.registry import BUILT_IN
 
 
 def models() -> dict[str, tuple[str, type[BaseModel]]]:

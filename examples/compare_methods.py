@@ -8,12 +8,12 @@ It prints the table that ``grace report --table md`` prints and writes the repor
 import argparse
 from pathlib import Path
 
-from grace.configs.load import load_experiment
-from grace.experiment import run_experiment
-from grace.record import RunRecord
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord
+from grace.runs.run import run_experiment
+from grace.settings.load import load_experiment
 from grace.studies.report import write_report
 from grace.studies.tables import comparison_table, to_markdown
-from grace.text.refusals import GraceError
 
 
 def overrides(method: str, epochs: int) -> list[str]:

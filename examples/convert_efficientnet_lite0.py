@@ -29,11 +29,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grace.configs.experiment import BackboneSettings, DataSettings
+from grace.base.atomic import write_bytes
+from grace.base.tensors import encode
 from grace.data.folders import load_folder
-from grace.networks.build import build_backbone, digest_of_weights
-from grace.storage.atomic import write_bytes
-from grace.storage.tensors import encode
+from grace.nn.build import build_backbone, digest_of_weights
+from grace.settings.experiment import BackboneSettings, DataSettings
 
 MODEL = "tf_efficientnet_lite0"
 _BLOCKS = (1, 2, 2, 3, 3, 4, 1)

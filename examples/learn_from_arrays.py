@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from grace.configs.load import load_experiment
 from grace.learner.learner import Learner
+from grace.settings.load import load_experiment
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from grace.home import twins
+from grace.learner import twins
 from support.synthetic_records import make_record as make_record
 
 # A loaded machine is slow, not wrong: pytest's own timeout is the limit.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import final
 from xml.etree import ElementTree as ET
 
-from grace.record import RunRecord, TaskRecord, read_record
-from grace.storage.atomic import write_text
+from grace.base.atomic import write_text
+from grace.runs import RunRecord, TaskRecord, read_record
 
 Points = Sequence[tuple[int, float]]
 BUDGET = "compress (budget)"

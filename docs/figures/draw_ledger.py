@@ -11,9 +11,9 @@ from xml.etree import ElementTree as ET
 
 from draw_dynamics import BUDGET, Panel, bar_look
 
-from grace.home.document import UpdateRecord
-from grace.home.store import ModelStore
-from grace.storage.atomic import write_text
+from grace.base.atomic import write_text
+from grace.learner.document import UpdateRecord
+from grace.learner.store import ModelStore
 
 BLUE, GREEN, ORANGE, RED = "#0072B2", "#009E73", "#B98300", "#D55E00"
 

@@ -15,8 +15,8 @@ import tarfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from grace.configs.study import load_study
-from grace.storage.atomic import write_bytes, write_text
+from grace.base.atomic import write_bytes, write_text
+from grace.settings.study import load_study
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"

@@ -39,53 +39,53 @@ __all__ = [
 
 # Editors and type checkers read these imports; the running program uses ``_PLACES``.
 if TYPE_CHECKING:
-    from grace.configs.experiment import ExperimentSettings
-    from grace.configs.load import ConfigWarning, load_experiment
-    from grace.configs.packaged import ConfigError
-    from grace.experiment import run
-    from grace.home.document import UpdateRecord
-    from grace.learner.evaluated import Evaluated
-    from grace.learner.folder_evaluation import evaluate
-    from grace.learner.learn_call import LearnOptions, LearnResult
-    from grace.learner.learner import Learner
-    from grace.learner.requested import RequestedSettings
-    from grace.learner.teaching import learn
-    from grace.record import RunRecord, TaskRecord, read_record
-    from grace.studies.comparison import Comparison
-    from grace.studies.comparison import compare_methods as compare
-    from grace.studies.report import write_report
-    from grace.text.refusals import (
+    from grace.base.refusals import (
         BusyError,
         DamagedError,
         GraceError,
         GraceWarning,
         NewerFormatError,
     )
+    from grace.learner.document import UpdateRecord
+    from grace.learner.evaluated import Evaluated
+    from grace.learner.folder_evaluation import evaluate
+    from grace.learner.learn_call import LearnOptions, LearnResult
+    from grace.learner.learner import Learner
+    from grace.learner.requested import RequestedSettings
+    from grace.learner.teaching import learn
+    from grace.runs import RunRecord, TaskRecord, read_record
+    from grace.runs.run import run
+    from grace.settings.experiment import ExperimentSettings
+    from grace.settings.load import ConfigWarning, load_experiment
+    from grace.settings.packaged import ConfigError
+    from grace.studies.comparison import Comparison
+    from grace.studies.comparison import compare_methods as compare
+    from grace.studies.report import write_report
 else:
     _PLACES = {
-        "BusyError": "grace.text.refusals:BusyError",
+        "BusyError": "grace.base.refusals:BusyError",
         "Comparison": "grace.studies.comparison:Comparison",
-        "ConfigError": "grace.configs.load:ConfigError",
-        "ConfigWarning": "grace.configs.load:ConfigWarning",
-        "DamagedError": "grace.text.refusals:DamagedError",
+        "ConfigError": "grace.settings.load:ConfigError",
+        "ConfigWarning": "grace.settings.load:ConfigWarning",
+        "DamagedError": "grace.base.refusals:DamagedError",
         "Evaluated": "grace.learner.evaluated:Evaluated",
-        "ExperimentSettings": "grace.configs.experiment:ExperimentSettings",
-        "GraceError": "grace.text.refusals:GraceError",
-        "GraceWarning": "grace.text.refusals:GraceWarning",
+        "ExperimentSettings": "grace.settings.experiment:ExperimentSettings",
+        "GraceError": "grace.base.refusals:GraceError",
+        "GraceWarning": "grace.base.refusals:GraceWarning",
         "LearnOptions": "grace.learner.learn_call:LearnOptions",
         "LearnResult": "grace.learner.learn_call:LearnResult",
         "Learner": "grace.learner.learner:Learner",
-        "NewerFormatError": "grace.text.refusals:NewerFormatError",
+        "NewerFormatError": "grace.base.refusals:NewerFormatError",
         "RequestedSettings": "grace.learner.requested:RequestedSettings",
-        "RunRecord": "grace.record:RunRecord",
-        "TaskRecord": "grace.record:TaskRecord",
-        "UpdateRecord": "grace.home.document:UpdateRecord",
+        "RunRecord": "grace.runs:RunRecord",
+        "TaskRecord": "grace.runs:TaskRecord",
+        "UpdateRecord": "grace.learner.document:UpdateRecord",
         "compare": "grace.studies.comparison:compare_methods",
         "evaluate": "grace.learner.folder_evaluation:evaluate",
         "learn": "grace.learner.teaching:learn",
-        "load_experiment": "grace.configs.load:load_experiment",
-        "read_record": "grace.record:read_record",
-        "run": "grace.experiment:run",
+        "load_experiment": "grace.settings.load:load_experiment",
+        "read_record": "grace.runs:read_record",
+        "run": "grace.runs.run:run",
         "write_report": "grace.studies.report:write_report",
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.registry import BUILT_IN
+from grace.settings.registry import BUILT_IN
 
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 NAMES = {str(model.model_fields["name"].default) for model in BUILT_IN}
@@ -113,8 +113,8 @@ def test_examples_are_where_they_are_said_to_be(file: str) -> None:
         "styles = {'wa': 'dot'}",
         "def f(kind: Literal['foster']): pass",
         "raise ValueError(f'{name}: use icarl or replay')",
-        "from grace.configs.methods import GraceSettings",
-        "import grace.configs.methods as m\nisinstance(x, m.MemoSettings)",
+        "from grace.settings.methods import GraceSettings",
+        "import grace.settings.methods as m\nisinstance(x, m.MemoSettings)",
         "x = 'grace'\ny = ('grace', 'json')",
     ],
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from grace.configs.registry import resolve
 from grace.methods.method import Method
 from grace.methods.state import DeclaredState
+from grace.settings.registry import resolve
 from support.contract import VARIANTS, name_of
 
 METHODS = sorted({name_of(variant) for variant in VARIANTS})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from grace.configs.registry import METHODS as REGISTERED
+from grace.settings.registry import METHODS as REGISTERED
 
 METHODS = Path(__file__).parents[2] / "src" / "grace" / "methods"
 LENGTH = 6

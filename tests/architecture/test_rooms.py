@@ -15,20 +15,14 @@ ROOMS = (
     "__main__",
     "cli",
     "studies",
-    "experiment",
-    "record",
+    "runs",
     "learner",
-    "home",
     "methods",
     "engine",
-    "capacity",
-    "objectives",
-    "networks",
+    "nn",
     "data",
-    "randomness",
-    "configs",
-    "storage",
-    "text",
+    "settings",
+    "base",
 )
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -155,11 +149,11 @@ def test_starts_without_torch() -> None:
     steps = [
         "import grace",
         "import grace.cli",
-        "import grace.record, grace.studies.report, grace.studies.tables",
+        "import grace.runs, grace.studies.report, grace.studies.tables",
         "from grace.studies import claims, drawing, paper, pareto, replay, trends",
-        "import grace.storage.lock, grace.storage.objects, grace.storage.strict_json",
+        "import grace.base.lock, grace.base.objects, grace.base.strict_json",
         "import grace.learner.prediction, grace.learner.twin",
-        "from grace.configs.load import load_experiment; load_experiment('digits')",
+        "from grace.settings.load import load_experiment; load_experiment('digits')",
         "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison",
     ]
     lines = (f"{step}\nassert 'torch' not in sys.modules, {step!r}\n" for step in steps)

@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import binomtest
 
 from grace.cli.class_lines import class_facts, class_table, gate_text, losses, predictor_text
-from grace.home.accuracies import Accuracies, ClassAccuracy
-from grace.home.judging import Limits, judge
-from grace.home.predictor import Predictor
+from grace.learner.accuracies import Accuracies, ClassAccuracy
+from grace.learner.judging import Limits, judge
+from grace.learner.predictor import Predictor
 
 NAMES = ("cat", "dog", "emu")
 # Cats gain 8 of 50, dogs fall from 28 % to 0 %, emus are new: the mean of old classes loses 6.

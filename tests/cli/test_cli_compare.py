@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from grace.cli.comparison_progress import ComparisonProgress, print_comparison
-from grace.configs.registry import METHODS
+from grace.settings.registry import METHODS
 from grace.studies import comparison
 from grace.studies.cells import Cell, cells_of
 from grace.studies.comparison import Comparison

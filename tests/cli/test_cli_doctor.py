@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import ReplaySettings
 from grace.data.update_folder import load_update
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import ReplaySettings
 from support import commands
 from support import tiny_streams as ts
 from support.picture_folders import folder

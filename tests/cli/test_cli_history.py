@@ -10,11 +10,11 @@ import pytest
 from rich.cells import cell_len
 from scipy.stats import binomtest
 
-from grace.configs.methods import ReplaySettings
-from grace.home.document import Document
-from grace.home.intervals import sign_test
-from grace.home.store import ModelStore
+from grace.learner.document import Document
+from grace.learner.intervals import sign_test
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.methods import ReplaySettings
 from support.commands import call, ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved

@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from grace.cli.columns import aligned
-from grace.configs.methods import MemoSettings, ReplaySettings
 from grace.learner.learner import Learner
+from grace.settings.methods import MemoSettings, ReplaySettings
 from support import one_process
 from support.commands import call
 from support.saved_learners import copied as copied

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from grace.configs.methods import GraceSettings
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.methods import GraceSettings
 from support.commands import call
 from support.learn_calls import FINETUNE, GRACE, TINY, files, learn, refused
 from support.learn_calls import first as first

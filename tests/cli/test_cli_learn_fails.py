@@ -9,8 +9,8 @@ import pytest
 
 from grace.engine import phase_run
 from grace.engine.trainer import NonFiniteLossError
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from support.commands import call
 from support.learn_calls import FINETUNE, GRACE, TINY, files, learn, refused
 from support.learn_calls import first as first

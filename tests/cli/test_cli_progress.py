@@ -9,7 +9,7 @@ from rich.console import Console
 from grace.cli import progress as progress_module
 from grace.cli.clock import RunClock, UpdateClock, in_clock
 from grace.cli.progress import RichProgress, print_summary
-from grace.record import RunProgress, TaskRecord
+from grace.runs import RunProgress, TaskRecord
 from support.synthetic_records import MakeRecord
 
 

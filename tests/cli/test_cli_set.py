@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.home.store import ModelStore
+from grace.learner.store import ModelStore
 from support.commands import call, ran
 from support.learn_calls import files, learn, refused
 from support.learn_calls import first as first

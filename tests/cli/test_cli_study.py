@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from grace.base.refusals import GraceError
 from grace.cli.study import _typed
 from grace.cli.study_lines import plan_lines, result_lines
-from grace.configs.study import StudySettings, list_studies, load_study
+from grace.settings.study import StudySettings, list_studies, load_study
 from grace.studies.made_study import MadeStudy
 from grace.studies.resolving import Found
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_plan import plan_study
-from grace.text.refusals import GraceError
 from support import commands, one_process
 from support.synthetic_records import MakeRecord
 

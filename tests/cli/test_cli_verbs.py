@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 import grace
+from grace.base.refusals import GraceError
 from grace.cli.app import VERBS
 from grace.cli.errors import one_line_warnings
-from grace.configs.load import ConfigWarning, load_experiment
-from grace.configs.registry import METHODS
-from grace.record import RunRecord
-from grace.text.refusals import GraceError
+from grace.runs import RunRecord
+from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.registry import METHODS
 from support import one_process
 from support.commands import call
 from support.picture_folders import folder

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FinetuneSettings, ReplaySettings
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import FinetuneSettings, ReplaySettings
 from support import one_process
 from support.commands import ran
 from support.learn_calls import files

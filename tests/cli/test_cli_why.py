@@ -9,9 +9,9 @@ from rich.console import Console
 
 from grace.cli.progress import RichProgress
 from grace.cli.why import why
-from grace.configs.experiment import ExperimentSettings, MemorySettings
-from grace.home.document import UpdateRecord
+from grace.learner.document import UpdateRecord
 from grace.methods.outcome import Outcome
+from grace.settings.experiment import ExperimentSettings, MemorySettings
 
 
 def told(*, task: int = 3, backbones: int = 1, **outcome: Any) -> str:

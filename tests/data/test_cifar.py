@@ -15,10 +15,10 @@ from torchvision import datasets
 from torchvision.datasets import utils
 from torchvision.transforms import functional as tv
 
-from grace.configs.experiment import DataSettings
+from grace.base.refusals import GraceError
 from grace.data.images import TensorImages
 from grace.data.sources import load_dataset
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 
 FINE = [f"class{number:02}" for number in range(100)]
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
+from grace.base.randomness import generator
+from grace.base.refusals import GraceError
 from grace.data.encoded import AsStored, Codec, EncodedImages, codec_of, most_bytes
 from grace.data.images import LabelledImages, TensorImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory, Room
-from grace.randomness import generator
-from grace.text.refusals import GraceError
+from grace.settings.experiment import MemorySettings
 from support.tiny_streams import pictures
 
 Format = Literal["png", "jpeg"]

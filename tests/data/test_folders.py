@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, Resize
 
-from grace.configs.experiment import DataSettings
 from grace.data.files import FileImages
 from grace.data.folders import imagenet100_classes
 from grace.data.images import Dataset, TensorImages
 from grace.data.sources import load_dataset
+from grace.settings.experiment import DataSettings
 
 
 def image(seed: int, size: tuple[int, int] = (8, 8)) -> Image.Image:

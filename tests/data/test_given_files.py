@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from grace.base.refusals import GraceError
 from grace.data.given_files import given_files
-from grace.text.refusals import GraceError
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from scipy.spatial.distance import cdist
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
 from grace.data.images import TensorImages
 from grace.data.memory import (
     ExemplarMemory,
@@ -21,6 +20,7 @@ from grace.data.memory import (
     normalise_features,
     quota,
 )
+from grace.settings.experiment import MemorySettings
 
 
 def pixels(*levels: int) -> TensorImages:

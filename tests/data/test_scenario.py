@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs.experiment import ScenarioSettings
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.scenario import Scenario, Task, class_order, task_sizes
+from grace.settings.experiment import ScenarioSettings
 
 
 def numbered(labels: list[int]) -> LabelledImages:

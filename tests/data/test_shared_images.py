@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.configs.experiment import DataSettings
 from grace.data.sources import load_dataset
+from grace.settings.experiment import DataSettings
 
 ARCHIVE = Path(__file__).parents[3] / "shared" / "data" / "tiny-imagenet-100-32px.tar.xz"
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from grace.configs.experiment import DataSettings
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.selection import chosen_classes, first_of_each, held_out
 from grace.data.sources import load_dataset
+from grace.settings.experiment import DataSettings
 
 
 @pytest.fixture(scope="module")

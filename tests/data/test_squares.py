@@ -8,16 +8,16 @@ import torch
 from PIL import Image, ImageOps
 from torchvision.transforms.v2.functional import center_crop, resize
 
-from grace.configs.experiment import Fit
-from grace.configs.load import load_experiment
+from grace.base.refusals import GraceError
 from grace.data.decoding import read_pixels
 from grace.data.doctor import examine
 from grace.data.files import FileImages
 from grace.data.folders import load_folder
 from grace.data.squares import GREY, letterboxed, squared
 from grace.data.update_folder import load_update
-from grace.record.provenance import fingerprints
-from grace.text.refusals import GraceError
+from grace.runs.provenance import fingerprints
+from grace.settings.experiment import Fit
+from grace.settings.load import load_experiment
 
 
 def stripes(width: int, height: int) -> Image.Image:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from grace.base.refusals import GraceError
 from grace.data.update_folder import UpdateFolder, load_update
-from grace.text.refusals import GraceError
 from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
 
 

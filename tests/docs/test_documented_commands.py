@@ -11,8 +11,8 @@ import typer
 from grace.cli.app import VERBS as KNOWN
 from grace.cli.app import app
 from grace.cli.arguments import split
-from grace.configs.load import load_experiment
-from grace.record import read_record
+from grace.runs import read_record
+from grace.settings.load import load_experiment
 from grace.studies.cells import cells_of
 
 ROOT = Path(__file__).parents[2]

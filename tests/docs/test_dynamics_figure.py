@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from grace.record import RunRecord
+from grace.runs import RunRecord
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "figures" / "draw_dynamics.py"
 NAMESPACE = "{http://www.w3.org/2000/svg}"

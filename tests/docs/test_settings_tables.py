@@ -42,7 +42,7 @@ def test_an_unknown_marker_is_named(script: dict[str, Any]) -> None:
 
 
 def test_every_method_has_a_page(script: dict[str, Any]) -> None:
-    from grace.configs.registry import BUILT_IN
+    from grace.settings.registry import BUILT_IN
 
     navigation = (DOCS.parent / "mkdocs.yml").read_text()
     for model in BUILT_IN:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.experiment import BackboneSettings
-from grace.networks.build import build_backbone
-from grace.storage.tensors import encode
+from grace.base.tensors import encode
+from grace.nn.build import build_backbone
+from grace.settings.experiment import BackboneSettings
 from support.commands import ran
 from support.picture_folders import picture
 

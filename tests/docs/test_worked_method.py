@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
-import grace.configs.methods
-from grace.configs.methods import ReplaySettings
+import grace.settings.methods
+from grace.settings.methods import ReplaySettings
 from support.tiny_streams import class_names, labelled, learner, recipe
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -19,11 +19,11 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     method, settings = blocks[:2]
-    own = ModuleType("grace.configs.methods.aligned")
+    own = ModuleType("grace.settings.methods.aligned")
     monkeypatch.setitem(sys.modules, own.__name__, own)
     exec(settings, vars(own))  # noqa: S102 - a block of our own page
     model = vars(own)["AlignedSettings"]
-    monkeypatch.setattr(grace.configs.methods, "AlignedSettings", model, raising=False)
+    monkeypatch.setattr(grace.settings.methods, "AlignedSettings", model, raising=False)
     made = ModuleType("grace.methods.aligned")
     monkeypatch.setitem(sys.modules, made.__name__, made)
     exec(method, vars(made))  # noqa: S102
@@ -33,7 +33,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_new_rows_get_the_mean_length_of_the_old_ones(module: ModuleType) -> None:
     short = {"base": recipe(), "update": recipe()}
     made = learner(ReplaySettings(**short))
-    settings = grace.configs.methods.AlignedSettings(**short)  # type: ignore[attr-defined]
+    settings = grace.settings.methods.AlignedSettings(**short)  # type: ignore[attr-defined]
     own = module.Aligned(settings, made.method.factory, made.method.memory)
     made.model.state.method = own
     for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):

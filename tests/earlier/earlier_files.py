@@ -35,9 +35,9 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.experiment import BackboneSettings
 from grace.learner.learner import Learner
-from grace.networks.backbone import Backbone
+from grace.nn.backbone import Backbone
+from grace.settings.experiment import BackboneSettings
 
 HERE = Path(__file__).parent
 WRITTEN = HERE / "written.tar.xz"

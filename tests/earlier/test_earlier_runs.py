@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from earlier_files import facts, refuse_unlike, renamed
-from grace.configs.experiment import ExperimentSettings
-from grace.experiment import run_experiment
-from grace.record import read_record
+from grace.base.refusals import GraceWarning
+from grace.runs import read_record
+from grace.runs.run import run_experiment
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.tables import comparison_table, to_markdown
-from grace.text.refusals import GraceWarning
 from support.commands import ran
 
 
 def pretend_versions(patch: pytest.MonkeyPatch, versions: Any) -> None:
     """Let a run note these versions of Python, torch, … as those that carry it out."""
     # CHANGE where a run asks for versions elsewhere.
-    for place in ("grace.experiment", "grace.record.writing"):
+    for place in ("grace.runs.run", "grace.runs.writing"):
         patch.setattr(f"{place}.collect_versions", lambda: dict(versions))
 
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import pytest
 import torch
-from grace.learner.journal import Journal
 from PIL import Image
 
-import grace.record.writing
+import grace.runs.writing
 from earlier_files import (
     NAMES,
     NETWORKS,
@@ -37,7 +36,11 @@ from earlier_files import (
     told,
     use_tiny_backbones,
 )
-from grace.configs.experiment import (
+from grace.engine.phase import Phase
+from grace.learner.journal import Journal
+from grace.learner.learner import Learner
+from grace.runs.run import run_experiment
+from grace.settings.experiment import (
     BackboneSettings,
     DataSettings,
     EngineSettings,
@@ -45,7 +48,7 @@ from grace.configs.experiment import (
     MemorySettings,
     ScenarioSettings,
 )
-from grace.configs.methods import (
+from grace.settings.methods import (
     DERSettings,
     EWCSettings,
     FinetuneSettings,
@@ -57,10 +60,7 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
-from grace.configs.recipe import Recipe
-from grace.engine.phase import Phase
-from grace.experiment import run_experiment
-from grace.learner.learner import Learner
+from grace.settings.recipe import Recipe
 
 FIRST = Recipe(epochs=12, batch_size=8, lr=0.1)
 SHORT = Recipe(epochs=2, batch_size=12, lr=0.02)
@@ -259,9 +259,9 @@ def pack(folder: Path, file: Path) -> None:
 
 def describe_no_machine(patch: pytest.MonkeyPatch) -> None:
     """Leave out of records which machine wrote them."""
-    collect = grace.record.writing.collect_hardware
+    collect = grace.runs.writing.collect_hardware
     patch.setattr(
-        grace.record.writing,
+        grace.runs.writing,
         "collect_hardware",
         lambda *given: collect(*given) | {"platform": "Linux", "cpu": "x86_64"},
     )

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.recipe import Recipe
+from grace.base.randomness import generator
 from grace.data.augmentation import build_augmentation
 from grace.engine import parts as graph
 from grace.engine.device import can_compile
 from grace.engine.phase import Batch, Loss, Part, Phase, PhaseResult
 from grace.engine.trainer import Trainer
 from grace.methods.classification import classification
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
+from grace.nn.heads import LinearHead
+from grace.settings.experiment import EngineSettings
+from grace.settings.recipe import Recipe
 from support.tiny_streams import labelled
 
 needs_compiler = pytest.mark.skipif(

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.recipe import Recipe
 from grace.engine.device import Device, can_compile
+from grace.settings.experiment import EngineSettings
+from grace.settings.recipe import Recipe
 
 
 def device(**settings: object) -> Device:
@@ -80,7 +80,7 @@ def test_autocast_only_below_float32() -> None:
 def test_auto_precision_follows_the_instructions(
     monkeypatch: pytest.MonkeyPatch, flags: str, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr("grace.storage.processor.processor_flags", lambda: flags)
+    monkeypatch.setattr("grace.base.processor.processor_flags", lambda: flags)
     assert device(device="cpu", precision="auto").precision == dtype
     assert device(device="cpu").precision == torch.float32
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

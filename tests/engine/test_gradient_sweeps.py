@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.experiment import EngineSettings
+from grace.base import tensors
+from grace.base.randomness import generator
+from grace.base.refusals import DamagedError
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.parts import frozen, named_buffers
@@ -18,13 +20,11 @@ from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Part, Swee
 from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.home.journal import Journal
+from grace.learner.journal import Journal
 from grace.methods.classification import classification
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
-from grace.storage import tensors
-from grace.text.refusals import DamagedError
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.heads import LinearHead
+from grace.settings.experiment import EngineSettings
 from support.tiny_streams import labelled, state
 
 ALL_WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from grace.configs.methods import GraceSettings
-from grace.configs.recipe import Recipe
 from grace.engine.loss_meter import LossMeter, NonFiniteLossError
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
+from grace.settings.methods import GraceSettings
+from grace.settings.recipe import Recipe
 
 
 def meter(*batches: tuple[dict[str, float], int]) -> LossMeter:

@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grace.capacity.measures import LossSurface
-from grace.configs.measures import MeasureSettings
+from grace.base.randomness import generator
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.loss_probe import loss_surface, measured
 from grace.engine.phase import LossProbe, Part
 from grace.engine.work import WorkDone
-from grace.randomness import generator
+from grace.nn.measures import LossSurface
+from grace.settings.measures import MeasureSettings
 
 IMAGES = torch.rand(7, 3, 2, 2, generator=generator(1, "images"))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0])

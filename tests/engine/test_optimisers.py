@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grace.configs.recipe import Group, Recipe
+from grace.base.randomness import generator
 from grace.engine.phase import Batch, Loss, LossGradients, Part
 from grace.methods.classification import classification
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.heads import LinearHead
+from grace.settings.recipe import Group, Recipe
 from support.hand_worked import MeanTimes, phase, recipe, squares, trainer, value_of, white
 from support.tiny_streams import labelled, same, state
 

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import grace.engine.trainer
+from grace.base.randomness import generator
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, GradientSweep, Loss, Part, Parts, Sweep
 from grace.engine.reducers import Collect, SquaredGradients
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.expandable import copy_of
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.expandable import copy_of
+from grace.nn.heads import LinearHead
 from support.hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
 from support.tiny_streams import labelled, state
 from support.typed import present

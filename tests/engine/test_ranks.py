@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from grace.configs.experiment import EngineSettings
+from grace.base.randomness import generator
 from grace.engine.batch_norm import synchronised
 from grace.engine.launch import Launch
 from grace.engine.ranks import Ranks
-from grace.networks.cifar_resnet import CifarResNet
-from grace.randomness import generator
+from grace.nn.cifar_resnet import CifarResNet
+from grace.settings.experiment import EngineSettings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 

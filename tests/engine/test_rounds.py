@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.recipe import Recipe
+from grace.base.randomness import generator
 from grace.engine.phase import Batch, Loss, LossGradients, Part, Phase, Rounds, Work
 from grace.engine.progress import Observer
 from grace.engine.trainer import Trainer
-from grace.home.journal import Journal
+from grace.learner.journal import Journal
 from grace.methods.classification import classification
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.heads import LinearHead
+from grace.settings.recipe import Recipe
 from support.hand_worked import (
     Killed,
     MeanTimes,

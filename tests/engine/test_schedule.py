@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from grace.configs.recipe import Recipe, first_task
 from grace.engine.schedule import learning_rates
+from grace.settings.recipe import Recipe, first_task
 
 
 def torch_rates(recipe: Recipe) -> list[float]:

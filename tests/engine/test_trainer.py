@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.recipe import Recipe
+from grace.base.randomness import generator
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.parts import frozen as frozen_parts
@@ -19,9 +18,10 @@ from grace.engine.progress import Progress
 from grace.engine.reducers import Collect
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.methods.classification import classification
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.heads import LinearHead
+from grace.settings.experiment import EngineSettings
+from grace.settings.recipe import Recipe
 from support.tiny_streams import labelled, recipe, same, state
 from support.typed import present, typed
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import ReplaySettings
-from grace.home.creation import Creation
-from grace.home.inventory import take_inventory
-from grace.home.store import ModelStore
+from grace.base import lock
+from grace.base.lock import exclusive
+from grace.base.objects import ObjectStore
+from grace.base.refusals import BusyError, GraceError
+from grace.learner.creation import Creation
+from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from grace.learner.unfinished import remove_empty
-from grace.storage import lock
-from grace.storage.lock import exclusive
-from grace.storage.objects import ObjectStore
-from grace.text.refusals import BusyError, GraceError
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.methods import ReplaySettings
 from support.saved_learners import three_versions
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
@@ -29,10 +29,10 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 CREATOR = """
 import sys
 from pathlib import Path
-from grace.configs.experiment import ExperimentSettings
-from grace.home.creation import Creation
-from grace.home.store import ModelStore
-from grace.text.refusals import GraceError
+from grace.settings.experiment import ExperimentSettings
+from grace.learner.creation import Creation
+from grace.learner.store import ModelStore
+from grace.base.refusals import GraceError
 settings = ExperimentSettings(description=sys.argv[1])
 creation = Creation.of(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
 print("ready", flush=True)

@@ -13,8 +13,21 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import (
+from grace.base import strict_json
+from grace.learner.ceiling import (
+    RESERVED_FOR_FEATURES,
+    RESERVED_PER_CLASS,
+    RESERVED_PER_LEARNER,
+    RESERVED_PER_UPDATE,
+    Ceiling,
+    in_mb,
+    reserved_bytes,
+)
+from grace.learner.document import UpdateRecord
+from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import (
     BaseMethodSettings,
     DERSettings,
     EWCSettings,
@@ -27,19 +40,6 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
-from grace.home.ceiling import (
-    RESERVED_FOR_FEATURES,
-    RESERVED_PER_CLASS,
-    RESERVED_PER_LEARNER,
-    RESERVED_PER_UPDATE,
-    Ceiling,
-    in_mb,
-    reserved_bytes,
-)
-from grace.home.document import UpdateRecord
-from grace.home.store import ModelStore
-from grace.learner.learner import Learner
-from grace.storage import strict_json
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from grace.configs.methods import ReplaySettings
-from grace.home.journal import Journal
-from grace.home.store import ModelStore
+from grace.base import reading
+from grace.base.refusals import DamagedError
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
-from grace.storage import reading
-from grace.text.refusals import DamagedError
+from grace.learner.store import ModelStore
+from grace.settings.methods import ReplaySettings
 from support.hostile_model import PROBE, Model
 from support.interruptions import interrupted
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings

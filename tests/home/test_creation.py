@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.home.creation import Creation
-from grace.home.store import ModelStore
+from grace.base.refusals import GraceError
+from grace.learner.creation import Creation
 from grace.learner.model import Model
 from grace.learner.saving import carried_out_here
-from grace.text.refusals import GraceError
+from grace.learner.store import ModelStore
+from grace.settings.experiment import EngineSettings, ExperimentSettings
 
 SETTINGS = ExperimentSettings()
 SOUND: dict[str, Any] = {"shape": (3, 1024, 8), "mean": (0.5,) * 3, "std": [0.25] * 3}

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import GraceSettings
-from grace.home.document import Document, parse_document
-from grace.home.store import ModelStore
+from grace.base import strict_json
+from grace.base.escaping import printable
+from grace.base.refusals import DamagedError, NewerFormatError
+from grace.learner.document import Document, parse_document
 from grace.learner.learner import Learner
-from grace.storage import strict_json
-from grace.text.escaping import printable
-from grace.text.refusals import DamagedError, NewerFormatError
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import GraceSettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.experiment import ExperimentSettings, ScenarioSettings
-from grace.configs.methods import ReplaySettings
+from grace.base.inside import inside, open_to_append, refuse_path
+from grace.base.refusals import DamagedError, GraceError
 from grace.engine.trainer import Trainer
-from grace.experiment import run_experiment
-from grace.home.creation import Creation
-from grace.home.store import ModelStore
+from grace.learner.creation import Creation
 from grace.learner.learner import Learner
-from grace.storage.inside import inside, open_to_append, refuse_path
+from grace.learner.store import ModelStore
+from grace.runs.run import run_experiment
+from grace.settings.experiment import ExperimentSettings, ScenarioSettings
+from grace.settings.methods import ReplaySettings
 from grace.studies.cells import cells_of
 from grace.studies.comparison import compare, default_directory
 from grace.studies.pool import Unwatched
-from grace.text.refusals import DamagedError, GraceError
 from support.interruptions import interrupted
 from support.learn_calls import files
 from support.saved_learners import three_versions

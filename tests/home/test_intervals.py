@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.home.intervals import calibration_error, holm, sign_test, smallest_drop, wilson
+from grace.learner.intervals import calibration_error, holm, sign_test, smallest_drop, wilson
 
 
 @given(st.data(), st.integers(1, 400))

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import ReplaySettings
-from grace.home.inventory import take_inventory
-from grace.home.store import ModelStore
+from grace.base.tensors import encode
+from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
-from grace.storage.tensors import encode
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import ReplaySettings
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings

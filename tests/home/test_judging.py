@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from grace.home.accuracies import Accuracies, ClassAccuracy
-from grace.home.judging import Limits, judge, lost_classes, too_fine
-from grace.text.refusals import GraceError, Setting
+from grace.base.refusals import GraceError, Setting
+from grace.learner.accuracies import Accuracies, ClassAccuracy
+from grace.learner.judging import Limits, judge, lost_classes, too_fine
 
 Counts = tuple[int, int, int]
 """Of a class of 50 images: right before, lost, won."""

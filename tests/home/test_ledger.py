@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from grace.capacity.threshold import Threshold
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import GraceSettings, ReplaySettings
 from grace.engine.work import Seconds, WorkDone
-from grace.home.accuracies import Accuracies
-from grace.home.document import UpdateRecord
-from grace.home.ledger import LedgerEntry, as_row, ledger, other_threshold, what_if
-from grace.home.store import ModelStore
+from grace.learner.accuracies import Accuracies
+from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
+from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold, what_if
+from grace.learner.store import ModelStore
 from grace.methods.outcome import Outcome
+from grace.nn.threshold import Threshold
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import GraceSettings, ReplaySettings
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import SIZE, class_names, labelled, learner, recipe, settings

@@ -9,15 +9,15 @@ from typing import Literal
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import ReplaySettings
-from grace.home.changes import Change, ChangeLog
-from grace.home.inventory import take_inventory
-from grace.home.pruning import bytes_of, keep_within
-from grace.home.removed import MAX_VERSIONS, RemovedVersion, facts_of
-from grace.home.store import ModelStore
+from grace.base.refusals import DamagedError
+from grace.learner.changes import Change, ChangeLog
+from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
-from grace.text.refusals import DamagedError
+from grace.learner.pruning import bytes_of, keep_within
+from grace.learner.removed import MAX_VERSIONS, RemovedVersion, facts_of
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import ReplaySettings
 from support.commands import call
 from support.learn_calls import files
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings

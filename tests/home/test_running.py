@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from grace.configs.methods import ReplaySettings
+from grace.base import tensors
+from grace.base.lock import holder
 from grace.engine.phase import Work
-from grace.home.journal import Journal
-from grace.home.running import running_update
-from grace.home.store import ModelStore
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
-from grace.storage import tensors
-from grace.storage.lock import holder
+from grace.learner.running import running_update
+from grace.learner.store import ModelStore
+from grace.settings.methods import ReplaySettings
 from support.commands import call
 from support.tiny_streams import class_names, labelled, recipe, settings, watch
 from support.tiny_streams import tiny_backbones as tiny_backbones

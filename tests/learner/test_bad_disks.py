@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import GraceSettings
+from grace.base import atomic
 from grace.learner.learner import Learner
-from grace.storage import atomic
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import GraceSettings
 from support import tiny_streams as ts
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -87,7 +87,7 @@ def test_at_whatever_write_the_disk_is_full_the_update_goes_on_later(
         write(path, data)
 
     monkeypatch.setattr(atomic, "write_bytes", full_once)
-    monkeypatch.setattr("grace.storage.objects.write_bytes", full_once)
+    monkeypatch.setattr("grace.base.objects.write_bytes", full_once)
     failed = 0
     for number in range(1, 100):
         copy = tmp_path / f"copy{number}"

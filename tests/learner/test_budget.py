@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from grace.configs.experiment import BudgetSettings
-from grace.configs.methods import GraceSettings
-from grace.configs.recipe import Recipe
 from grace.engine.progress import Silence
-from grace.home.store import ModelStore
 from grace.learner import machine_speed as making
 from grace.learner.budget import is_scalable, rounded_speed
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.experiment import BudgetSettings
+from grace.settings.methods import GraceSettings
+from grace.settings.recipe import Recipe
 from support import tiny_streams as ts
 from support.tiny_streams import tiny_backbones as tiny_backbones
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.experiment import BackboneSettings, MemorySettings
-from grace.configs.methods import ReplaySettings
-from grace.home.intervals import wilson
-from grace.home.store import ModelStore
+from grace.base.refusals import GraceError
 from grace.learner.card import card, card_of
+from grace.learner.intervals import wilson
 from grace.learner.learner import Learner
-from grace.text.refusals import GraceError
+from grace.learner.store import ModelStore
+from grace.settings.experiment import BackboneSettings, MemorySettings
+from grace.settings.methods import ReplaySettings
 from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved

@@ -11,11 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import DERSettings, FosterSettings, ReplaySettings
 from grace.engine.phase import Phase, Sweep
-from grace.home.intervals import calibration_error
-from grace.home.predictor import Predictor
 from grace.learner.choosing import (
     calibrated,
     candidates,
@@ -23,8 +19,12 @@ from grace.learner.choosing import (
     classifier_of,
     fit_temperature,
 )
+from grace.learner.intervals import calibration_error
 from grace.learner.learner import Learner
-from grace.networks.heads import MASKED
+from grace.learner.predictor import Predictor
+from grace.nn.heads import MASKED
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import DERSettings, FosterSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

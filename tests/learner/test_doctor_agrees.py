@@ -8,7 +8,7 @@ from typing import final
 
 import pytest
 
-from grace.configs.methods import ReplaySettings
+from grace.base.refusals import GraceError
 from grace.data.update_folder import load_update
 from grace.engine.progress import Progress
 from grace.learner import teaching
@@ -17,14 +17,14 @@ from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
 from grace.learner.resolved_call import resolved
-from grace.text.refusals import GraceError
+from grace.settings.methods import ReplaySettings
 from support import tiny_streams as ts
 from support.picture_folders import PLACES, folder, picture
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = [
     pytest.mark.usefixtures("tiny_backbones"),
-    pytest.mark.filterwarnings("ignore::grace.text.refusals.GraceWarning"),
+    pytest.mark.filterwarnings("ignore::grace.base.refusals.GraceWarning"),
 ]
 
 BASE = ("engine.device=cpu", "engine.threads=1", "engine.compile=false", "budget.minutes=null")

@@ -12,16 +12,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import GraceSettings, ReplaySettings
+from grace.base.refusals import DamagedError
+from grace.base.tensors import decode, encode
 from grace.data.encoded import AsStored, EncodedImages
 from grace.data.images import TensorImages
-from grace.home.inventory import take_inventory
-from grace.home.journal import Journal
-from grace.home.store import ModelStore
+from grace.learner.inventory import take_inventory
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
-from grace.storage.tensors import decode, encode
-from grace.text.refusals import DamagedError
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import GraceSettings, ReplaySettings
 from support.interruptions import interrupted
 from support.tiny_streams import pictures, recipe, settings
 

@@ -2,8 +2,13 @@
 
 import pytest
 
-from grace.configs.experiment import BackboneSettings
-from grace.configs.methods import (
+from grace.engine.phase import Phase, Sweep, Work
+from grace.learner import budget
+from grace.learner import estimate as estimating
+from grace.learner.learner import Learner
+from grace.methods.planning import Coming, PlannedPhase
+from grace.settings.experiment import BackboneSettings
+from grace.settings.methods import (
     BaseMethodSettings,
     DERSettings,
     EWCSettings,
@@ -16,11 +21,6 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
-from grace.engine.phase import Phase, Sweep, Work
-from grace.learner import budget
-from grace.learner import estimate as estimating
-from grace.learner.learner import Learner
-from grace.methods.planning import Coming, PlannedPhase
 from support import tiny_streams as ts
 from support.contract import VARIANTS
 

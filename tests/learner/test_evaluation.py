@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.methods import FinetuneSettings
 from grace.data.images import TensorImages
 from grace.learner.evaluation import scores
 from grace.methods.classifier import Classifier
+from grace.settings.methods import FinetuneSettings
 from support.tiny_streams import labelled, learner, recipe
 
 

@@ -13,15 +13,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 import grace
+from grace.base.randomness import generator
 from grace.data.decoding import read_pixels
 from grace.data.memory import nearest_mean
 from grace.learner.export import Preprocessing, check_onnx, export_onnx, latency, load_onnx
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import LinearHead
-from grace.networks.timm_backbone import TimmBackbone
-from grace.networks.torchvision_resnet import TorchvisionResNet
-from grace.randomness import generator
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import LinearHead
+from grace.nn.timm_backbone import TimmBackbone
+from grace.nn.torchvision_resnet import TorchvisionResNet
 from support.quick_exports import operators_once as operators_once
 
 ROOT = Path(__file__).parents[2]

@@ -10,21 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import (
+from grace.learner import exporting
+from grace.learner.export import OnnxCheck, load_onnx
+from grace.learner.exporting import Exported
+from grace.learner.learner import Learner
+from grace.learner.predictor import Predictor
+from grace.learner.reduced_precision import Agreement, Precision, agreement
+from grace.learner.unknown import cutoff
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import (
     BaseMethodSettings,
     FinetuneSettings,
     ICaRLSettings,
     MemoSettings,
     ReplaySettings,
 )
-from grace.home.predictor import Predictor
-from grace.learner import exporting
-from grace.learner.export import OnnxCheck, load_onnx
-from grace.learner.exporting import Exported
-from grace.learner.learner import Learner
-from grace.learner.reduced_precision import Agreement, Precision, agreement
-from grace.learner.unknown import cutoff
 from support.quick_exports import operators_once as operators_once
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe

@@ -10,8 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import (
+from grace.base.refusals import GraceError
+from grace.engine.phase import Phase, Work
+from grace.learner.document import UpdateRecord
+from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.nn.heads import LinearHead, align_weights
+from grace.nn.losses.classification import cross_entropy
+from grace.nn.losses.distillation import logit_distillation
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import (
     BaseMethodSettings,
     DERSettings,
     EWCSettings,
@@ -24,15 +32,7 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
-from grace.configs.recipe import Recipe
-from grace.engine.phase import Phase, Work
-from grace.home.document import UpdateRecord
-from grace.home.store import ModelStore
-from grace.learner.learner import Learner
-from grace.networks.heads import LinearHead, align_weights
-from grace.objectives.classification import cross_entropy
-from grace.objectives.distillation import logit_distillation
-from grace.text.refusals import GraceError
+from grace.settings.recipe import Recipe
 from support.driven import batch
 from support.interruptions import call_number, interrupted
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from grace.base.refusals import DamagedError, GraceError
+from grace.base.tensors import encode
 from grace.cli.learn_page import page
-from grace.configs.experiment import BackboneSettings
-from grace.configs.load import ConfigError, load_experiment
-from grace.configs.methods import ProbeSettings
-from grace.home.store import ModelStore
 from grace.learner import teaching
 from grace.learner.examining import examine_call
 from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
 from grace.learner.requested import RequestedSettings
 from grace.learner.resolved_call import resolved
-from grace.networks.build import build_backbone
-from grace.networks.preprocessing import pretraining
-from grace.storage.tensors import encode
-from grace.text.refusals import DamagedError, GraceError
+from grace.learner.store import ModelStore
+from grace.nn.build import build_backbone
+from grace.nn.preprocessing import pretraining
+from grace.settings.experiment import BackboneSettings
+from grace.settings.load import ConfigError, load_experiment
+from grace.settings.methods import ProbeSettings
 from support import commands, tiny_streams
 from support.picture_folders import folder
 from support.quick_exports import operators_once as operators_once

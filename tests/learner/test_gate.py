@@ -7,8 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import (
+from grace.data.selection import pixel_keys
+from grace.engine.phase import Phase, Sweep
+from grace.learner.accuracies import Accuracies
+from grace.learner.document import UpdateRecord
+from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import (
     BaseMethodSettings,
     EWCSettings,
     FinetuneSettings,
@@ -20,12 +26,6 @@ from grace.configs.methods import (
     ReplaySettings,
     WASettings,
 )
-from grace.data.selection import pixel_keys
-from grace.engine.phase import Phase, Sweep
-from grace.home.accuracies import Accuracies
-from grace.home.document import UpdateRecord
-from grace.home.store import ModelStore
-from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from support import hostile_objects
 from support.hostile_model import PROBE, Model, update
 from support.hostile_mutations import KINDS, KINDS_OF_FILE, replace

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, MemorySettings
-from grace.configs.methods import (
+from grace.engine.phase import Phase, Sweep
+from grace.learner.learner import Learner
+from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.methods import (
     DERSettings,
     FinetuneSettings,
     GraceSettings,
     JointSettings,
     ReplaySettings,
 )
-from grace.engine.phase import Phase, Sweep
-from grace.learner.learner import Learner
 from support.tiny_streams import (
     SIZE,
     class_names,

@@ -13,8 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, MemorySettings
-from grace.configs.methods import (
+from grace.data.images import LabelledImages
+from grace.learner.document import Document, UpdateRecord
+from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
+from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.methods import (
     BaseMethodSettings,
     DERSettings,
     EWCSettings,
@@ -23,10 +27,6 @@ from grace.configs.methods import (
     JointSettings,
     MemoSettings,
 )
-from grace.data.images import LabelledImages
-from grace.home.document import Document, UpdateRecord
-from grace.home.store import ModelStore
-from grace.learner.learner import Learner
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from grace.base.refusals import GraceError
 from grace.data.decoding import read_pixels
 from grace.data.images import TensorImages
 from grace.data.selection import image_keys
@@ -18,7 +19,6 @@ from grace.learner.exporting import preprocessing_of
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
 from grace.learner.requested import RequestedSettings
-from grace.text.refusals import GraceError
 from support.picture_folders import picture
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import ReplaySettings
-from grace.home.accuracies import Accuracies
-from grace.home.judging import Limits
+from grace.learner.accuracies import Accuracies
 from grace.learner.held_out import affordable, hold_out
+from grace.learner.judging import Limits
 from grace.learner.learner import Learner
 from grace.learner.measuring import compared
 from grace.learner.model import Model
 from grace.learner.requested import RequestedSettings
 from grace.learner.update_input import check_input
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

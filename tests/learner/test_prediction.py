@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.configs.methods import FinetuneSettings
 from grace.data.decoding import Pixels
 from grace.learner import image_files
 from grace.learner.answering import answerer_of
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
+from grace.settings.methods import FinetuneSettings
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe, settings
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.describe import describe_settings
-from grace.configs.experiment import BackboneSettings
-from grace.configs.methods import DERSettings, GraceSettings, MemoSettings
+from grace.base.randomness import generator
+from grace.base.tensors import encode
 from grace.learner.learner import Learner
-from grace.networks.cifar_resnet import CifarResNet
-from grace.randomness import generator
-from grace.storage.tensors import encode
+from grace.nn.cifar_resnet import CifarResNet
+from grace.settings.describe import describe_settings
+from grace.settings.experiment import BackboneSettings
+from grace.settings.methods import DERSettings, GraceSettings, MemoSettings
 from support import tiny_streams
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import grace
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FosterSettings, GraceSettings, ReplaySettings
-from grace.home.judging import Limits
-from grace.home.ledger import ledger
-from grace.home.store import ModelStore
+from grace.base.refusals import BusyError
 from grace.learner.changing import fit, with_settings
+from grace.learner.judging import Limits
 from grace.learner.learner import Learner
-from grace.text.refusals import BusyError
+from grace.learner.ledger import ledger
+from grace.learner.store import ModelStore
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import FosterSettings, GraceSettings, ReplaySettings
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import class_names, labelled, recipe, same, settings, state
 from support.tiny_streams import tiny_backbones as tiny_backbones

@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from grace.configs.experiment import EngineSettings, MemorySettings
-from grace.configs.methods import GraceSettings
 from grace.engine.checkpoint import SnapshotStore
 from grace.engine.phase import Parts, Phase, Sweep
-from grace.home.store import ModelStore
 from grace.learner.learner import Learner
-from grace.networks.expandable import copy_of
-from grace.networks.heads import Head
+from grace.learner.store import ModelStore
+from grace.nn.expandable import copy_of
+from grace.nn.heads import Head
+from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.methods import GraceSettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = [

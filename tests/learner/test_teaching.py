@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import grace
-from grace.home.store import ModelStore
 from grace.learner.requested import RequestedSettings
+from grace.learner.store import ModelStore
 from support.picture_folders import folder
 from support.tiny_streams import tiny_backbones as tiny_backbones
 

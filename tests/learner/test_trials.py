@@ -7,13 +7,13 @@ from typing import Any, final
 import pytest
 import torch
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.methods import FinetuneSettings
 from grace.engine.trainer import Trainer
-from grace.experiment import run_experiment
 from grace.learner import trials
 from grace.learner.model import Model
-from grace.record import RunRecord, read_record
+from grace.runs import RunRecord, read_record
+from grace.runs.run import run_experiment
+from grace.settings.experiment import EngineSettings
+from grace.settings.methods import FinetuneSettings
 from support.tiny_streams import dataset, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -149,7 +149,7 @@ def test_a_run_records_the_choice_and_goes_on_with_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("grace.record.writing.RecordWriter.append_task", killed)
+        patch.setattr("grace.runs.writing.RecordWriter.append_task", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut")
     # Another machine, or an emptied cache, would choose otherwise.

@@ -17,16 +17,15 @@ import pytest
 import torch
 from PIL import Image
 
-from grace.configs.experiment import BackboneSettings, MemorySettings
-from grace.configs.methods import FinetuneSettings
-from grace.home import twins
-from grace.home.predictor import Predictor
-from grace.home.store import ModelStore
-from grace.learner import answering, twin
+from grace.base import atomic
+from grace.learner import answering, twin, twins
 from grace.learner.learner import Learner
 from grace.learner.onnx_graph import run_graph
+from grace.learner.predictor import Predictor
+from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser
-from grace.storage import atomic
+from grace.settings.experiment import BackboneSettings, MemorySettings
+from grace.settings.methods import FinetuneSettings
 from support.commands import ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -168,7 +167,7 @@ def test_a_twin_imports_no_torch_and_sends_no_reports(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     script = (
-        "import sys\nfrom grace.home import twins\nfrom grace.cli import main\n"
+        "import sys\nfrom grace.learner import twins\nfrom grace.cli import main\n"
         f"twins.FOLDER = {str(cache)!r}\nsys.argv = ['grace', *sys.argv[1:]]\n"
         "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
     )

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FinetuneSettings, GraceSettings, ReplaySettings
 from grace.data.memory import Room
 from grace.learner.admission import Admission
 from grace.learner.familiarity import Reference, UnknownScore, familiarity, most_score_bytes
 from grace.learner.learner import Learner
 from grace.learner.unknown import cutoff, num_bytes
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import FinetuneSettings, GraceSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

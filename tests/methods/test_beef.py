@@ -10,21 +10,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from grace.configs.methods import BeefSettings, DERSettings
-from grace.configs.recipe import Recipe
+from grace.base.randomness import generator
+from grace.base.refusals import DamagedError
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Mode, Phase
-from grace.home.phase_content import content_address
 from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
+from grace.learner.phase_content import content_address
 from grace.methods.beef import Beef
 from grace.methods.energies import energy_samples
 from grace.methods.fusion import Fusion
 from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
-from grace.networks.heads import MASKED
-from grace.randomness import generator
-from grace.text.refusals import DamagedError
+from grace.nn.heads import MASKED
+from grace.settings.methods import BeefSettings, DERSettings
+from grace.settings.recipe import Recipe
 from support.tiny_streams import (
     class_names,
     labelled,

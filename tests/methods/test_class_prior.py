@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.methods import (
+from grace.engine.phase import Phase, Sweep
+from grace.nn.heads import MASKED, LinearHead
+from grace.settings.methods import (
     BeefSettings,
     CreateSettings,
     DERSettings,
@@ -20,9 +22,7 @@ from grace.configs.methods import (
     TagFexSettings,
     WASettings,
 )
-from grace.configs.registry import BUILT_IN
-from grace.engine.phase import Phase, Sweep
-from grace.networks.heads import MASKED, LinearHead
+from grace.settings.registry import BUILT_IN
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
 from support.typed import typed

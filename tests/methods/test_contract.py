@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.registry import METHODS
+from grace.base.tensors import encode
 from grace.data.memory import herd
 from grace.engine.phase import Work
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.home.journal import Journal
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
-from grace.networks.heads import Head
-from grace.storage.tensors import encode
+from grace.nn.heads import Head
+from grace.settings.registry import METHODS
 from support.contract import (
     ALONE,
     HEADLESS,

@@ -9,7 +9,7 @@ import pytest
 
 from grace.engine.checkpoint import Snapshot
 from grace.engine.phase import Phase
-from grace.home.journal import Journal
+from grace.learner.journal import Journal
 from support.contract import every_variant, with_epochs
 from support.recorded_streams import STREAM, kept_parts, loaded, same_parts, teach
 from support.tiny_streams import labelled, learner

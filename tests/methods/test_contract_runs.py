@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, ScenarioSettings, SeedSettings
-from grace.configs.load import ConfigWarning
 from grace.data.images import Dataset
 from grace.engine.phase import Phase, Work
 from grace.engine.trainer import NonFiniteLossError
-from grace.experiment import run_experiment
 from grace.learner.learner import Learner
+from grace.runs.run import run_experiment
+from grace.settings.experiment import EngineSettings, ScenarioSettings, SeedSettings
+from grace.settings.load import ConfigWarning
 from support.contract import PROBE, VARIANTS, every_variant, with_epochs
 from support.counted_images import ReadCounts
 from support.recorded_streams import STREAM, teach

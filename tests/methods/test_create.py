@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import CreateSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Phase, Sweep
-from grace.home.phase_content import content_address
 from grace.learner.learner import Learner
+from grace.learner.phase_content import content_address
 from grace.methods.create import Create
 from grace.methods.planning import Coming
-from grace.networks.autoencoders import AutoEncoders
-from grace.networks.heads import MASKED
+from grace.nn.autoencoders import AutoEncoders
+from grace.nn.heads import MASKED
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import CreateSettings
 from support.driven import batch, drive, forget, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 from support.typed import present, typed

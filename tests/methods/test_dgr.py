@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, MemorySettings
-from grace.configs.load import ConfigWarning, load_experiment
-from grace.configs.methods import DGRSettings
 from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Phase, Work
-from grace.home.phase_content import content_address
 from grace.learner.learner import Learner
+from grace.learner.phase_content import content_address
 from grace.methods.dgr import DGR, HeadGradients
+from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.methods import DGRSettings
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
 from support.typed import typed

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.methods import EWCSettings
+from grace.base.refusals import DamagedError
 from grace.data.scenario import Task
 from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
 from grace.methods.state import MethodState
-from grace.networks.heads import LinearHead
-from grace.text.refusals import DamagedError
+from grace.nn.heads import LinearHead
+from grace.settings.methods import EWCSettings
 from support.driven import batch, drive, forget, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, state, task
 from support.typed import present, typed

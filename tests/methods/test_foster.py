@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import FosterSettings
+from grace.base.refusals import DamagedError
 from grace.data.scenario import Task
 from grace.engine.parts import named_parameters
 from grace.engine.phase import Loss, Phase, Sweep
-from grace.experiment import run_experiment
 from grace.learner.learner import Learner
 from grace.methods.foster import Foster
 from grace.methods.module_factory import ModuleFactory
-from grace.networks.backbone import Backbone
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import MASKED, LinearHead
-from grace.text.refusals import DamagedError
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import MASKED, LinearHead
+from grace.runs.run import run_experiment
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import FosterSettings
 from support.driven import backbones_of, batch, drive, forget, head_of, module_of
 from support.interruptions import interrupted
 from support.tiny_streams import (

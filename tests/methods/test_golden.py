@@ -23,7 +23,9 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.methods import (
+from grace.learner.learner import Learner
+from grace.runs import collect_hardware
+from grace.settings.methods import (
     AnyMethodSettings,
     BeefSettings,
     CreateSettings,
@@ -41,9 +43,7 @@ from grace.configs.methods import (
     TagFexSettings,
     WASettings,
 )
-from grace.configs.registry import METHODS
-from grace.learner.learner import Learner
-from grace.record import collect_hardware
+from grace.settings.registry import METHODS
 from support.tiny_streams import class_names, labelled, learner, recipe
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -11,9 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.capacity.saturation import FeatureMoments
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import DERSettings, GraceSettings
 from grace.data.images import LabelledImages, TensorImages
 from grace.data.scenario import Task
 from grace.engine import parts as graph
@@ -21,8 +18,11 @@ from grace.engine.phase import Batch, Phase, Sweep, Work
 from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.methods.method import Outcome
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import LinearHead
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import LinearHead
+from grace.nn.saturation import FeatureMoments
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import DERSettings, GraceSettings
 from support import driven
 from support.driven import Answer, backbones_of, batch, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch

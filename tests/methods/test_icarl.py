@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import ICaRLSettings
 from grace.methods.icarl import ICaRL
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import ICaRLSettings
 from support.driven import backbones_of, batch, drive, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, state, task
 from support.typed import typed

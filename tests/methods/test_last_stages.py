@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.experiment import BackboneSettings
-from grace.configs.methods import DERSettings, GraceSettings
 from grace.engine.phase import Phase, Work
 from grace.learner.learner import Learner
+from grace.settings.experiment import BackboneSettings
+from grace.settings.methods import DERSettings, GraceSettings
 from support.tiny_streams import (
     class_names,
     labelled,

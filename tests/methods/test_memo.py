@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import DERSettings, MemoSettings
+from grace.base.refusals import DamagedError
+from grace.base.tensors import encoded_size
 from grace.engine.phase import Phase
-from grace.home.store import ModelStore
 from grace.learner.export import Preprocessing, check_onnx, export_onnx
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from grace.methods.memo import Memo
-from grace.networks.heads import LinearHead
-from grace.storage.tensors import encoded_size
-from grace.text.refusals import DamagedError
+from grace.nn.heads import LinearHead
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import DERSettings, MemoSettings
 from support.driven import backbones_of, batch, drive, head_of
 from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import (

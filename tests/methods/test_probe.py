@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.methods import ProbeSettings
+from grace.base.randomness import generator
 from grace.data.augmentation import build_augmentation
 from grace.data.batches import epoch_batches, row_batches
 from grace.engine.phase import Phase, Sweep, Work
 from grace.methods.probe import Probe
-from grace.networks.heads import MASKED
-from grace.randomness import generator
+from grace.nn.heads import MASKED
+from grace.settings.methods import ProbeSettings
 from support.driven import batch, drive, forget
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 from support.typed import typed

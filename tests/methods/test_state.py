@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.methods import ReplaySettings, TagFexSettings
+from grace.base.refusals import DamagedError
 from grace.engine.device import Device
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.state import DeclaredState, MethodState
-from grace.text.refusals import DamagedError
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.methods import ReplaySettings, TagFexSettings
 from support.tiny_streams import class_names, labelled, learner, recipe, settings
 from support.typed import present
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import DERSettings, TagFexSettings
+from grace.base.refusals import DamagedError
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Phase
-from grace.home.phase_content import content_address
 from grace.learner.learner import Learner
+from grace.learner.phase_content import content_address
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
-from grace.networks.agnostic import TaskAgnostic
-from grace.networks.heads import LinearHead
-from grace.text.refusals import DamagedError
+from grace.nn.agnostic import TaskAgnostic
+from grace.nn.heads import LinearHead
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import DERSettings, TagFexSettings
 from support.driven import batch, drive, forget, head_of, module_of
 from support.tiny_streams import (
     SIZE,

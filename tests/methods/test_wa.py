@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from grace.configs.methods import WASettings
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.methods.wa import WA
+from grace.settings.methods import WASettings
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import labelled, learner, recipe, task
 from support.typed import typed

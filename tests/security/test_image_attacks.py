@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, features
 
-from grace.configs.experiment import DataSettings
+from grace.base.refusals import GraceError
 from grace.data import cifar
 from grace.data.class_names import class_name, twins
 from grace.data.decoding import decoded, read_pixels
 from grace.data.decoding_budget import DecodingBudget
 from grace.data.folder_tree import files_below, scan
 from grace.data.reading import decode_all
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 from support import odd_archives
 from support.odd_images import animated, bomb, encoded, noise, put
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
+from grace.base.refusals import GraceError
 from grace.cli import console
-from grace.configs import yaml_text
-from grace.configs.load import load_experiment
-from grace.record import read_record, read_records
+from grace.runs import read_record, read_records
+from grace.settings import yaml_text
+from grace.settings.load import load_experiment
 from grace.studies.report import render_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
-from grace.text.refusals import GraceError
 from support.synthetic_records import MakeRecord
 
 SECONDS = 15.0

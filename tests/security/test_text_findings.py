@@ -10,25 +10,25 @@ import pytest
 import torch
 
 import grace.cli
+from grace.base import atomic
+from grace.base.escaping import printable
+from grace.base.markup import code_block, latex, markdown, spreadsheet
+from grace.base.refusals import GraceError, GraceWarning
 from grace.cli import console
-from grace.configs.experiment import DataSettings, EngineSettings, ScenarioSettings
-from grace.configs.load import load_experiment
-from grace.configs.methods import FinetuneSettings, GraceSettings
-from grace.configs.recipe import Recipe
 from grace.data.class_names import class_name
 from grace.engine.device import Device, can_compile
 from grace.engine.launch import Launch
 from grace.engine.loss_meter import NonFiniteLossError
-from grace.experiment import run_experiment
-from grace.home.journal import Journal
-from grace.record import find_same_run, read_record, read_records
-from grace.storage import atomic
+from grace.learner.journal import Journal
+from grace.runs import find_same_run, read_record, read_records
+from grace.runs.run import run_experiment
+from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
+from grace.settings.load import load_experiment
+from grace.settings.methods import FinetuneSettings, GraceSettings
+from grace.settings.recipe import Recipe
 from grace.studies.comparison import compare_methods
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex
-from grace.text.escaping import printable
-from grace.text.markup import code_block, latex, markdown, spreadsheet
-from grace.text.refusals import GraceError, GraceWarning
 from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings

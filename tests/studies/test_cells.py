@@ -2,8 +2,8 @@
 
 import pytest
 
-from grace.configs.load import ConfigWarning
-from grace.configs.registry import METHODS
+from grace.settings.load import ConfigWarning
+from grace.settings.registry import METHODS
 from grace.studies.cells import cells_of
 
 

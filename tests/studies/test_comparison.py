@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from grace.configs.load import load_experiment
-from grace.experiment import run_experiment
-from grace.storage.lock import exclusive
+from grace.base.lock import exclusive
+from grace.base.refusals import BusyError, GraceError
+from grace.runs.run import run_experiment
+from grace.settings.load import load_experiment
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.comparison import Comparison, compare
 from grace.studies.summary import shared_seconds, summarise
-from grace.text.refusals import BusyError, GraceError
 from support.interruptions import call_number, interrupted
 from support.runs_here import carry_out_here, left_by_killed
 from support.synthetic_records import MakeRecord

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import load_experiment
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import load_experiment
 from grace.studies.estimates import bytes_of, seconds_of
 from support.synthetic_records import MakeRecord
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.record import DatasetRecord, RunRecord
+from grace.runs import DatasetRecord, RunRecord
 from grace.studies.groups import group_records, spread
 from grace.studies.tables import comparison_table
 from support.synthetic_records import MakeRecord

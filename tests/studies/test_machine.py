@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import grace
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import load_experiment
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import load_experiment
 from grace.studies import machine
 from grace.studies.machine import (
     jobs_at_once,

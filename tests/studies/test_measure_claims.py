@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.claims import ClaimSettings
-from grace.configs.study import StudySettings
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.claims import ClaimSettings
+from grace.settings.study import StudySettings
 from grace.studies.made_study import MadeStudy
 from grace.studies.measure_claims import measure_differences, measures_of, trends_of
 from grace.studies.resolving import Found

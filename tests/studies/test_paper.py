@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.load import list_experiments
-from grace.configs.registry import METHODS
-from grace.configs.study import StudySettings, load_study
+from grace.base.refusals import GraceError
+from grace.settings.load import list_experiments
+from grace.settings.registry import METHODS
+from grace.settings.study import StudySettings, load_study
 from grace.studies.made_study import MadeStudy
 from grace.studies.paper import PaperTable, paper_numbers, place_in_paper, row_in_paper
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_results import Results
-from grace.text.refusals import GraceError
 
 PAPER = paper_numbers()
 

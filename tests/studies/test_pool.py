@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.experiment import ExperimentSettings
+from grace.settings.experiment import ExperimentSettings
 from grace.studies import pool
 from grace.studies.cells import Cell
 from grace.studies.pool import Job, ListedJobs, LocalProcess, carry_out, why_failed

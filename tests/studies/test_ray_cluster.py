@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.load import load_experiment
+from grace.base.refusals import GraceError
+from grace.settings.experiment import EngineSettings
+from grace.settings.load import load_experiment
 from grace.studies import ray_cluster
 from grace.studies.cells import Cell
 from grace.studies.pool import ListedJobs, Unwatched, carry_out
 from grace.studies.ray_cluster import RayCluster
-from grace.text.refusals import GraceError
 from support.jobs import script_job
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own; it also leaves sockets open.

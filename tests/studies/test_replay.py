@@ -2,7 +2,7 @@
 
 import pytest
 
-from grace.record import RunRecord
+from grace.runs import RunRecord
 from grace.studies.replay import replay, serves
 from support.synthetic_records import MakeRecord
 from support.synthetic_records import make_record as make_record

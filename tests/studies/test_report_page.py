@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grace.configs.registry import METHODS
-from grace.record import RunRecord, read_record
+from grace.runs import RunRecord, read_record
+from grace.settings.registry import METHODS
 from grace.studies import figures
 from grace.studies.groups import group_records
 from grace.studies.report import render_report, write_report

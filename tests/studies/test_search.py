@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from grace.configs.study import StudySettings
-from grace.record import RunRecord
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord
+from grace.settings.study import StudySettings
 from grace.studies.replay import replay
 from grace.studies.search import KEYS, RANGES, Pair, Search, SearchSettings
 from grace.studies.study_cells import RunSpec, Selection, StudyCell
-from grace.text.refusals import GraceError
 from support.synthetic_records import MakeRecord
 
 optuna = pytest.importorskip("optuna", reason="the search extra is not installed")

@@ -11,6 +11,7 @@ import pytest
 from test_study import Whole, copy_without, of, study_of
 from test_study import whole as whole
 
+from grace.base.refusals import BusyError, GraceError
 from grace.studies import slurm
 from grace.studies.pool import Job, Unwatched
 from grace.studies.reservations import Reservations
@@ -18,7 +19,6 @@ from grace.studies.slurm import sbatch_options, script_of, submit
 from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection, study_cells
 from grace.studies.study_runs import StudyRuns
-from grace.text.refusals import BusyError, GraceError
 from support.runs_here import carry_out_here
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -182,7 +182,7 @@ def test_the_last_task_writes_the_tables(
     table.unlink()
     monkeypatch.setattr("grace.studies.study.carry_out", carry_out_here)
     monkeypatch.setattr("grace.studies.study._WAIT", 1.0)
-    from grace.storage.lock import exclusive, shared
+    from grace.base.lock import exclusive, shared
 
     with shared(out / "lock", "another task"):
         make_study(study, Selection(), out, Unwatched(), array="7")

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs import yaml_text
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.study import StudySettings, load_study
-from grace.experiment import identify, run_experiment
-from grace.record import RunRecord, read_record
+from grace.base.refusals import GraceError, GraceWarning
+from grace.runs import RunRecord, read_record
+from grace.runs.run import identify, run_experiment
+from grace.settings import yaml_text
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.study import StudySettings, load_study
 from grace.studies import study
 from grace.studies.cells import Cell
 from grace.studies.first_tasks import first_network
@@ -30,7 +31,6 @@ from grace.studies.study_figures import study_figures
 from grace.studies.study_plan import plan_study
 from grace.studies.study_results import Results
 from grace.studies.study_runs import StudyRuns
-from grace.text.refusals import GraceError, GraceWarning
 from support.interruptions import interrupted
 from support.runs_here import carry_out_here, left_by_killed
 from support.tiny_streams import tiny_backbones as tiny_backbones

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from grace.configs.study import RowSettings, StudySettings, load_study
-from grace.record import DatasetRecord, RunRecord
-from grace.record.model import ParameterRecord
+from grace.base.refusals import GraceError
+from grace.runs import DatasetRecord, RunRecord
+from grace.runs.model import ParameterRecord
+from grace.settings.study import RowSettings, StudySettings, load_study
 from grace.studies.aligned import aligned_size
 from grace.studies.study_cells import (
     Selection,
@@ -16,7 +17,6 @@ from grace.studies.study_cells import (
     settings_of,
     study_cells,
 )
-from grace.text.refusals import GraceError
 from support.synthetic_records import MakeRecord
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.study import StudySettings
+from grace.settings.study import StudySettings
 from grace.studies.made_study import MadeStudy
 from grace.studies.resolving import Found
 from grace.studies.study_cells import Selection, study_cells

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from grace.record import RunRecord
+from grace.runs import RunRecord
 from grace.studies.study_results import METRICS
 from support.synthetic_records import MakeRecord
 

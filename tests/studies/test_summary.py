@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from grace.record import RunRecord
+from grace.runs import RunRecord
 from grace.studies.summary import UNLIKE_MACHINES, notes_of
 from support.synthetic_records import MakeRecord
 

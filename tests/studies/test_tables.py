@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from grace.record import RunRecord, TaskAwareRecord
+from grace.base.markup import latex
+from grace.runs import RunRecord, TaskAwareRecord
 from grace.studies.groups import Spread
 from grace.studies.tables import (
     Column,
@@ -17,7 +18,6 @@ from grace.studies.tables import (
     to_latex,
     to_markdown,
 )
-from grace.text.markup import latex
 from support.synthetic_records import MakeRecord
 
 

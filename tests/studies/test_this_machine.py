@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.configs.load import load_experiment
+from grace.settings.load import load_experiment
 from grace.studies import machine, this_machine
 from grace.studies.pool import ListedJobs, Unwatched, carry_out
 from grace.studies.this_machine import OnGpus, ThisMachine, visible_gpus

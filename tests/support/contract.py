@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from grace.configs.methods import (
+from grace.settings.methods import (
     AnyMethodSettings,
     BeefSettings,
     CreateSettings,
@@ -27,7 +27,7 @@ from grace.configs.methods import (
     TagFexSettings,
     WASettings,
 )
-from grace.configs.recipe import Recipe
+from grace.settings.recipe import Recipe
 from support.recorded_streams import Piece
 from support.tiny_streams import labelled, recipe
 

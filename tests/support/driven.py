@@ -10,7 +10,7 @@ from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, GradientSweep, Phase, PhaseResult, Rounds, Work
 from grace.methods.method import Method, Outcome
-from grace.networks.heads import LinearHead
+from grace.nn.heads import LinearHead
 
 Answer = Callable[[Work], Any]
 

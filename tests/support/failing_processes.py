@@ -20,14 +20,14 @@ import torch
 import torch.distributed as dist
 
 import grace.data.sources
+from grace.base.refusals import GraceError
 from grace.cli import main
-from grace.configs.methods import ReplaySettings
 from grace.data.images import TensorImages
 from grace.engine.ranks import PeerGoneError, Ranks
-from grace.experiment import run_experiment
 from grace.learner.learner import Learner
-from grace.record import RecordWriter
-from grace.text.refusals import GraceError
+from grace.runs import RecordWriter
+from grace.runs.run import run_experiment
+from grace.settings.methods import ReplaySettings
 from support.tiny_streams import dataset, recipe, settings
 
 WORDS = ["digits", "method=der", "method.base.epochs=1", "method.grow.epochs=1"]

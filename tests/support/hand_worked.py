@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.checkpoint import Snapshot
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.engine.trainer import Trainer
+from grace.settings.experiment import EngineSettings
+from grace.settings.recipe import Recipe
 
 
 def trainer(**engine: Any) -> Trainer:

@@ -25,10 +25,10 @@ from unittest import mock
 import torch
 
 from grace.cli import info_page, ledger_table
-from grace.home.inventory import take_inventory
-from grace.home.ledger import ledger
-from grace.home.store import ModelStore
+from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
+from grace.learner.ledger import ledger
+from grace.learner.store import ModelStore
 from support import hostile_mutations
 from support.hostile_guard import Guard
 from support.hostile_model import PROBE, Model, make_model, remove, small_backbones, update
@@ -260,7 +260,9 @@ def main() -> None:
         # Nothing here outlives the process.
         patches.enter_context(mock.patch("os.fsync"))
         # The user's twins are looked through when a version is removed; they are not meant here.
-        patches.enter_context(mock.patch("grace.home.twins.FOLDER", str(args.folder / "no twins")))
+        patches.enter_context(
+            mock.patch("grace.learner.twins.FOLDER", str(args.folder / "no twins"))
+        )
         if args.quick:
             # Tracing modules takes a third of the time, and meets nothing of what files say.
             patches.enter_context(mock.patch("grace.engine.trainer.folded", lambda module: module))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from grace.home.document import parse_document
+from grace.learner.document import parse_document
 from support import hostile_json
 
 Spot = tuple[hostile_json.Place, FieldInfo]

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.experiment import BackboneSettings, MemorySettings
-from grace.configs.methods import GraceSettings
+from grace.base.randomness import generator
 from grace.engine.phase import Phase
 from grace.learner.learner import Learner
-from grace.networks.backbone import Backbone
-from grace.networks.build import build_backbone
-from grace.randomness import generator
+from grace.nn.backbone import Backbone
+from grace.nn.build import build_backbone
+from grace.settings.experiment import BackboneSettings, MemorySettings
+from grace.settings.methods import GraceSettings
 from support import tiny_streams
 
 FRESH = tiny_streams.labelled({4: 6}, seed=3)

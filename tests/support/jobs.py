@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from grace.configs.experiment import ExperimentSettings
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.cells import Cell
 from grace.studies.pool import Job
 

@@ -20,10 +20,10 @@ from unittest import mock
 import torch
 import torch._dynamo  # so that it is there before the first fork
 
-import grace.experiment
 import grace.methods.module_factory
-import grace.networks.folding
-import grace.record.writing
+import grace.nn.folding
+import grace.runs.run
+import grace.runs.writing
 from grace.cli.app import app
 from grace.cli.compare import compare as _compare_verb
 from grace.cli.export import export as _export_verb
@@ -32,17 +32,17 @@ from grace.cli.prune import prune as _prune_verb
 from grace.cli.rollback import rollback as _rollback_verb
 from grace.cli.set import set_settings as _set_verb
 from grace.cli.study import study as _study_verb
-from grace.configs.experiment import MemorySettings, ScenarioSettings
-from grace.configs.methods import GraceSettings, JointSettings, ReplaySettings
 from grace.engine.checkpoint import Snapshot
 from grace.engine.phase import Phase
-from grace.experiment import run_experiment
-from grace.home.document import Document
-from grace.home.journal import Journal
-from grace.home.store import ModelStore
+from grace.learner.document import Document
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from grace.learner.unfinished import drop_update
-from grace.record import RecordWriter
+from grace.runs import RecordWriter
+from grace.runs.run import run_experiment
+from grace.settings.experiment import MemorySettings, ScenarioSettings
+from grace.settings.methods import GraceSettings, JointSettings, ReplaySettings
 from support import kills, tiny_streams
 from support.tiny_streams import class_names, labelled, recipe, settings
 
@@ -383,10 +383,10 @@ def _prepare() -> None:
     """Make work quick and moments dense: a small network, a snapshot after every epoch."""
     torch.set_num_threads(1)
     grace.methods.module_factory.build_backbone = tiny_streams._resnet8
-    grace.networks.folding._conv_norm_pairs = tiny_streams.pairs_to_fold
+    grace.nn.folding._conv_norm_pairs = tiny_streams.pairs_to_fold
     torch.nn.Module.__deepcopy__ = tiny_streams.copied_module  # type: ignore[attr-defined]
     Journal.__init__.__defaults__ = (0.0, 0.0)
-    grace.record.writing.commit = lambda: None  # no processes of git's
+    grace.runs.writing.commit = lambda: None  # no processes of git's
 
 
 def _describe_home(path: Path) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from grace.configs.methods import BaseMethodSettings
 from grace.data.images import Images, LabelledImages
 from grace.engine.phase import GradientSweep, Part, Phase, Rounds, Sweep, Work
 from grace.learner.learner import Learner, UpdateRecord
+from grace.settings.methods import BaseMethodSettings
 from support.counted_images import ReadCounts
 from support.tiny_streams import class_names, labelled, learner, same, state, watch
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from grace.experiment import run_experiment
+from grace.base.refusals import BusyError
+from grace.runs.run import run_experiment
 from grace.studies.cells import loaded
 from grace.studies.pool import Job, JobSource, Watcher
-from grace.text.refusals import BusyError
 
 
 def carry_out_here(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from grace.configs.experiment import MemorySettings
-from grace.configs.methods import GraceSettings, ReplaySettings
 from grace.learner.learner import Learner
+from grace.settings.experiment import MemorySettings
+from grace.settings.methods import GraceSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 NAMES = ("apple", "Käse", "cat", "dog", "fox")

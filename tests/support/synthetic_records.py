@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from grace.configs.load import load_experiment
-from grace.record import (
+from grace.runs import (
     DatasetRecord,
     RecordWriter,
     RunInfo,
@@ -18,6 +17,7 @@ from grace.record import (
     metrics,
     run_directory,
 )
+from grace.settings.load import load_experiment
 
 MakeRecord = Callable[..., RunRecord]
 ONE_BACKBONE = 269_000

@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from grace.configs.study import StudySettings
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.study import StudySettings
 from grace.studies.made_study import MadeStudy
 from grace.studies.resolving import Found
 from grace.studies.study_cells import Selection, study_cells

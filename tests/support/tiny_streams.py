@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.experiment import (
+from grace.base.randomness import generator
+from grace.data.images import Dataset, LabelledImages, TensorImages
+from grace.data.scenario import Task
+from grace.engine.phase import Work
+from grace.engine.progress import Observer
+from grace.learner.learner import Learner
+from grace.learner.model import Model
+from grace.nn import folding
+from grace.nn.build import build_backbone
+from grace.nn.cifar_resnet import CifarResNet, _draw_weights
+from grace.settings.experiment import (
     BackboneSettings,
     DataSettings,
     EngineSettings,
@@ -19,17 +29,7 @@ from grace.configs.experiment import (
     ScenarioSettings,
     SeedSettings,
 )
-from grace.configs.recipe import Recipe
-from grace.data.images import Dataset, LabelledImages, TensorImages
-from grace.data.scenario import Task
-from grace.engine.phase import Work
-from grace.engine.progress import Observer
-from grace.learner.learner import Learner
-from grace.learner.model import Model
-from grace.networks import folding
-from grace.networks.build import build_backbone
-from grace.networks.cifar_resnet import CifarResNet, _draw_weights
-from grace.randomness import generator
+from grace.settings.recipe import Recipe
 
 SIZE = 8
 _traced_pairs = folding._conv_norm_pairs
@@ -170,7 +170,7 @@ _PAIRS: dict[object, list[tuple[str, str]]] = {}
 def pairs_to_fold(module: torch.nn.Module) -> list[tuple[str, str]]:
     """What ``folded`` folds, traced once for all networks of equal parts.
 
-    Tracing takes a tenth of the time of a tiny run; ``tests/networks/test_folding.py`` has it.
+    Tracing takes a tenth of the time of a tiny run; ``tests/nn/test_folding.py`` has it.
     """
     parts = tuple((name, type(own)) for name, own in module.named_modules(remove_duplicate=False))
     if parts not in _PAIRS:

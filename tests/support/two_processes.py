@@ -23,10 +23,9 @@ from typing_extensions import override
 import grace.data.sources
 import grace.engine.trainer
 import grace.methods.module_factory
+from grace.base.randomness import generator
+from grace.base.tensors import encode
 from grace.cli import main
-from grace.configs.experiment import BackboneSettings, EngineSettings, ScenarioSettings
-from grace.configs.methods import BaseMethodSettings, EWCSettings, GraceSettings
-from grace.configs.recipe import Recipe
 from grace.data.augmentation import build_augmentation
 from grace.data.memory import ExemplarMemory
 from grace.engine.parts import frozen
@@ -44,16 +43,17 @@ from grace.engine.phase_run import PhaseRun
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.engine.work import Seconds
-from grace.experiment import run_experiment
-from grace.home.journal import Journal
+from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.methods.method import Method
-from grace.networks.cifar_resnet import CifarResNet
-from grace.networks.heads import LinearHead
-from grace.randomness import generator
-from grace.record import RunRecord, read_record
-from grace.storage.tensors import encode
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.heads import LinearHead
+from grace.runs import RunRecord, read_record
+from grace.runs.run import run_experiment
+from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
+from grace.settings.methods import BaseMethodSettings, EWCSettings, GraceSettings
+from grace.settings.recipe import Recipe
 from support.contract import VARIANTS
 from support.interruptions import call_number, interrupted
 from support.tiny_streams import (

@@ -2,7 +2,7 @@
 
 from grace_aligned.settings import AlignedSettings
 
-from grace.configs.recipe import Recipe
+from grace.settings.recipe import Recipe
 
 _SHORT = Recipe(epochs=1, batch_size=16, lr=0.05)
 

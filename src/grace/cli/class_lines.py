@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from grace.base.escaping import printable
+from grace.base.units import in_interval
 from grace.cli.columns import aligned
-from grace.home.accuracies import Accuracies, ClassAccuracy
-from grace.home.intervals import LEVEL, wilson
-from grace.home.judging import Ruling, can_show, lost_classes
-from grace.home.predictor import Predictor
-from grace.text.escaping import printable
-from grace.text.units import in_interval
+from grace.learner.accuracies import Accuracies, ClassAccuracy
+from grace.learner.intervals import LEVEL, wilson
+from grace.learner.judging import Ruling, can_show, lost_classes
+from grace.learner.predictor import Predictor
 
 TEST = f"paired test at {100 * LEVEL:g} %"
 """Name of the test in messages."""

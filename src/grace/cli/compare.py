@@ -13,13 +13,13 @@ from typing import Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.arguments import split
 from grace.cli.comparison_progress import ComparisonProgress, print_comparison
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.studies import comparison
 from grace.studies.cells import cells_of, settings_of
-from grace.text.refusals import GraceError
 
 REMEDIES = {"methods": "use --methods", "seeds": "use --seeds"}
 """What to do on the command line instead of setting a name."""

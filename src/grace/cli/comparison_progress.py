@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from grace.base.units import counted
 from grace.cli.clock import in_clock
 from grace.cli.columns import aligned
 from grace.cli.console import terminal, text_of
@@ -16,7 +17,6 @@ from grace.studies.cells import Cell
 from grace.studies.comparison import Comparison
 from grace.studies.summary import notes_of
 from grace.studies.tables import comparison_table, format_cell
-from grace.text.units import counted
 
 
 @final

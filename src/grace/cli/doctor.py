@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
+from grace.base.units import counted, in_bytes, in_seconds
 from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.info_page import under_way
 from grace.learner.resolved_call import resolved
-from grace.text.units import counted, in_bytes, in_seconds
 
 if TYPE_CHECKING:
     from grace.data.doctor import Examination

@@ -9,9 +9,9 @@ from typing import TextIO
 
 import typer
 
+from grace.base.refusals import GraceError, GraceWarning
 from grace.cli.console import say
 from grace.engine.launch import Launch
-from grace.text.refusals import GraceError, GraceWarning
 
 _tracebacks: ContextVar[bool] = ContextVar("tracebacks", default=False)
 

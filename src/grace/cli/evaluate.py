@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.evaluation_page import as_dict, page
-from grace.text.refusals import GraceError
 
 
 def evaluate(

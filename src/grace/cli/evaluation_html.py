@@ -5,13 +5,13 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from grace.base.atomic import write_bytes
+from grace.base.escaping import printable
+from grace.base.html import element, escape, join
+from grace.base.refusals import GraceError
 from grace.cli.evaluation_page import calibration, cells, in_words
 from grace.data.decoding import decoded
 from grace.learner.evaluated import Evaluated, ImageResult
-from grace.storage.atomic import write_bytes
-from grace.text.escaping import printable
-from grace.text.html import element, escape, join
-from grace.text.refusals import GraceError
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em;

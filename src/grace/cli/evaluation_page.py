@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from grace.base.escaping import printable
+from grace.base.units import counted, in_interval
 from grace.cli.columns import aligned
 from grace.learner.evaluated import ClassResult, Evaluated
-from grace.text.escaping import printable
-from grace.text.units import counted, in_interval
 
 
 def page(found: Evaluated, min_accuracy: float | None, most: int = 10) -> list[str]:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from grace.base.refusals import GraceError
+from grace.base.units import in_bytes
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
-from grace.text.refusals import GraceError
-from grace.text.units import in_bytes
 
 if TYPE_CHECKING:
     from grace.learner.reduced_precision import Agreement, Precision

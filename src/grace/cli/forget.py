@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
+from grace.base.units import named_versions
 from grace.cli import options
 from grace.cli.console import ask, say
 from grace.cli.errors import one_line_errors
-from grace.home.store import ModelStore
 from grace.learner.forgetting import versions_to_purge
-from grace.text.refusals import GraceError
-from grace.text.units import named_versions
+from grace.learner.store import ModelStore
 
 
 def forget(

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
@@ -17,10 +18,9 @@ from grace.cli.ledger_table import (
     change_lines,
     note_on,
 )
-from grace.home.ledger import ledger, other_threshold
-from grace.home.store import ModelStore
-from grace.home.trail import trail
-from grace.text.refusals import GraceError
+from grace.learner.ledger import ledger, other_threshold
+from grace.learner.store import ModelStore
+from grace.learner.trail import trail
 
 
 def history(

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
+from grace.base.atomic import write_bytes
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.info_page import as_json, as_lines
-from grace.home.inventory import take_inventory
-from grace.home.store import ModelStore
 from grace.learner.card import card_of
-from grace.storage.atomic import write_bytes
-from grace.text.refusals import GraceError
+from grace.learner.inventory import take_inventory
+from grace.learner.store import ModelStore
 
 
 def info(

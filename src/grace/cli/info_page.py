@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from grace.base.escaping import printable
+from grace.base.units import counted, in_bytes, in_count, in_percent
 from grace.cli.class_lines import predictor_text
 from grace.cli.columns import aligned
-from grace.configs.describe import SettingRow, describe_settings
-from grace.home.changes import Change
-from grace.home.inventory import InUse, Inventory
-from grace.home.running import RunningUpdate, running_update
-from grace.home.store import ModelStore
-from grace.text.escaping import printable
-from grace.text.units import counted, in_bytes, in_count, in_percent
+from grace.learner.changes import Change
+from grace.learner.inventory import InUse, Inventory
+from grace.learner.running import RunningUpdate, running_update
+from grace.learner.store import ModelStore
+from grace.settings.describe import SettingRow, describe_settings
 
 
 def as_lines(inventory: Inventory) -> Iterator[str]:

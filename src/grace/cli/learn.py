@@ -7,6 +7,7 @@ from typing import Unpack
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import learn_options as options
 from grace.cli.console import emit_json, say, terminal
 from grace.cli.errors import one_line_errors, one_line_warnings
@@ -14,7 +15,6 @@ from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
 from grace.learner import teaching
 from grace.learner.unfinished import drop_update
-from grace.text.refusals import GraceError
 
 _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
     "discard": "add --discard to begin anew",

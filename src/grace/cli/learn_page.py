@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from grace.base.units import counted, in_bytes, in_count, in_percent, in_seconds
 from grace.cli.class_lines import (
     TEST,
     change,
@@ -18,11 +19,10 @@ from grace.cli.class_lines import (
 )
 from grace.cli.columns import aligned
 from grace.cli.why import why
-from grace.configs.pretrained import recommended
-from grace.home.document import UpdateRecord
-from grace.home.judging import lost_classes
+from grace.learner.document import UpdateRecord
+from grace.learner.judging import lost_classes
 from grace.learner.learn_call import LearnResult
-from grace.text.units import counted, in_bytes, in_count, in_percent, in_seconds
+from grace.settings.pretrained import recommended
 
 
 def page(result: LearnResult, width: int | None) -> list[str]:

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
-from grace.capacity.threshold import Threshold
+from grace.base.escaping import printable
+from grace.base.markup import spreadsheet
+from grace.base.units import in_bytes, in_count, in_percent, in_seconds
 from grace.cli.class_lines import TEST, class_facts, gate_facts, losses
 from grace.cli.columns import aligned
-from grace.home.changes import Change
-from grace.home.ledger import LedgerEntry, as_row
-from grace.home.trail import Event, trail
-from grace.text.escaping import printable
-from grace.text.markup import spreadsheet
-from grace.text.units import in_bytes, in_count, in_percent, in_seconds
+from grace.learner.changes import Change
+from grace.learner.ledger import LedgerEntry, as_row
+from grace.learner.trail import Event, trail
+from grace.nn.threshold import Threshold
 
 
 def as_lines(entries: Sequence[LedgerEntry], initial: Threshold | None) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Annotated
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
-from grace.configs.load import list_experiments
-from grace.configs.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
+from grace.settings.load import list_experiments
+from grace.settings.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
 
 
 class Kind(StrEnum):

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.base.nearest import did_you_mean_one_of
 from grace.cli.console import say
-from grace.text.nearest import did_you_mean_one_of
 
 argument = partial(typer.Argument, show_default=False)
 option = partial(typer.Option, show_default=False)

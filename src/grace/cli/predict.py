@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.cli.prediction_rows import FORMS
 from grace.data.given_files import given_files, names_in
 from grace.data.watching import Watcher
-from grace.text.refusals import GraceError
 
 if TYPE_CHECKING:
     from grace.learner.prediction import FilePredictor

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
+from grace.base.escaping import printable
 from grace.cli.columns import padded, widest
-from grace.text.escaping import printable
 
 if TYPE_CHECKING:
     from grace.learner.prediction import Prediction

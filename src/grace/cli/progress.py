@@ -11,12 +11,12 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from grace.base.escaping import printable
+from grace.base.units import counted, in_percent, in_seconds
 from grace.cli import task_table
 from grace.cli.clock import RunClock, UpdateClock, in_clock
 from grace.cli.console import terminal, text_of
-from grace.record import RunRecord, TaskRecord
-from grace.text.escaping import printable
-from grace.text.units import counted, in_percent, in_seconds
+from grace.runs import RunRecord, TaskRecord
 
 
 @final
@@ -25,7 +25,7 @@ class RichProgress:
 
     On a terminal two bars (run or update, and phase) stay below the growing table. Elsewhere the
     table goes to ``console`` and an occasional plain line to ``notes``, so that a file of the one
-    stays a table. It implements :class:`grace.record.progress.RunProgress`.
+    stays a table. It implements :class:`grace.runs.progress.RunProgress`.
     """
 
     def __init__(

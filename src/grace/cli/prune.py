@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
+from grace.base.units import in_bytes, named_versions
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
-from grace.home.pruning import bytes_of, keep_newest, keep_within
-from grace.home.store import ModelStore
-from grace.text.refusals import GraceError
-from grace.text.units import in_bytes, named_versions
+from grace.learner.pruning import bytes_of, keep_newest, keep_within
+from grace.learner.store import ModelStore
 
 
 def prune(

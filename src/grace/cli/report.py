@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
+from grace.base.units import counted
 from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
-from grace.record import read_records
+from grace.runs import read_records
 from grace.studies import tables
 from grace.studies.report import write_report
-from grace.text.units import counted
 
 _TABLES = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
 """Writers of a comparison table, by format."""

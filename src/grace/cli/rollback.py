@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 import grace
+from grace.base.refusals import DamagedError
 from grace.cli import options
 from grace.cli.class_lines import gate_text
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors
-from grace.home.store import ModelStore
-from grace.text.refusals import DamagedError
+from grace.learner.store import ModelStore
 
 
 def rollback(

@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.arguments import split
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.parent import end_with_input
 from grace.cli.progress import RichProgress, print_summary
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import load_experiment
 from grace.engine.launch import Launch
-from grace.experiment import run_experiment
+from grace.runs.run import run_experiment
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import load_experiment
 from grace.studies.report import write_report
-from grace.text.refusals import GraceError
 
 
 def run(

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import grace
+from grace.base.units import in_bytes
 from grace.cli import options
 from grace.cli.columns import aligned
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.configs.describe import describe_settings
-from grace.configs.packaged import ConfigError
-from grace.configs.setting_problems import WrongValue
-from grace.home.inventory import ClassEntry, InUse
-from grace.home.setting_changes import shown
-from grace.home.store import ModelStore
 from grace.learner.changeable import is_idle, why_fixed
-from grace.text.units import in_bytes
+from grace.learner.inventory import ClassEntry, InUse
+from grace.learner.setting_changes import shown
+from grace.learner.store import ModelStore
+from grace.settings.describe import describe_settings
+from grace.settings.packaged import ConfigError
+from grace.settings.setting_problems import WrongValue
 
 
 def set_settings(

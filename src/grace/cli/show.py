@@ -9,8 +9,8 @@ from grace.cli import options
 from grace.cli.arguments import split
 from grace.cli.console import emit, say, terminal, text_of
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.configs.describe import describe_settings
-from grace.configs.load import dump_settings, load_experiment
+from grace.settings.describe import describe_settings
+from grace.settings.load import dump_settings, load_experiment
 
 
 def show(

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import typer
 
+from grace.base.refusals import GraceError
 from grace.cli import study_options as options
 from grace.cli.compare import ended_like_ctrl_c, numbers
 from grace.cli.comparison_progress import ComparisonProgress
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.study_lines import plan_lines, result_lines
-from grace.configs.load import ConfigWarning
-from grace.configs.study import StudySettings, list_studies, load_study
+from grace.settings.load import ConfigWarning
+from grace.settings.study import StudySettings, list_studies, load_study
 from grace.studies.ray_cluster import RayCluster
 from grace.studies.run_store import LeftOutWarning
 from grace.studies.search import SearchSettings
@@ -25,7 +26,6 @@ from grace.studies.study import make_study, submit_study
 from grace.studies.study_cells import Selection
 from grace.studies.study_plan import plan_study
 from grace.studies.this_machine import ThisMachine, visible_gpus
-from grace.text.refusals import GraceError
 
 REMEDIES = {"methods": "use --rows", "seeds": "use --seeds"}
 """What to do on the command line instead of setting a name."""

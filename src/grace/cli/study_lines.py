@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from grace.base.units import counted, in_bytes, in_seconds
 from grace.cli.columns import aligned
 from grace.studies.made_study import MadeStudy
 from grace.studies.study_cells import scale_name
@@ -10,7 +11,6 @@ from grace.studies.study_claims import claims_sheet, judge_claims
 from grace.studies.study_plan import StudyPlan
 from grace.studies.study_results import Results
 from grace.studies.study_sheets import study_sheets
-from grace.text.units import counted, in_bytes, in_seconds
 
 
 def plan_lines(plan: StudyPlan) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The table of tasks on the terminal: one line per finished task, 80 characters wide."""
 
+from grace.base.units import in_bytes, in_count, in_percent
 from grace.cli.clock import in_clock
-from grace.record import TaskRecord
-from grace.text.units import in_bytes, in_count, in_percent
+from grace.runs import TaskRecord
 
 
 def header() -> tuple[str, str]:

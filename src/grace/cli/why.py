@@ -1,8 +1,8 @@
 """Explain the verdict of an update in one sentence. Imports no torch."""
 
-from grace.configs.experiment import ExperimentSettings
-from grace.home.document import UpdateRecord
-from grace.text.escaping import printable
+from grace.base.escaping import printable
+from grace.learner.document import UpdateRecord
+from grace.settings.experiment import ExperimentSettings
 
 _DONE = {
     "start": "trained afresh",

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grace.configs.experiment import DataSettings
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.selection import (
     chosen_classes,
@@ -16,6 +15,7 @@ from grace.data.selection import (
     held_out,
     pixel_keys,
 )
+from grace.settings.experiment import DataSettings
 
 
 @final

@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grace.configs.augmentation import AugmentationSetting, split_operation
 from grace.data.autoaugment import AutoAugment, RandAugment, RandomMagnitude, RandomShare
 from grace.data.operations import (
     Cutout,
@@ -33,6 +32,7 @@ from grace.data.operations import (
     RandomFlip,
     RandomResizedCrop,
 )
+from grace.settings.augmentation import AugmentationSetting, split_operation
 
 
 @final

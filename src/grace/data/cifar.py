@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import DataSettings
+from grace.base.cache_folder import cache_folder
+from grace.base.escaping import first_line
+from grace.base.refusals import GraceError
 from grace.data.arrays import RawDataset, finish
 from grace.data.images import Dataset
-from grace.storage.cache_folder import cache_folder
-from grace.text.escaping import first_line
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 
 
 @final

@@ -5,8 +5,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from grace.text.escaping import JOINERS, is_shown, one_line
-from grace.text.refusals import GraceError
+from grace.base.escaping import JOINERS, is_shown, one_line
+from grace.base.refusals import GraceError
 
 
 def class_name(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal, cast, final
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from grace.configs.experiment import DataSettings, Fit
+from grace.base.refusals import GraceError, Setting
 from grace.data.decoding_budget import BUDGET
 from grace.data.image_file import (
     open_regular,
@@ -22,7 +22,7 @@ from grace.data.image_file import (
 )
 from grace.data.squares import resized, squared
 from grace.data.webp import drop_file, load_webp
-from grace.text.refusals import GraceError, Setting
+from grace.settings.experiment import DataSettings, Fit
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """The formats that may be decoded, whatever a file's name is."""

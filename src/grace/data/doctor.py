@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
-from grace.configs.experiment import Fit
+from grace.base.refusals import GraceError
+from grace.base.units import counted
 from grace.data.advice import Expected, advise
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
 from grace.data.folder_tree import ImageFile, scan
 from grace.data.looks import Look, decoding_threads, in_order, look_at, num_ahead
-from grace.text.refusals import GraceError
-from grace.text.units import counted
+from grace.settings.experiment import Fit
 
 
 @final

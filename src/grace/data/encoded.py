@@ -18,11 +18,11 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.experiment import MemorySettings
+from grace.base.refusals import GraceError
 from grace.data.decoding import Pixels, as_array, opened
 from grace.data.images import Images, TensorImages
 from grace.data.selection import image_keys
-from grace.text.refusals import GraceError
+from grace.settings.experiment import MemorySettings
 
 FORMATS = ("PNG", "JPEG")
 """Formats of stored images, by PIL's names."""

@@ -14,12 +14,12 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.experiment import Fit
+from grace.base.refusals import GraceError, Setting
 from grace.data.crops import crop_boxes
 from grace.data.decoding import MAX_PIXELS, Pixels, as_array, decoded, read_pixels
 from grace.data.images import CroppableImages
 from grace.data.squares import letterboxed
-from grace.text.refusals import GraceError, Setting
+from grace.settings.experiment import Fit
 
 
 @final

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.configs.experiment import Fit
+from grace.base.escaping import printable
+from grace.base.nearest import did_you_mean
+from grace.base.refusals import GraceError, Setting
+from grace.base.units import counted
 from grace.data.class_names import twins
 from grace.data.decoding import MAX_PIXELS
 from grace.data.folder_tree import REFUSED_TEXT, ClassFolder, FolderTree, ImageFile
 from grace.data.looks import Look
-from grace.text.escaping import printable
-from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError, Setting
-from grace.text.units import counted
+from grace.settings.experiment import Fit
 
 Severity = Literal["error", "warning", "note"]
 

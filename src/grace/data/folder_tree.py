@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from grace.base.escaping import printable
+from grace.base.refusals import GraceError, not_there
 from grace.data.class_names import class_name
-from grace.text.escaping import printable
-from grace.text.refusals import GraceError, not_there
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""

@@ -9,8 +9,7 @@ from typing import Literal
 
 import torch
 
-from grace.configs.augmentation import crops_at_random
-from grace.configs.experiment import DataSettings
+from grace.base.refusals import GraceError
 from grace.data.arrays import imagenet_constants
 from grace.data.decoding import upright_size
 from grace.data.findings import Rules, judge_layout, refuse_first
@@ -19,7 +18,8 @@ from grace.data.images import Dataset, LabelledImages
 from grace.data.reading import Part, read_parts
 from grace.data.scenario import class_order
 from grace.data.selection import chosen_classes, first_of_each, held_out
-from grace.text.refusals import GraceError
+from grace.settings.augmentation import crops_at_random
+from grace.settings.experiment import DataSettings
 
 
 def load_folder(settings: DataSettings) -> Dataset:

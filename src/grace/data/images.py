@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.text.refusals import GraceError
+from grace.base.refusals import GraceError
 
 
 class Images(ABC):

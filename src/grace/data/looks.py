@@ -15,10 +15,10 @@ from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from grace.configs.experiment import Fit
+from grace.base.refusals import GraceError
 from grace.data.decoding import MAX_PIXELS, Kind, Pixels, as_array, decoded
 from grace.data.squares import squared
-from grace.text.refusals import GraceError
+from grace.settings.experiment import Fit
 
 Found = TypeVar("Found")
 

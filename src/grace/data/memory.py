@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grace.configs.experiment import MemorySettings
+from grace.base.refusals import GraceError, Setting
 from grace.data.encoded import (
     BYTES_PER_CLASS,
     BYTES_PER_IMAGE,
@@ -26,7 +26,7 @@ from grace.data.encoded import (
 )
 from grace.data.images import Images, LabelledImages, TensorImages
 from grace.data.joined import concatenate, join
-from grace.text.refusals import GraceError, Setting
+from grace.settings.experiment import MemorySettings
 
 
 def normalise_features(features: Tensor) -> Tensor:

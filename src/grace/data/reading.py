@@ -12,17 +12,17 @@ from typing import Literal, final
 
 import torch
 
-from grace.configs.experiment import Fit
+from grace.base.escaping import printable
+from grace.base.memory import memory_bytes
+from grace.base.refusals import GraceError, Setting
+from grace.base.units import in_bytes
 from grace.data.decoding import MAX_PIXELS, decoded, upright_size
 from grace.data.files import FileImages
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
 from grace.data.folder_tree import ImageFile
 from grace.data.images import Images, TensorImages
 from grace.data.looks import Look, decoding_threads, file_keys, in_order, look_at, num_ahead
-from grace.storage.memory import memory_bytes
-from grace.text.escaping import printable
-from grace.text.refusals import GraceError, Setting
-from grace.text.units import in_bytes
+from grace.settings.experiment import Fit
 
 Looks = Sequence[Look | GraceError]
 

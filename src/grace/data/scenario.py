@@ -10,9 +10,9 @@ from typing import final
 import numpy as np
 import torch
 
-from grace.configs.experiment import ScenarioSettings
+from grace.base.refusals import GraceError
 from grace.data.images import Dataset, LabelledImages
-from grace.text.refusals import GraceError
+from grace.settings.experiment import ScenarioSettings
 
 
 def class_order(num_classes: int, seed: int) -> list[int]:

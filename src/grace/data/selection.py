@@ -7,11 +7,11 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from grace.configs.experiment import DataSettings
+from grace.base.nearest import did_you_mean
+from grace.base.randomness import generator
+from grace.base.refusals import GraceError
 from grace.data.images import Images
-from grace.randomness import generator
-from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 
 
 def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[int]:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, cast
 
-from grace.configs.experiment import DataSettings
-from grace.configs.registry import resolve
+from grace.settings.experiment import DataSettings
+from grace.settings.registry import resolve
 
 if TYPE_CHECKING:
     from grace.data.images import Dataset

@@ -7,8 +7,8 @@ import sys
 
 from PIL import Image
 
-from grace.configs.experiment import Fit
-from grace.text.refusals import GraceError
+from grace.base.refusals import GraceError
+from grace.settings.experiment import Fit
 
 GREY = 128
 """Level of the margins of a letterboxed image, in all channels."""

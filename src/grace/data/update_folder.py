@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.configs.experiment import Fit
+from grace.base.refusals import GraceError
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
 from grace.data.images import TensorImages
 from grace.data.reading import Part, read_parts
 from grace.data.selection import first_of_each
-from grace.text.refusals import GraceError
+from grace.settings.experiment import Fit
 
 
 @final

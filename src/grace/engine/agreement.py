@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.flat import flatten
+from grace.base.refusals import GraceError
 from grace.data.images import Dataset
 from grace.engine.device import device_name
 from grace.engine.ranks import Ranks
-from grace.text.refusals import GraceError
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.flat import flatten
 
 _LONGEST = 60
 """Characters of a value in a message."""

@@ -10,11 +10,11 @@ from typing import Literal, TypeVar, final
 import torch
 from torch import nn
 
-from grace.configs.experiment import EngineSettings
-from grace.configs.recipe import Recipe
-from grace.storage.processor import computes_in_bfloat16, processor_name
-from grace.text.escaping import first_line
-from grace.text.refusals import GraceError, GraceWarning
+from grace.base.escaping import first_line
+from grace.base.processor import computes_in_bfloat16, processor_name
+from grace.base.refusals import GraceError, GraceWarning
+from grace.settings.experiment import EngineSettings
+from grace.settings.recipe import Recipe
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 

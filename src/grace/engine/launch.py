@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Self, final
 
-from grace.text.refusals import GraceError
+from grace.base.refusals import GraceError
 
 
 @final

@@ -8,10 +8,10 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from grace.configs.recipe import Recipe
+from grace.base.refusals import GraceError
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
-from grace.text.refusals import GraceError
+from grace.settings.recipe import Recipe
 
 
 class NonFiniteLossError(GraceError):

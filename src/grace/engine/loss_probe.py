@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from grace.capacity.measures import LossSurface, measure
 from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import LossProbe
 from grace.engine.work import WorkDone
+from grace.nn.measures import LossSurface, measure
 
 
 def measured(

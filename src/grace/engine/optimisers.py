@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from grace.configs.recipe import Group, Recipe
+from grace.base.refusals import GraceError
 from grace.engine.phase import Parts
-from grace.text.refusals import GraceError
+from grace.settings.recipe import Group, Recipe
 
 _NONE = "none"
 """Key of a parameter without state: no loss has reached it, or its optimiser stores nothing."""

@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol, final
 import torch
 from torch import Tensor, nn
 
-from grace.configs.measures import MeasureSettings
-from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
 from grace.data.operations import Operation
-from grace.networks.expandable import ExpandableNetwork
+from grace.nn.expandable import ExpandableNetwork
+from grace.settings.measures import MeasureSettings
+from grace.settings.recipe import Recipe
 
 Mode = Literal["train", "eval"]
 

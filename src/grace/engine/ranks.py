@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from grace.configs.experiment import EngineSettings
+from grace.base import values
+from grace.base.refusals import GraceError
 from grace.engine.device import device_name
 from grace.engine.launch import Launch
-from grace.storage import values
-from grace.text.refusals import GraceError
+from grace.settings.experiment import EngineSettings
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from grace.base.processor import processor_flags, processor_name
 from grace.engine.device import Device
-from grace.storage.processor import processor_flags, processor_name
 
 _VARIABLES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "NVIDIA_TF32", "CUBLAS_", "TORCH_ALLOW_TF32")
 """Beginnings of the names of variables that choose instructions or number formats."""

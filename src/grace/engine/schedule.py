@@ -2,7 +2,7 @@
 
 import math
 
-from grace.configs.recipe import Recipe
+from grace.settings.recipe import Recipe
 
 
 def learning_rates(recipe: Recipe) -> list[float]:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from grace.configs.experiment import EngineSettings
+from grace.base.randomness import generator, seeded_globally
+from grace.base.refusals import GraceError
 from grace.data.augmentation import Augmentation
 from grace.data.batches import (
     augmented_batches,
@@ -46,9 +47,8 @@ from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
 from grace.engine.work import Seconds, WorkDone
-from grace.networks.folding import folded
-from grace.randomness import generator, seeded_globally
-from grace.text.refusals import GraceError
+from grace.nn.folding import folded
+from grace.settings.experiment import EngineSettings
 
 Shared = TypeVar("Shared", SweepResult, Snapshot)
 

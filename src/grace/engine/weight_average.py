@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from grace.configs.recipe import Recipe
+from grace.settings.recipe import Recipe
 
 _MEAN = "mean/"
 """Prefix of the names of means in a snapshot: ``mean/head.weight``."""

@@ -4,18 +4,18 @@ import math
 from collections.abc import Sequence
 from typing import final
 
-from grace.configs.experiment import ExperimentSettings
+from grace.base import strict_json
+from grace.base.refusals import GraceError
 from grace.data.encoded import most_bytes
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
-from grace.home.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.learner import saving
+from grace.learner.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.learner.familiarity import most_score_bytes
 from grace.learner.held_out import ALWAYS_ALLOWED, HeldOut, affordable
 from grace.learner.model_state import ModelState
 from grace.learner.update_input import UpdateInput, class_indices, split_validation
-from grace.storage import strict_json
-from grace.text.refusals import GraceError
+from grace.settings.experiment import ExperimentSettings
 
 
 @final

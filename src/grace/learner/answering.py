@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from grace.base.refusals import GraceError
 from grace.data.decoding import Pixels
-from grace.home import twins
-from grace.home.store import ModelStore
+from grace.learner import twins
 from grace.learner.export import traced
 from grace.learner.exporting import check_images, preprocessing_of
 from grace.learner.learner import Learner
 from grace.learner.onnx_graph import run_graph
 from grace.learner.prediction import Answerer, Numbers
-from grace.text.refusals import GraceError
+from grace.learner.store import ModelStore
 
 
 def answerer_of(learner: Learner) -> Answerer:

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 
-from grace.configs.experiment import BudgetSettings
-from grace.configs.methods import AnyMethodSettings
-from grace.configs.recipe import Recipe, completed
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.parts import frozen
 from grace.engine.phase import Part, Phase, Sweep, Work
@@ -23,7 +20,10 @@ from grace.engine.trainer import Trainer
 from grace.methods.classification import classification
 from grace.methods.method import Method
 from grace.methods.planning import Coming
-from grace.networks.preprocessing import input_shape
+from grace.nn.preprocessing import input_shape
+from grace.settings.experiment import BudgetSettings
+from grace.settings.methods import AnyMethodSettings
+from grace.settings.recipe import Recipe, completed
 
 FEWEST_EPOCHS = 5
 """Fewer epochs would leave images hardly learnt: then the update takes longer than its budget."""

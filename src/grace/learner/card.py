@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grace.configs.describe import describe_settings
-from grace.home.accuracies import ClassAccuracy
-from grace.home.changes import Change
-from grace.home.document import Document, ObjectRef, UpdateRecord
-from grace.home.intervals import wilson
-from grace.home.inventory import ClassEntry, InUse
-from grace.home.ledger import ledger
-from grace.home.removed import RemovedVersion, by_update, key_of
-from grace.home.store import ModelStore
-from grace.home.trail import trail
-from grace.text.markup import markdown
-from grace.text.refusals import GraceError
-from grace.text.units import in_bytes, in_count, in_interval
+from grace.base.markup import markdown
+from grace.base.refusals import GraceError
+from grace.base.units import in_bytes, in_count, in_interval
+from grace.learner.accuracies import ClassAccuracy
+from grace.learner.changes import Change
+from grace.learner.document import Document, ObjectRef, UpdateRecord
+from grace.learner.intervals import wilson
+from grace.learner.inventory import ClassEntry, InUse
+from grace.learner.ledger import ledger
+from grace.learner.removed import RemovedVersion, by_update, key_of
+from grace.learner.store import ModelStore
+from grace.learner.trail import trail
+from grace.settings.describe import describe_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,8 +92,8 @@ def card_of_model(model: "Model", home: ModelStore | None) -> str:
     Raises:
         GraceError: if nothing has been learnt.
     """
+    from grace.base.tensors import encode
     from grace.learner import saving
-    from grace.storage.tensors import encode
 
     if not model.state.history:
         raise GraceError("nothing has been learnt yet", "call update first")
@@ -225,7 +225,7 @@ def _digest(document: Document) -> str:
     if not _is_here(backbone.weights):
         return " (the file is not on this machine)"
     # Imported here because it imports torch.
-    from grace.networks.build import digest_of_weights
+    from grace.nn.build import digest_of_weights
 
     try:
         found = digest_of_weights(backbone)

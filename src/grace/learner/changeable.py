@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.flat import flatten
-from grace.configs.recipe import Recipe
-from grace.home.setting_changes import SettingChange, shown
-from grace.text.refusals import GraceError
+from grace.base.refusals import GraceError
+from grace.learner.setting_changes import SettingChange, shown
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.flat import flatten
+from grace.settings.recipe import Recipe
 
 USED_DATA = (
     "image_size",

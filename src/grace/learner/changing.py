@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import change_settings
-from grace.home.setting_changes import differences
+from grace.base.refusals import DamagedError, GraceError
 from grace.learner import saving
 from grace.learner.changeable import refuse_fixed
 from grace.learner.machine_speed import with_speed
 from grace.learner.model import Model
-from grace.text.refusals import DamagedError, GraceError
+from grace.learner.setting_changes import differences
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import change_settings
 
 
 def with_settings(model: Model, settings: ExperimentSettings) -> Model:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.home.intervals import LEVEL, calibration_error, sign_test
-from grace.home.predictor import Predictor
+from grace.learner.intervals import LEVEL, calibration_error, sign_test
+from grace.learner.predictor import Predictor
 from grace.methods.classification import corrects_shares
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method
-from grace.networks.heads import MASKED, LinearHead
-from grace.objectives.imbalance import log_prior
+from grace.nn.heads import MASKED, LinearHead
+from grace.nn.losses.imbalance import log_prior
 
 FEWEST = 50
 """Fewest held-out images by which a predictor is chosen or a temperature fitted."""

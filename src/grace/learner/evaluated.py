@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from grace.home.intervals import calibration_error, wilson
+from grace.learner.intervals import calibration_error, wilson
 
 
 @final

@@ -5,6 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from grace.base.refusals import GraceError
 from grace.data.images import LabelledImages
 from grace.data.selection import image_keys
 from grace.engine.parts import frozen
@@ -14,7 +15,6 @@ from grace.engine.trainer import Trainer
 from grace.learner.unknown import Seen
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
-from grace.text.refusals import GraceError
 
 
 @final

@@ -7,6 +7,7 @@ from typing import Literal, final
 
 import torch
 
+from grace.base.refusals import GraceError, GraceWarning
 from grace.data.doctor import Examination, examine
 from grace.data.findings import Finding
 from grace.data.joined import concatenate
@@ -16,7 +17,6 @@ from grace.learner.estimate import Estimate, estimate
 from grace.learner.folder_update import FolderUpdate
 from grace.learner.learner import Learner
 from grace.learner.resolved_call import ResolvedCall
-from grace.text.refusals import GraceError, GraceWarning
 
 
 @final

@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import grace
-from grace.configs.experiment import Fit
+from grace.base.atomic import write_bytes
+from grace.base.escaping import first_line
+from grace.base.refusals import GraceError
 from grace.data.augmentation import Enlarge
 from grace.data.squares import GREY
 from grace.learner.familiarity import UnknownScore
 from grace.learner.onnx_graph import send_no_reports
 from grace.learner.unknown import Recogniser
-from grace.networks.expandable import copy_of
-from grace.networks.folding import folded
-from grace.networks.heads import MASKED
-from grace.storage.atomic import write_bytes
-from grace.text.escaping import first_line
-from grace.text.refusals import GraceError
+from grace.nn.expandable import copy_of
+from grace.nn.folding import folded
+from grace.nn.heads import MASKED
+from grace.settings.experiment import Fit
 
 _OUTPUTS = ("logits", "probabilities", "familiarity")
 

@@ -7,6 +7,9 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from grace.base import atomic
+from grace.base.randomness import generator
+from grace.base.refusals import GraceError
 from grace.data.images import LabelledImages, TensorImages
 from grace.learner.evaluation import scores
 from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx, load_onnx
@@ -20,9 +23,6 @@ from grace.learner.reduced_precision import (
     reduced_logits,
 )
 from grace.methods.method import Method
-from grace.randomness import generator
-from grace.storage import atomic
-from grace.text.refusals import GraceError
 
 
 @final

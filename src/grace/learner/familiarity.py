@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.data.memory import class_mean, normalise_features
-from grace.home.document import ScoreName
+from grace.learner.document import ScoreName
 
 SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
 """Names of all scores; energy is that of earlier versions."""

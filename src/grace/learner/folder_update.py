@@ -8,26 +8,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
-from grace.configs.experiment import ExperimentSettings
+from grace.base.refusals import GraceError, GraceWarning, Setting
+from grace.base.units import counted, in_bytes
 from grace.data.folder_tree import split_folders
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.engine.progress import Progress
-from grace.home.document import Document
-from grace.home.judging import Limits, too_fine
-from grace.home.pruning import bytes_of, keep_within
-from grace.home.store import ModelStore
 from grace.learner import updating
 from grace.learner.changeable import lasting
+from grace.learner.document import Document
+from grace.learner.judging import Limits, too_fine
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
 from grace.learner.learnt_before import LearntBefore, note_on
+from grace.learner.pruning import bytes_of, keep_within
 from grace.learner.requested import HELD_OUT
 from grace.learner.resolved_call import ResolvedCall
 from grace.learner.saving import carried_out_here
+from grace.learner.store import ModelStore
 from grace.learner.unfinished import cleaned_after_failure, has_work
 from grace.learner.update_input import check_input, num_kept
-from grace.text.refusals import GraceError, GraceWarning, Setting
-from grace.text.units import counted, in_bytes
+from grace.settings.experiment import ExperimentSettings
 
 
 @final

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from grace.home.store import ModelStore
-from grace.text.nearest import did_you_mean_one_of
-from grace.text.refusals import GraceError, Setting
+from grace.base.nearest import did_you_mean_one_of
+from grace.base.refusals import GraceError, Setting
+from grace.learner.store import ModelStore
 
 
 def versions_to_purge(store: ModelStore, name: str) -> list[int]:

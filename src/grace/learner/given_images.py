@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.configs.experiment import DataSettings
+from grace.base.refusals import GraceError
 from grace.data.decoding import pixels_of
 from grace.data.images import Images, TensorImages
 from grace.learner.image_files import channels_and_side, of_size, read_file
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 
 Pixelated = Tensor | np.ndarray[Any, Any]
 """uint8: (N, C, H, W), (N, H, W, C), or one image without N; grey ones also without C."""

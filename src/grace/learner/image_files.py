@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from grace.configs.experiment import DataSettings
+from grace.base.refusals import GraceError
 from grace.data.decoding import Pixels, read_pixels
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 
 
 def read_file(path: Path, shape: tuple[int, int, int], settings: DataSettings) -> Pixels:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.home.document import Document
-from grace.home.judging import Limits
+from grace.learner.document import Document
+from grace.learner.judging import Limits
 
 
 @final

@@ -7,32 +7,31 @@ from typing import Any, Self, final
 
 from torch import Tensor
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.load import as_settings
+from grace.base.refusals import GraceError
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
-from grace.home import pruning
-from grace.home.document import UpdateRecord
-from grace.home.judging import Limits
-from grace.home.predictor import Predictor
-from grace.home.setting_changes import SettingChange, differences
-from grace.home.store import ModelStore
-from grace.learner import saving, updating
+from grace.learner import pruning, saving, updating
 from grace.learner.card import card_of_model
 from grace.learner.changing import with_changes, with_settings
+from grace.learner.document import UpdateRecord
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
+from grace.learner.judging import Limits
 from grace.learner.machine_speed import new_model
 from grace.learner.model import Model
 from grace.learner.model_state import Size
+from grace.learner.predictor import Predictor
 from grace.learner.reduced_precision import Precision
+from grace.learner.setting_changes import SettingChange, differences
+from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser
 from grace.learner.update_input import check_input
 from grace.learner.versions import Versions
 from grace.methods.method import Method
-from grace.text.refusals import GraceError
+from grace.settings.experiment import EngineSettings, ExperimentSettings
+from grace.settings.load import as_settings
 
 
 @final
@@ -341,8 +340,8 @@ class Learner:
             max_drop: percentage points of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
                 learner stays as it was. ``None``: ``gate.max_drop``.
-            max_class_drop: the same for every single class; see ``grace.home.judging``. ``None``:
-                ``gate.max_class_drop``.
+            max_class_drop: the same for every single class; see ``grace.learner.judging``.
+                ``None``: ``gate.max_class_drop``.
             min_new: accuracy in percent that new classes must reach on their held-out images.
                 ``None``: ``gate.min_new``.
             is_last: the stream ends with this update (joint training waits for it).

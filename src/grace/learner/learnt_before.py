@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
-from grace.home.document import Document
-from grace.home.judging import Limits
-from grace.home.setting_changes import SettingChange
-from grace.home.store import ModelStore
-from grace.text.refusals import DamagedError
+from grace.base.refusals import DamagedError
+from grace.learner.document import Document
+from grace.learner.judging import Limits
+from grace.learner.setting_changes import SettingChange
+from grace.learner.store import ModelStore
 
 
 @final

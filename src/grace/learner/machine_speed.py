@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from grace.configs.experiment import ExperimentSettings
 from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.learner.budget import is_scalable, measure_speed, rounded_speed
 from grace.learner.model import Model
-from grace.networks.preprocessing import constants
+from grace.nn.preprocessing import constants
+from grace.settings.experiment import ExperimentSettings
 
 
 def new_model(

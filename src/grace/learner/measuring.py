@@ -8,7 +8,7 @@ from collections.abc import Set
 import torch
 from torch import Tensor
 
-from grace.home.accuracies import Accuracies, ClassAccuracy
+from grace.learner.accuracies import Accuracies, ClassAccuracy
 
 
 def compared(

@@ -7,9 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from grace.configs.augmentation import crops_at_random
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.registry import resolve
+from grace.base.refusals import GraceError, Setting
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
@@ -17,10 +15,10 @@ from grace.data.memory import ExemplarMemory
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
-from grace.home.ceiling import Ceiling
-from grace.home.creation import Creation
 from grace.learner import choosing, saving
 from grace.learner.admission import Admission
+from grace.learner.ceiling import Ceiling
+from grace.learner.creation import Creation
 from grace.learner.evaluation import finite, scores, see
 from grace.learner.familiarity import SCORES
 from grace.learner.given_images import AnyImages, as_images
@@ -41,8 +39,10 @@ from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
 from grace.methods.method import Method
 from grace.methods.module_factory import ModuleFactory
-from grace.networks.preprocessing import enlargement
-from grace.text.refusals import GraceError, Setting
+from grace.nn.preprocessing import enlargement
+from grace.settings.augmentation import crops_at_random
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.registry import resolve
 
 
 @final

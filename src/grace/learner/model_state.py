@@ -4,10 +4,10 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from grace.home.document import UpdateRecord
-from grace.home.predictor import Predictor
-from grace.home.setting_changes import SettingChange
+from grace.learner.document import UpdateRecord
 from grace.learner.held_out import HeldOut
+from grace.learner.predictor import Predictor
+from grace.learner.setting_changes import SettingChange
 from grace.learner.unknown import Recogniser
 from grace.methods.method import Method
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from grace.base.processor import usable_cores
+from grace.base.refusals import DamagedError, GraceError
 from grace.data.decoding import Pixels
 from grace.learner.prediction import Numbers
-from grace.storage.processor import usable_cores
-from grace.text.refusals import DamagedError, GraceError
 
 BATCH = 64
 """Images that a graph gets at once: more need more memory."""

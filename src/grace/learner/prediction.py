@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from grace.configs.experiment import DataSettings
+from grace.base.refusals import GraceError
 from grace.data.decoding import Pixels
 from grace.learner.false_alarms import cutoff, found_share
 from grace.learner.image_files import read_file
-from grace.text.refusals import GraceError
+from grace.settings.experiment import DataSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.recipe import Recipe
+from grace.base.processor import usable_cores
+from grace.base.refusals import GraceError
+from grace.base.units import counted
 from grace.data.folder_tree import FolderTree, scan
 from grace.learner.requested import RequestedSettings
-from grace.storage.processor import usable_cores
-from grace.text.refusals import GraceError
-from grace.text.units import counted
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.recipe import Recipe
 
 MINUTES = 3.0
 """Default of ``budget.minutes`` for a new learner."""

@@ -18,8 +18,8 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from grace.home.intervals import LEVEL, sign_test
-from grace.storage.atomic import write_bytes
+from grace.base.atomic import write_bytes
+from grace.learner.intervals import LEVEL, sign_test
 
 Precision = Literal["float32", "fp16", "int8"]
 CALIBRATION_BATCH = 32

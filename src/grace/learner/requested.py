@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings, MemorySettings
-from grace.configs.flat import flatten
-from grace.configs.layers import parse_overrides
-from grace.configs.load import ConfigWarning, change_settings, load_experiment
-from grace.configs.packaged import ConfigError
-from grace.configs.pretrained import with_lower_rates, with_weights
-from grace.home.setting_changes import SettingChange, differences
+from grace.base.refusals import GraceError, Setting
 from grace.learner.changeable import is_idle, is_limit, is_recipe, refuse_fixed
-from grace.text.refusals import GraceError, Setting
+from grace.learner.setting_changes import SettingChange, differences
+from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings
+from grace.settings.flat import flatten
+from grace.settings.layers import parse_overrides
+from grace.settings.load import ConfigWarning, change_settings, load_experiment
+from grace.settings.packaged import ConfigError
+from grace.settings.pretrained import with_lower_rates, with_weights
 
 HELD_OUT = 50
 """Default of ``memory.validation`` for a learner; at most a fifth of a class's images."""

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.pretrained import refuse_random_features
-from grace.home.creation import refuse_taken
-from grace.home.store import ModelStore
+from grace.learner.creation import refuse_taken
 from grace.learner.learn_call import LearnOptions
 from grace.learner.recommending import with_recommendation
 from grace.learner.requested import RequestedSettings
+from grace.learner.store import ModelStore
 from grace.learner.unfinished import find_learner, is_empty
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.pretrained import refuse_random_features
 
 
 @final

@@ -11,13 +11,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from grace.base.refusals import DamagedError, GraceError
 from grace.data.encoded import EncodedImages
 from grace.data.images import Images, TensorImages
-from grace.home.document import Document, ObjectRef
-from grace.home.store import ModelStore
+from grace.learner.document import Document, ObjectRef
 from grace.learner.held_out import HeldOut
+from grace.learner.store import ModelStore
 from grace.methods.method import Method
-from grace.text.refusals import DamagedError, GraceError
 
 MAX_FEATURES = 16_384
 """The most numbers of one image's features that a saved learner may have."""

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 import grace
-from grace.configs.experiment import EngineSettings, ExperimentSettings
+from grace.base.escaping import one_line
+from grace.base.memory import memory_bytes
+from grace.base.refusals import DamagedError, GraceError
+from grace.base.tensors import encoded_size
 from grace.data.encoded import BYTES_PER_IMAGE
-from grace.home.document import Document, UpdateRecord
-from grace.home.setting_changes import SettingChange
-from grace.home.store import Creation, ModelStore, Put
+from grace.learner.document import Document, UpdateRecord
 from grace.learner.held_out import HeldOut
 from grace.learner.saved_images import MAX_FEATURES, SavedImages, count_images, to_tensors
+from grace.learner.setting_changes import SettingChange
+from grace.learner.store import Creation, ModelStore, Put
 from grace.learner.unknown import Recogniser, problem_of, recogniser_of
 from grace.methods.method import Method
 from grace.methods.slots import Parts
 from grace.methods.state import DeclaredState, MethodState
-from grace.storage.memory import memory_bytes
-from grace.storage.tensors import encoded_size
-from grace.text.escaping import one_line
-from grace.text.refusals import DamagedError, GraceError
+from grace.settings.experiment import EngineSettings, ExperimentSettings
 
 
 @final

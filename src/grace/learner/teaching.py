@@ -5,13 +5,13 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+from grace.base.refusals import GraceWarning
 from grace.engine.progress import Progress, Silence
-from grace.home.setting_changes import differences
 from grace.learner.changeable import is_limit, is_pace
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.requested import RequestedSettings
 from grace.learner.resolved_call import resolved
-from grace.text.refusals import GraceWarning
+from grace.learner.setting_changes import differences
 
 
 def learn(

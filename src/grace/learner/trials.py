@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from grace.configs.experiment import EngineSettings, ExperimentSettings
-from grace.configs.recipe import Recipe
+from grace.base import strict_json
+from grace.base.atomic import sync_folder, unfinished
+from grace.base.cache_folder import cache_folder
+from grace.base.reading import read_small
+from grace.base.refusals import DamagedError
 from grace.engine.device import can_compile, is_long
 from grace.engine.rounding import Rounding
 from grace.learner.budget import measure_speed
 from grace.learner.model import Model
-from grace.storage import strict_json
-from grace.storage.atomic import sync_folder, unfinished
-from grace.storage.cache_folder import cache_folder
-from grace.storage.reading import read_small
-from grace.text.refusals import DamagedError
+from grace.settings.experiment import EngineSettings, ExperimentSettings
+from grace.settings.recipe import Recipe
 
 FOLDER = "trials"
 """In the cache folder: a small file for each trial. If one is deleted, its trial is made again."""

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from grace.home import twins
-from grace.home.store import ModelStore
+from grace.base.refusals import GraceError
+from grace.learner import twins
 from grace.learner.onnx_graph import run_graph
 from grace.learner.prediction import Answerer
-from grace.text.refusals import GraceError
+from grace.learner.store import ModelStore
 
 
 @contextmanager

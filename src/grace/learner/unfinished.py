@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grace.home.store import ModelStore
-from grace.storage import atomic
-from grace.text.refusals import BusyError, GraceError
+from grace.base import atomic
+from grace.base.refusals import BusyError, GraceError
+from grace.learner.store import ModelStore
 
 
 def find_learner(model: Path, *, discard: bool = False, dry_run: bool = False) -> ModelStore | None:

@@ -14,11 +14,11 @@ from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
-from grace.home.document import UpdateRecord
-from grace.home.journal import Journal
 from grace.learner import choosing, saving
 from grace.learner.budget import coming_update, expected_seconds, within_budget
+from grace.learner.document import UpdateRecord
 from grace.learner.evaluation import accuracy, finite, scores
+from grace.learner.journal import Journal
 from grace.learner.measuring import compared
 from grace.learner.model import Model
 from grace.learner.update_input import UpdateInput, class_indices

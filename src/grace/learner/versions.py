@@ -4,17 +4,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self, final
 
-from grace.configs.experiment import EngineSettings
+from grace.base.refusals import GraceError, Setting
 from grace.engine.progress import Progress
-from grace.home.document import Document, UpdateRecord
-from grace.home.predictor import Predictor
-from grace.home.store import ModelStore
 from grace.learner import saving, updating
 from grace.learner.changeable import lasting
+from grace.learner.document import Document, UpdateRecord
 from grace.learner.model import Model
+from grace.learner.predictor import Predictor
 from grace.learner.saved_images import read_images
+from grace.learner.store import ModelStore
 from grace.learner.update_input import UpdateInput
-from grace.text.refusals import GraceError, Setting
+from grace.settings.experiment import EngineSettings
 
 
 @final

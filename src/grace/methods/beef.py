@@ -28,8 +28,6 @@ import torch
 from pydantic import Field
 from typing_extensions import override
 
-from grace.configs.methods import BeefSettings
-from grace.configs.recipe import Recipe
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Part, Phase
@@ -42,10 +40,12 @@ from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.methods.planning import Coming, PlannedPhase
 from grace.methods.state import StateValues
-from grace.networks.backbone import Backbone
-from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.networks.heads import Head
-from grace.objectives.energy import module_labels, output_log_prior
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork, copy_of
+from grace.nn.heads import Head
+from grace.nn.losses.energy import module_labels, output_log_prior
+from grace.settings.methods import BeefSettings
+from grace.settings.recipe import Recipe
 
 
 @final

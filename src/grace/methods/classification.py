@@ -6,17 +6,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from grace.configs.methods import AnyMethodSettings, PriorSettings, ProbeSettings, SmoothingSettings
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective
 from grace.methods.module_factory import ModuleFactory
-from grace.objectives.classification import (
+from grace.nn.losses.classification import (
     cross_entropy,
     new_class_cross_entropy,
     shared_target,
 )
-from grace.objectives.imbalance import log_prior
+from grace.nn.losses.imbalance import log_prior
+from grace.settings.methods import (
+    AnyMethodSettings,
+    PriorSettings,
+    ProbeSettings,
+    SmoothingSettings,
+)
 
 ClassLoss = Callable[[Tensor, Tensor], Tensor]
 """Maps logits (B, K) and class indices (B,) to a scalar."""

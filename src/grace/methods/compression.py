@@ -2,21 +2,21 @@
 
 import torch
 
-from grace.configs.methods import GraceSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.methods.classification import class_loss
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network
-from grace.networks.backbone import Backbone
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import Head, align_weights
-from grace.networks.merging import merge_backbones
-from grace.objectives.distillation import (
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import Head, align_weights
+from grace.nn.losses.distillation import (
     distillation_share,
     feature_distillation,
     logit_distillation,
 )
+from grace.nn.merging import merge_backbones
+from grace.settings.methods import GraceSettings
 
 
 def compress(

@@ -26,8 +26,6 @@ from typing import final
 import torch
 from typing_extensions import override
 
-from grace.configs.methods import CreateSettings
-from grace.configs.recipe import Recipe
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective, Part
@@ -36,15 +34,17 @@ from grace.methods.herding import balanced, balanced_size
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.network_parts import frozen_network
 from grace.methods.planning import Coming, PlannedPhase
-from grace.networks.autoencoders import AutoEncoders
-from grace.networks.expandable import copy_of
-from grace.networks.heads import Head
-from grace.objectives.confusion import (
+from grace.nn.autoencoders import AutoEncoders
+from grace.nn.expandable import copy_of
+from grace.nn.heads import Head
+from grace.nn.losses.confusion import (
     confusion_aware_contrast,
     confusion_weights,
     floored_cross_entropy,
 )
-from grace.objectives.distillation import soft_distillation
+from grace.nn.losses.distillation import soft_distillation
+from grace.settings.methods import CreateSettings
+from grace.settings.recipe import Recipe
 
 
 @final

@@ -4,10 +4,10 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.methods import DERSettings
 from grace.data.scenario import Task
 from grace.methods.growth import grow
 from grace.methods.method import Method, Outcome, Steps
+from grace.settings.methods import DERSettings
 
 
 @final

@@ -23,26 +23,26 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.methods import DGRSettings
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, LossGradients, Objective, Phase
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.network_parts import frozen_network, trained_network
-from grace.networks.expandable import copy_of
-from grace.objectives.classification import cross_entropy
-from grace.objectives.imbalance import (
+from grace.nn.expandable import copy_of
+from grace.nn.losses.classification import cross_entropy
+from grace.nn.losses.imbalance import (
     distribution_aware_distillation,
     log_prior,
     lost_direction,
     lost_evenness,
 )
-from grace.objectives.reweighting import (
+from grace.nn.losses.reweighting import (
     accumulated_norms,
     class_gradient_weights,
     distillation_factor,
     weighted_rows,
 )
+from grace.settings.methods import DGRSettings
 
 
 @final

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
 from grace.methods.classification import class_loss
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network, trained_network
-from grace.networks.expandable import copy_of
-from grace.objectives.distillation import soft_distillation
+from grace.nn.expandable import copy_of
+from grace.nn.losses.distillation import soft_distillation
+from grace.settings.recipe import Recipe
 
 
 def distil_old_self(

@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from grace.configs.methods import BeefSettings
 from grace.engine.phase import Batch, Loss, Mode, Objective
-from grace.objectives.classification import cross_entropy
-from grace.objectives.energy import batch_energy, energy_loss, energy_share
+from grace.nn.losses.classification import cross_entropy
+from grace.nn.losses.energy import batch_energy, energy_loss, energy_share
+from grace.settings.methods import BeefSettings
 
 Module = Callable[[Tensor, Mode | None], tuple[Tensor, Tensor]]
 """Maps images (B, C, H, W) to a module's outputs (B, R) and energies (B, K)."""

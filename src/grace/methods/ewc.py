@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.methods import EWCSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.parts import named_parameters
@@ -29,7 +28,8 @@ from grace.methods.classification import classification, new_class_loss
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.network_parts import trained_network
-from grace.objectives.importance import merged_importance, quadratic_penalty
+from grace.nn.losses.importance import merged_importance, quadratic_penalty
+from grace.settings.methods import EWCSettings
 
 
 @final

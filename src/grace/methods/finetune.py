@@ -4,11 +4,11 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.methods import FinetuneSettings
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss
 from grace.methods.classification import new_class_loss
 from grace.methods.method import Method, Outcome, Steps
+from grace.settings.methods import FinetuneSettings
 
 
 @final

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.configs.methods import FosterSettings
 from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
@@ -31,9 +30,10 @@ from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
 from grace.methods.slots import NetworkSlot
-from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.objectives.balancing import effective_number_weights
-from grace.objectives.distillation import balanced_distillation, soft_distillation
+from grace.nn.expandable import ExpandableNetwork, copy_of
+from grace.nn.losses.balancing import effective_number_weights
+from grace.nn.losses.distillation import balanced_distillation, soft_distillation
+from grace.settings.methods import FosterSettings
 
 
 @final

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.networks.heads import MASKED, Head
-from grace.objectives.energy import Affine, fused_rows
+from grace.nn.heads import MASKED, Head
+from grace.nn.losses.energy import Affine, fused_rows
 
 
 @final

@@ -26,10 +26,6 @@ from typing import Literal, final
 
 from typing_extensions import override
 
-from grace.capacity.merge import bias, merge_weight, preservation
-from grace.capacity.saturation import FeatureMoments
-from grace.capacity.threshold import Threshold
-from grace.configs.methods import GraceSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Sweep
@@ -40,7 +36,11 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_last
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
-from grace.networks.expandable import ExpandableNetwork, copy_of
+from grace.nn.expandable import ExpandableNetwork, copy_of
+from grace.nn.merge import bias, merge_weight, preservation
+from grace.nn.saturation import FeatureMoments
+from grace.nn.threshold import Threshold
+from grace.settings.methods import GraceSettings
 
 
 @final

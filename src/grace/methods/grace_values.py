@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar, final
 from pydantic import Field
 from typing_extensions import override
 
-from grace.capacity.threshold import Threshold
-from grace.configs.methods import GraceSettings
 from grace.methods.state import StateValues
+from grace.nn.threshold import Threshold
+from grace.settings.methods import GraceSettings
 
 
 @final

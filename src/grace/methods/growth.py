@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from grace.configs.recipe import Recipe
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.methods.classification import class_loss
 from grace.methods.method import Method, Steps
 from grace.methods.network_parts import frozen_network
-from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.networks.heads import align_weights
-from grace.objectives.classification import auxiliary_labels, cross_entropy
+from grace.nn.expandable import ExpandableNetwork, copy_of
+from grace.nn.heads import align_weights
+from grace.nn.losses.classification import auxiliary_labels, cross_entropy
+from grace.settings.recipe import Recipe
 
 
 def grow(

@@ -2,15 +2,15 @@
 
 import torch
 
-from grace.configs.methods import TagFexSettings
+from grace.base.randomness import seeded_globally
 from grace.data.scenario import Task
 from grace.engine.phase import Part
 from grace.methods.module_factory import ModuleFactory
-from grace.networks.agnostic import TaskAgnostic
-from grace.networks.attention import MergeAttention, Pick
-from grace.networks.backbone import Backbone, WithMaps
-from grace.networks.heads import Head, LinearHead
-from grace.randomness import seeded_globally
+from grace.nn.agnostic import TaskAgnostic
+from grace.nn.attention import MergeAttention, Pick
+from grace.nn.backbone import Backbone, WithMaps
+from grace.nn.heads import Head, LinearHead
+from grace.settings.methods import TagFexSettings
 
 
 def with_map(name: str, backbone: Backbone) -> dict[str, Part]:

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from grace.base.randomness import generator
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean
@@ -25,9 +26,8 @@ from grace.methods.feature_cache import FeatureCache
 from grace.methods.module_factory import Outline
 from grace.methods.planning import Coming
 from grace.methods.state import DeclaredState
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import MASKED
-from grace.randomness import generator
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import MASKED
 
 
 @final

@@ -15,13 +15,13 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.methods import ICaRLSettings
+from grace.base.refusals import GraceError
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.methods.distilling import distil_old_self
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
-from grace.text.refusals import GraceError
+from grace.settings.methods import ICaRLSettings
 
 
 @final

@@ -5,11 +5,11 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.methods import JointSettings
 from grace.data.scenario import Task
 from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.planning import Coming, PlannedPhase
+from grace.settings.methods import JointSettings
 
 
 @final

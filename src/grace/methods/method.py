@@ -12,11 +12,7 @@ from typing import Any, Generic, TypeVar, final
 
 import torch
 
-from grace.configs.load import ConfigWarning
-from grace.configs.measures import MeasureSettings
-from grace.configs.methods import AnyMethodSettings, BaseMethodSettings
-from grace.configs.recipe import Recipe
-from grace.configs.registry import METHOD_SETTINGS
+from grace.base.refusals import GraceError
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory
@@ -32,10 +28,14 @@ from grace.methods.outcome import Outcome as Outcome
 from grace.methods.planning import Coming, PlannedPhase, usual_plan
 from grace.methods.saturation_probe import measured
 from grace.methods.state import DeclaredState
-from grace.networks.backbone import Backbone
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import Head, LinearHead
-from grace.text.refusals import GraceError
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import Head, LinearHead
+from grace.settings.load import ConfigWarning
+from grace.settings.measures import MeasureSettings
+from grace.settings.methods import AnyMethodSettings, BaseMethodSettings
+from grace.settings.recipe import Recipe
+from grace.settings.registry import METHOD_SETTINGS
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound=AnyMethodSettings)

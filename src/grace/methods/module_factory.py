@@ -11,18 +11,18 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from grace.configs.experiment import ExperimentSettings
+from grace.base.escaping import first_line
+from grace.base.memory import refuse_too_large
+from grace.base.randomness import generator
+from grace.base.refusals import GraceError, Setting
 from grace.engine.device import Device
-from grace.networks.backbone import Backbone
-from grace.networks.branching import split
-from grace.networks.build import build_backbone, without_weights
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.heads import Head, LinearHead
-from grace.networks.preprocessing import input_shape
-from grace.randomness import generator
-from grace.storage.memory import refuse_too_large
-from grace.text.escaping import first_line
-from grace.text.refusals import GraceError, Setting
+from grace.nn.backbone import Backbone
+from grace.nn.branching import split
+from grace.nn.build import build_backbone, without_weights
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import Head, LinearHead
+from grace.nn.preprocessing import input_shape
+from grace.settings.experiment import ExperimentSettings
 
 HeadT = TypeVar("HeadT", bound=Head)
 MakeHead = Callable[[int, int, torch.Generator | None], Head]

@@ -1,8 +1,8 @@
 """Name the parts of a whole network for a phase: one that trains, or a frozen one."""
 
 from grace.engine.phase import Part
-from grace.networks.backbone import Backbone
-from grace.networks.expandable import ExpandableNetwork
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork
 
 
 def trained_network(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from grace.configs.methods import AnyMethodSettings
-from grace.configs.recipe import Recipe
+from grace.settings.methods import AnyMethodSettings
+from grace.settings.recipe import Recipe
 
 
 @final

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.configs.methods import ProbeSettings
 from grace.data.memory import ExemplarMemory, nearest_mean
 from grace.data.scenario import Task
 from grace.engine.phase import Part, Phase
@@ -32,7 +31,8 @@ from grace.methods.herding import features
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.planning import Coming, PlannedPhase
-from grace.networks.heads import MASKED
+from grace.nn.heads import MASKED
+from grace.settings.methods import ProbeSettings
 
 
 @final

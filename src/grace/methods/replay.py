@@ -4,10 +4,10 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.methods import ReplaySettings
 from grace.data.scenario import Task
 from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
+from grace.settings.methods import ReplaySettings
 
 
 @final

@@ -3,12 +3,12 @@
 from collections.abc import Generator
 from typing import Any
 
-from grace.capacity.saturation import FeatureMoments
-from grace.configs.measures import MeasureSettings
 from grace.data.images import LabelledImages
 from grace.engine.phase import LossProbe, Sweep, Work
 from grace.methods.network_parts import frozen_last, frozen_network
-from grace.networks.expandable import ExpandableNetwork
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.saturation import FeatureMoments
+from grace.settings.measures import MeasureSettings
 
 
 def measured(

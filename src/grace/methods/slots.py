@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.base.refusals import DamagedError
 from grace.methods.module_factory import ModuleFactory, Outline
-from grace.networks.expandable import ExpandableNetwork
-from grace.networks.loading import load_exactly, load_tensors, refuse_unlike
-from grace.text.refusals import DamagedError
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.loading import load_exactly, load_tensors, refuse_unlike
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, in groups that change together: a backbone, a head."""

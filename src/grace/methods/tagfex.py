@@ -26,7 +26,6 @@ from typing import final
 from torch import nn
 from typing_extensions import override
 
-from grace.configs.methods import TagFexSettings
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective, Part, Parts, Phase
@@ -36,19 +35,20 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.methods.planning import Coming, PlannedPhase
-from grace.networks.agnostic import TaskAgnostic
-from grace.networks.backbone import Backbone
-from grace.networks.expandable import ExpandableNetwork, copy_of
-from grace.networks.heads import Head, align_weights
-from grace.networks.merging import merge_backbones
-from grace.objectives.classification import (
+from grace.nn.agnostic import TaskAgnostic
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork, copy_of
+from grace.nn.heads import Head, align_weights
+from grace.nn.losses.classification import (
     auxiliary_labels,
     cross_entropy,
     new_class_cross_entropy,
 )
-from grace.objectives.contrastive import info_nce
-from grace.objectives.distillation import distillation_share
-from grace.objectives.transfer import guided_transfer
+from grace.nn.losses.contrastive import info_nce
+from grace.nn.losses.distillation import distillation_share
+from grace.nn.losses.transfer import guided_transfer
+from grace.nn.merging import merge_backbones
+from grace.settings.methods import TagFexSettings
 
 
 @final

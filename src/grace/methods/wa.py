@@ -12,12 +12,12 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.methods import WASettings
 from grace.data.scenario import Task
 from grace.methods.distilling import distil_old_self
 from grace.methods.method import Method, Outcome, Steps
-from grace.networks.heads import align_weights
-from grace.objectives.distillation import distillation_share
+from grace.nn.heads import align_weights
+from grace.nn.losses.distillation import distillation_share
+from grace.settings.methods import WASettings
 
 
 @final

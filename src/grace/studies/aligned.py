@@ -1,7 +1,7 @@
 """The exemplars with which a method costs what the largest one costs. Imports no torch."""
 
-from grace.record import RunRecord, metrics
-from grace.text.refusals import GraceError
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord, metrics
 
 
 def aligned_size(

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.configs.effects import refuse_learner_settings
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import ConfigWarning, load_experiment
-from grace.configs.registry import METHODS, REFUSED_METHODS, why_unknown
-from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError, Setting
+from grace.base.nearest import did_you_mean
+from grace.base.refusals import GraceError, Setting
+from grace.settings.effects import refuse_learner_settings
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.registry import METHODS, REFUSED_METHODS, why_unknown
 
 
 @final

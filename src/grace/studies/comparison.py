@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from grace.configs.experiment import ExperimentSettings
-from grace.experiment import identify
-from grace.record import RunRecord
-from grace.record.resuming import tidy
-from grace.storage.atomic import write_text
-from grace.storage.inside import inside, refuse_path
-from grace.storage.lock import exclusive
+from grace.base.atomic import write_text
+from grace.base.inside import inside, refuse_path
+from grace.base.lock import exclusive
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord
+from grace.runs.resuming import tidy
+from grace.runs.run import identify
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.cells import Cell, cells_of, settings_of
 from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.making import Wanted, job_of, make_folders, read_runs
@@ -30,7 +31,6 @@ from grace.studies.report import write_report
 from grace.studies.summary import summarise
 from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
 from grace.studies.this_machine import ThisMachine
-from grace.text.refusals import GraceError
 
 _FILES = {
     "cells", "runs", "logs", "first-tasks", "lock",

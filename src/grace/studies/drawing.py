@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from grace.storage.atomic import write_text
+from grace.base.atomic import write_text
+from grace.base.escaping import printable
 from grace.studies.figures import STYLES, Style
-from grace.text.escaping import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

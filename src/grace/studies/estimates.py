@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.recipe import Recipe
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.recipe import Recipe
 
 Stream = tuple[object, ...]
 

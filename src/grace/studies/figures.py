@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from grace.configs.registry import METHODS
-from grace.record import RunRecord, TaskRecord
+from grace.base.escaping import printable
+from grace.runs import RunRecord, TaskRecord
+from grace.settings.registry import METHODS
 from grace.studies.groups import Group, Spread, spread
-from grace.text.escaping import printable
 
 Figure = dict[str, Any]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.record import RunRecord
+from grace.runs import RunRecord
 
 
 @final

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 
-from grace.configs.claims import ClaimSettings
+from grace.base.units import counted
+from grace.settings.claims import ClaimSettings
 from grace.studies.pareto import Point, front_places, merged
 from grace.studies.study_results import Results
-from grace.text.units import counted
 
 
 def grid_differences(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, final
 
-from grace.configs.flat import flatten
-from grace.configs.registry import METHODS
-from grace.record import RunRecord
-from grace.record.model import as_time
+from grace.runs import RunRecord
+from grace.runs.model import as_time
+from grace.settings.flat import flatten
+from grace.settings.registry import METHODS
 
 
 @final

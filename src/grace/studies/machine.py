@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grace
-from grace.configs.experiment import ExperimentSettings
-from grace.storage.memory import memory_bytes
-from grace.storage.processor import usable_cores
+from grace.base.memory import memory_bytes
+from grace.base.processor import usable_cores
+from grace.settings.experiment import ExperimentSettings
 
 
 def jobs_at_once(

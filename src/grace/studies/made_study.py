@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.configs.study import StudySettings
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.study import StudySettings
 from grace.studies.resolving import Found
 from grace.studies.study_cells import RunSpec, Selection, StudyCell
 

@@ -5,15 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from grace.configs.load import dump_settings
-from grace.record import RunRecord, read_record
-from grace.record.reading import num_tasks
-from grace.storage.atomic import remove_leftovers, write_text
-from grace.storage.inside import inside
+from grace.base.atomic import remove_leftovers, write_text
+from grace.base.inside import inside
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord, read_record
+from grace.runs.reading import num_tasks
+from grace.settings.load import dump_settings
 from grace.studies.cells import Cell
 from grace.studies.machine import run_command, run_environment, with_threads
 from grace.studies.pool import Job
-from grace.text.refusals import GraceError
 
 
 @final

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from grace.configs.claims import ClaimSettings
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.claims import ClaimSettings
 from grace.studies.replay import expansions
 from grace.studies.study_results import Results
 from grace.studies.trends import Trend, trend

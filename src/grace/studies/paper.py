@@ -7,10 +7,10 @@ from typing import Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict
 
-from grace.storage import strict_json
-from grace.storage.models import checked
-from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
+from grace.base import strict_json
+from grace.base.models import checked
+from grace.base.nearest import did_you_mean
+from grace.base.refusals import GraceError
 
 Metric = Literal["parameters", "last", "average", "exemplars"]
 

@@ -12,8 +12,8 @@ from typing import Protocol, final
 
 from typing_extensions import override
 
-from grace.configs.experiment import ExperimentSettings
-from grace.storage.inside import open_to_append
+from grace.base.inside import open_to_append
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.cells import Cell
 
 

@@ -18,13 +18,13 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from grace.configs.experiment import ExperimentSettings
-from grace.storage.lock import holder
-from grace.storage.reading import read_small
+from grace.base.escaping import first_line, in_one_line
+from grace.base.lock import holder
+from grace.base.reading import read_small
+from grace.base.refusals import GraceError
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.machine import has_small_images
 from grace.studies.pool import Attempt, Job, Machines, start_process, why_failed
-from grace.text.escaping import first_line, in_one_line
-from grace.text.refusals import GraceError
 
 _START = "start the cluster with 'ray start', and write --ray auto there or HOST:PORT of its head"
 _STATUS = ("-m", "ray.scripts.scripts", "status", "--address")

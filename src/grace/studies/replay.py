@@ -6,8 +6,8 @@ every other threshold and decay that lead to the same verdicts on its saturation
 
 from collections.abc import Sequence
 
-from grace.capacity.threshold import Threshold, Verdict
-from grace.record import RunRecord
+from grace.nn.threshold import Threshold, Verdict
+from grace.runs import RunRecord
 
 
 def replay(saturations: Sequence[float], initial: float, decay: float) -> tuple[Verdict, ...]:

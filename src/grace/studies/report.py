@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import grace
-from grace.record import RunRecord
-from grace.storage.atomic import write_text
-from grace.storage.reading import read_head
+from grace.base.atomic import write_text
+from grace.base.html import element, escape, join
+from grace.base.reading import read_head
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord
 from grace.studies import figures
 from grace.studies.figures import Figure, Style
 from grace.studies.groups import Group
@@ -29,8 +31,6 @@ from grace.studies.tables import (
     headings,
     lone_class_note,
 )
-from grace.text.html import element, escape, join
-from grace.text.refusals import GraceError
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:

@@ -5,11 +5,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import final
 
-from grace.storage.atomic import write_text
-from grace.storage.inside import inside
-from grace.storage.lock import exclusive, holder
-from grace.storage.reading import read_small
-from grace.text.refusals import BusyError, DamagedError
+from grace.base.atomic import write_text
+from grace.base.inside import inside
+from grace.base.lock import exclusive, holder
+from grace.base.reading import read_small
+from grace.base.refusals import BusyError, DamagedError
 
 
 @final

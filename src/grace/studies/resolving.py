@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from grace.configs.experiment import ExperimentSettings
-from grace.record import RunRecord, collect_versions
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord, collect_versions
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.run_store import RunStore
 from grace.studies.study_cells import RunSpec, settings_of
-from grace.text.refusals import GraceError
 
 Same = Callable[[ExperimentSettings, RunRecord], bool]
 """Returns ``True`` if a record has the data and versions that a run with these settings has."""

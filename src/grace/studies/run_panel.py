@@ -5,13 +5,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from grace.configs.describe import SettingRow, describe_settings
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.flat import flatten
-from grace.record import RunRecord, TaskRecord
+from grace.base.html import element, escape
+from grace.base.units import in_bytes, in_percent, in_seconds
+from grace.runs import RunRecord, TaskRecord
+from grace.settings.describe import SettingRow, describe_settings
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.flat import flatten
 from grace.studies.tables import has_task_aware
-from grace.text.html import element, escape
-from grace.text.units import in_bytes, in_percent, in_seconds
 
 
 def run_panel(record: RunRecord, number: int, charts: str) -> str:

@@ -13,16 +13,16 @@ from typing import final
 
 from pydantic import ValidationError
 
-from grace.configs.experiment import ExperimentSettings
-from grace.record import RunRecord, find_runs, read_record, settings_fingerprint
-from grace.record.resuming import tidy
-from grace.storage.atomic import write_bytes
-from grace.storage.inside import inside
-from grace.storage.reading import read_given
+from grace.base.atomic import write_bytes
+from grace.base.inside import inside
+from grace.base.reading import read_given
+from grace.base.refusals import GraceError, GraceWarning
+from grace.base.units import counted
+from grace.runs import RunRecord, find_runs, read_record, settings_fingerprint
+from grace.runs.resuming import tidy
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.first_tasks import first_network
 from grace.studies.replay import expansions, serves
-from grace.text.refusals import GraceError, GraceWarning
-from grace.text.units import counted
 
 MAX_BYTES = 128 * 2**20
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, final
 
-from grace.configs.study import RowSettings, StudySettings
-from grace.record import RunRecord
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord
+from grace.settings.study import RowSettings, StudySettings
 from grace.studies.search_storage import (
     imported_optuna,
     open_storage,
@@ -27,7 +28,6 @@ from grace.studies.study_cells import (
     scale_name,
     study_cells,
 )
-from grace.text.refusals import GraceError
 
 Pair = tuple[float, float]
 """Threshold and decay, τ₁ and ρ."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, final
 
-from grace.text.escaping import printable
-from grace.text.markup import latex, markdown
+from grace.base.escaping import printable
+from grace.base.markup import latex, markdown
 
 Mark = Literal["", "best", "second"]
 

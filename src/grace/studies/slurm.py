@@ -10,11 +10,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.storage.atomic import write_text
-from grace.storage.inside import inside
+from grace.base.atomic import write_text
+from grace.base.escaping import one_line
+from grace.base.inside import inside
+from grace.base.refusals import GraceError
 from grace.studies.machine import own_command, run_environment
-from grace.text.escaping import one_line
-from grace.text.refusals import GraceError
 
 _REFUSED = ("--array", "-a", "--wrap", "--output", "-o", "--parsable", "--help", "-h")
 

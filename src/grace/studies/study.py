@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grace.configs.study import StudySettings
-from grace.storage.inside import inside, refuse_path
-from grace.storage.lock import exclusive, shared
+from grace.base.inside import inside, refuse_path
+from grace.base.lock import exclusive, shared
+from grace.base.refusals import BusyError, GraceError
+from grace.settings.study import StudySettings
 from grace.studies.made_study import MadeStudy
 from grace.studies.making import make_folders
 from grace.studies.pool import Machines, Unwatched, Watcher, carry_out
@@ -26,7 +27,6 @@ from grace.studies.study_cells import Selection, StudyCell, study_cells
 from grace.studies.study_files import write_study
 from grace.studies.study_runs import StudyRuns
 from grace.studies.this_machine import ThisMachine
-from grace.text.refusals import BusyError, GraceError
 
 _WAIT = 60.0
 """Seconds that a task of an array job waits while another one writes the tables."""

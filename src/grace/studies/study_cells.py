@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.configs.experiment import ExperimentSettings
-from grace.configs.load import ConfigWarning
-from grace.configs.study import RowSettings, ScaleSettings, StudySettings
-from grace.record import RunRecord
+from grace.base.nearest import did_you_mean
+from grace.base.refusals import GraceError
+from grace.runs import RunRecord
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import ConfigWarning
+from grace.settings.study import RowSettings, ScaleSettings, StudySettings
 from grace.studies.aligned import aligned_size
 from grace.studies.cells import loaded, refuse_repeated, refuse_single
 from grace.studies.paper import place_in_paper, row_in_paper
 from grace.studies.replay import expansions
-from grace.text.nearest import did_you_mean
-from grace.text.refusals import GraceError
 
 
 @final

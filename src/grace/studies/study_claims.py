@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
-from grace.configs.claims import ClaimSettings, Place, Side, Terms
+from grace.settings.claims import ClaimSettings, Place, Side, Terms
 from grace.studies.claims import Judgement, judge_claim
 from grace.studies.grid_claims import grid_differences, grid_rows
 from grace.studies.measure_claims import measure_differences

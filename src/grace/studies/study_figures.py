@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Literal
 
-from grace.record import RunRecord, TaskRecord
+from grace.runs import RunRecord, TaskRecord
 from grace.studies.drawing import Panel, Series
 from grace.studies.figures import STYLES, Style
 from grace.studies.grid_claims import by_seed

@@ -5,9 +5,10 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.record import RunRecord
-from grace.storage.atomic import remove_leftovers, write_text
-from grace.storage.inside import inside
+from grace.base.atomic import remove_leftovers, write_text
+from grace.base.inside import inside
+from grace.base.markup import code_block, markdown, spreadsheet
+from grace.runs import RunRecord
 from grace.studies.drawing import write_svg
 from grace.studies.front_table import FRONT_HEADINGS, front_tables
 from grace.studies.made_study import MadeStudy
@@ -21,7 +22,6 @@ from grace.studies.study_results import Results
 from grace.studies.study_sheets import study_sheets
 from grace.studies.study_table import protocol_tables, to_csv
 from grace.studies.summary import cost, notes_of, provenance
-from grace.text.markup import code_block, markdown, spreadsheet
 
 
 def write_study(made: MadeStudy, command: str = "") -> tuple[Path, ...]:

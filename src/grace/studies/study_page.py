@@ -4,6 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grace.base.html import element, escape, join
 from grace.studies.figures import Figure, plot_text
 from grace.studies.grid_claims import by_seed, grid_rows
 from grace.studies.origins import REPLAYED, OriginName, by_origin, origin
@@ -12,7 +13,6 @@ from grace.studies.report import chart_card, page, runs_report, write_page
 from grace.studies.sheet import Entry, Sheet
 from grace.studies.study_claims import JudgedClaim, claims_sheet
 from grace.studies.study_results import METRICS, Results
-from grace.text.html import element, escape, join
 
 
 def write_study_page(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.configs.study import StudySettings
+from grace.settings.study import StudySettings
 from grace.studies.estimates import bytes_of, seconds_of
 from grace.studies.resolving import Resolution, Resolver, same_versions
 from grace.studies.run_store import RunStore

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import final
 
-from grace.configs.study import RowSettings
-from grace.record import RunRecord
+from grace.runs import RunRecord
+from grace.settings.study import RowSettings
 from grace.studies.groups import Spread, spread
 from grace.studies.made_study import MadeStudy
 from grace.studies.paper import paper_numbers, place_in_paper, row_in_paper

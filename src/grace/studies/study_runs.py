@@ -10,10 +10,12 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.experiment import ExperimentSettings
-from grace.experiment import identify
-from grace.record import RunRecord, settings_fingerprint
-from grace.storage.inside import inside
+from grace.base.inside import inside
+from grace.base.refusals import GraceError, GraceWarning
+from grace.base.units import counted
+from grace.runs import RunRecord, settings_fingerprint
+from grace.runs.run import identify
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.cells import Cell
 from grace.studies.first_tasks import foreign_first_tasks
 from grace.studies.making import Wanted, job_of
@@ -23,8 +25,6 @@ from grace.studies.resolving import Found, Resolution, Resolver, same_versions
 from grace.studies.run_store import RunStore, without_threshold
 from grace.studies.search import Search
 from grace.studies.study_cells import RunSpec, StudyCell, all_runs, run_names
-from grace.text.refusals import GraceError, GraceWarning
-from grace.text.units import counted
 
 
 @final

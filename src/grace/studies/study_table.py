@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from grace.base.markup import spreadsheet
+from grace.base.units import in_percent
 from grace.studies.groups import Spread
 from grace.studies.origins import REPLAYED, origin
 from grace.studies.paper import row_in_paper
 from grace.studies.sheet import Entry, Mark, Sheet
 from grace.studies.study_results import METRICS, Results
 from grace.studies.tables import Column, format_cell
-from grace.text.markup import spreadsheet
-from grace.text.units import in_percent
 
 _RANKED = frozenset({"last", "average", "forgetting"})
 """The metrics whose best values are marked."""

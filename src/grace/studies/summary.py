@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from grace.record import RunRecord
-from grace.record.model import as_time
+from grace.base.markup import code_block, markdown
+from grace.base.units import in_percent, in_seconds
+from grace.runs import RunRecord
+from grace.runs.model import as_time
 from grace.studies.groups import Group, group_records, spread
 from grace.studies.tables import comparison_table, has_task_aware, to_markdown
-from grace.text.markup import code_block, markdown
-from grace.text.units import in_percent, in_seconds
 
 
 def summarise(records: Sequence[RunRecord], command: str = "", at_once: int | None = None) -> str:

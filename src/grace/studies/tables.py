@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import final
 
-from grace.record import RunRecord, TaskRecord
+from grace.base.markup import spreadsheet
+from grace.base.units import counted
+from grace.runs import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, group_records
 from grace.studies.sheet import Entry, Sheet
-from grace.text.markup import spreadsheet
-from grace.text.units import counted
 
 
 @final

@@ -7,7 +7,7 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.configs.experiment import ExperimentSettings
+from grace.settings.experiment import ExperimentSettings
 from grace.studies.machine import jobs_at_once
 from grace.studies.pool import Attempt, Job, LocalProcess, Machines
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from grace.data.scenario import Task
 from grace.methods.method import Method, Outcome, Steps
-from grace.networks.heads import align_weights
+from grace.nn.heads import align_weights
 from grace_aligned.settings import AlignedSettings
 
 

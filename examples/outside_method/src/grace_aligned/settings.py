@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace.configs.methods import BaseMethodSettings
-from grace.configs.recipe import Recipe, multistep
-from grace.configs.traits import Traits
+from grace.settings.methods import BaseMethodSettings
+from grace.settings.recipe import Recipe, multistep
+from grace.settings.traits import Traits
 
 
 class AlignedSettings(BaseMethodSettings):

@@ -1,0 +1,154 @@
+"""Read files that may come from a stranger: regular files of limited size, without waiting."""
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from grace.base.refusals import DamagedError
+
+_FLAGS = os.O_RDONLY
+_NO_LINKS = 0
+if sys.platform == "win32":
+    _FLAGS |= os.O_BINARY
+else:
+    _NO_LINKS = os.O_NOFOLLOW
+    _FLAGS |= _NO_LINKS | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def read_small(path: Path, what: str, max_bytes: int) -> bytes:
+    """Read a regular file of limited size; the file may not be a link, its folders may.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        max_bytes: the largest size in bytes that is read.
+
+    Raises:
+        DamagedError: if it is missing, a link, no regular file, larger, or changing.
+        OSError: if the system refuses to read it, or there is no memory for it.
+    """
+    with _opened(path, what) as (file, size):
+        _refuse_larger(size, max_bytes, f"{what} is damaged")
+        return _read(file, size, what)
+
+
+def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
+    """Read a regular file of known size; the file may not be a link, its folders may.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        num_bytes: its expected size, compared before the file is read.
+
+    Raises:
+        DamagedError: if it is missing, a link, no regular file, of another size, or changing.
+        OSError: if the system refuses to read it, or there is no memory for it.
+    """
+    with _opened(path, what) as (file, size):
+        _refuse_other_size(size, num_bytes, what)
+        return _read(file, size, what)
+
+
+def read_given(path: Path, what: str, max_bytes: int) -> bytes:
+    """Read a regular file of limited size that a person named; links are followed.
+
+    A pipe or device is refused without being opened, so that it can never be waited for.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        max_bytes: the largest size in bytes that is read.
+
+    Raises:
+        DamagedError: if it is no regular file, larger, or changing.
+        OSError: if it is missing, the system refuses to read it, or there is no memory for it.
+    """
+    with _opened(path, what, follows_links=True) as (file, size):
+        _refuse_larger(size, max_bytes, f"{what} is too large")
+        return _read(file, size, what)
+
+
+def read_head(path: Path, what: str, num_bytes: int) -> bytes:
+    """Read the first bytes of a regular file that a person named; links are followed.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        num_bytes: the largest number of bytes that is read.
+
+    Raises:
+        DamagedError: if it is no regular file.
+        OSError: if it is missing, or the system refuses to read it.
+    """
+    with _opened(path, what, follows_links=True) as (file, _):
+        return file.read(num_bytes)
+
+
+def read_start(path: Path, what: str, num_bytes: int, length: int) -> bytes:
+    """Read the first bytes of a regular file of known size, as ``read_exactly`` would.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        num_bytes: the file's expected size.
+        length: number of bytes to read; fewer are returned if the file has fewer.
+
+    Raises:
+        DamagedError: if it is missing, a link, no regular file, or of another size.
+        OSError: if the system refuses to read it.
+    """
+    with _opened(path, what) as (file, size):
+        _refuse_other_size(size, num_bytes, what)
+        return file.read(length)
+
+
+@contextmanager
+def _opened(
+    path: Path, what: str, *, follows_links: bool = False
+) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file, and yield it with its size in bytes."""
+    try:
+        # Checked before opening, because opening a device or a pipe may have effects; checked again
+        # after, because the file may have been replaced.
+        _refuse_other_kinds(path.stat(follow_symlinks=follows_links).st_mode, what)
+        handle = os.open(path, _FLAGS & ~_NO_LINKS if follows_links else _FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        if follows_links:
+            raise  # A person named it wrongly.
+        raise DamagedError(f"{what} is missing") from None
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        _refuse_other_kinds(status.st_mode, what)
+        yield file, status.st_size
+
+
+def _refuse_other_kinds(mode: int, what: str) -> None:
+    if stat.S_ISLNK(mode):
+        raise DamagedError(f"{what} is damaged: it is a link, and links are not followed")
+    if not stat.S_ISREG(mode):
+        raise DamagedError(f"{what} is damaged: it is no regular file")
+
+
+def _refuse_larger(size: int, most: int, verdict: str) -> None:
+    if size > most:
+        raise DamagedError(f"{verdict}: it has {size} bytes, where at most {most} are expected")
+
+
+def _refuse_other_size(size: int, expected: int, what: str) -> None:
+    if size != expected:
+        raise DamagedError(f"{what} is damaged: it has {size} bytes instead of {expected}")
+
+
+def _read(file: BinaryIO, size: int, what: str) -> bytes:
+    try:
+        data = file.read(size + 1)
+    except MemoryError:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), what) from None
+    if len(data) != size:
+        raise DamagedError(f"{what} is damaged: its size changed while it was read")
+    return data

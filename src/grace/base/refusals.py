@@ -1,0 +1,147 @@
+"""Refusals: errors about the user's input, separate from errors of the program."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, final
+
+from typing_extensions import override
+
+from grace.base.escaping import one_line
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """A setting that would help, and the value to give it."""
+
+    path: str
+    """Dotted path, as in a configuration file: ``data.skip_unreadable``."""
+    value: str = ""
+    """The value as it is written; empty if the user has to choose it."""
+    purpose: str = ""
+    """What it would do, if that needs words: "hold out fewer images"."""
+
+    def __str__(self) -> str:
+        """Return the words for the user of a configuration file."""
+        return self.worded({})
+
+    def worded(self, settings: Mapping[str, str]) -> str:
+        """Return the words for the user of a shell; ``settings`` as in ``GraceError.worded``."""
+        words = settings.get(self.path, f"set {self.path}" + "={value}" * bool(self.value))
+        words = words.replace("{value}", self.value).rstrip()
+        return f"{words} to {self.purpose}" if self.purpose else words
+
+
+class GraceError(ValueError):
+    """The user's input cannot be used. Any other ``ValueError`` is an error of the program.
+
+    Its text is ``where: what: remedy``; empty parts are left out.
+
+    Args:
+        what: what is wrong, with the value that is wrong.
+        remedy: what to do about it; an imperative clause, such as "remove it".
+        setting: a setting that would help too; a command line can word it in its own way, see
+            ``worded``.
+        others: more settings each of which would help.
+        where: what it concerns, such as a file, if ``what`` does not say it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        remedy: str = "",
+        *,
+        setting: Setting | None = None,
+        others: Sequence[Setting] = (),
+        where: str = "",
+    ) -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+        self.setting = setting
+        self.others = others
+        self.where = where
+
+    @override
+    def __str__(self) -> str:
+        return self.worded({})
+
+    def found_in(self, where: str) -> Self:
+        """Put ``where`` before the error's place; return the error for ``raise``."""
+        self.where = f"{where}: {self.where}" if self.where else where
+        return self
+
+    def worded(self, settings: Mapping[str, str]) -> str:
+        """Return the error's text.
+
+        Args:
+            settings: the words for a setting by its path: the command line's options, such as
+                ``{"data.skip_unreadable": "use --skip-unreadable"}``; ``{value}`` in them stands
+                for the setting's value.
+        """
+        advice = self.advice(settings)
+        return _joined(self.where, self.what, advice)
+
+    def advice(self, settings: Mapping[str, str]) -> str:
+        """Return the remedy and the settings in words; ``settings`` as in ``worded``."""
+        found = [*self.others, *([self.setting] if self.setting is not None else [])]
+        parts = [self.remedy, *(setting.worded(settings) for setting in found)]
+        return ", or ".join(filter(None, parts))
+
+
+def _joined(*parts: str) -> str:
+    """Join the parts of a text that are not empty by colons; what asks a question needs none."""
+    text = ""
+    for part in filter(None, parts):
+        text += part if not text else f" {part}" if text.endswith("?") else f": {part}"
+    return text
+
+
+def not_there(path: object) -> GraceError:
+    """Return the error for a path that does not exist; the user may have mistyped it."""
+    return GraceError(f"'{path}' does not exist", "check the spelling")
+
+
+class GraceWarning(UserWarning):
+    """A warning for the user; the work goes on. Its text is ``what: setting``.
+
+    Args:
+        what: what is doubtful or has no effect.
+        setting: a setting that would help; see ``GraceError``.
+    """
+
+    def __init__(self, what: str, *, setting: Setting | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.setting = setting
+
+    @override
+    def __str__(self) -> str:
+        return self.worded({})
+
+    def worded(self, settings: Mapping[str, str]) -> str:
+        """Return the warning's text; ``settings`` as in ``GraceError.worded``."""
+        advice = self.setting.worded(settings) if self.setting is not None else ""
+        return _joined(self.what, advice)
+
+
+@final
+class DamagedError(GraceError):
+    """A file is damaged: missing, cut off, altered or forged.
+
+    Its text is one short line, even if it quotes the file's content.
+    """
+
+    @override
+    def worded(self, settings: Mapping[str, str]) -> str:
+        return one_line(super().worded(settings))
+
+
+@final
+class BusyError(GraceError):
+    """Another process is changing the file or folder."""
+
+
+@final
+class NewerFormatError(GraceError):
+    """A later version of grace wrote the file in a format that this one does not know."""

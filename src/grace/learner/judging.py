@@ -1,0 +1,201 @@
+"""The gate: what an update may cost, and the verdict on what it did cost. Torch-free.
+
+The same held-out images are classified before and after an update, so that the two results of each
+image form a pair. Three limits:
+
+- ``max_drop``: the old classes together. The observed drop decides; the paired test says if chance
+  could explain it. Doubt counts against the update, which can still be put in use by hand.
+- ``max_class_drop``: the worst old class. A class's observed drop must be beyond the limit, and the
+  paired test must show a loss, corrected for the number of classes: among many classes one always
+  looks bad by chance.
+- ``min_new``: the new classes together. The observed accuracy decides.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+from grace.base.refusals import GraceError, GraceWarning, Setting
+from grace.base.units import counted
+from grace.learner.accuracies import Accuracies, ClassAccuracy
+from grace.learner.intervals import LEVEL, holm, sign_test, smallest_drop, wilson
+from grace.settings.experiment import GateSettings
+
+LimitName = Literal["max_drop", "max_class_drop", "min_new"]
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """What an update may cost, in percentage points on held-out images; ``None``: no limit.
+
+    Args:
+        max_drop: accuracy that the old classes together may lose. Lower: more updates are rejected.
+        max_class_drop: accuracy that any old class may lose. Lower: more updates are rejected.
+        min_new: accuracy that the new classes must reach. Higher: more updates are rejected.
+
+    Raises:
+        GraceError: for a limit outside 0 to 100.
+    """
+
+    max_drop: float | None = None
+    max_class_drop: float | None = None
+    min_new: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.given.items():
+            if not 0 <= value <= 100:
+                raise GraceError(f"{name} {value:g} must lie between 0 and 100 percentage points")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The limits that are not ``None``, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def over(self, gate: GateSettings) -> "Limits":
+        """Return these limits; where one is ``None``, that of a learner's settings."""
+        return replace(self, **(dict(gate) | self.given))
+
+
+@final
+@dataclass(frozen=True)
+class Ruling:
+    """The verdict by one limit.
+
+    Args:
+        name: of the limit.
+        limit: in percentage points.
+        is_passed: the update stays within the limit, as far as the images tell.
+        observed: drop of the old classes or of the worst one, or accuracy of the new classes, in
+            percentage points; ``None``: there are no images to judge by.
+        num: number of images behind ``observed``.
+        is_sure: the images show what the verdict says; otherwise chance could be the reason.
+        smallest: smallest drop that these images can show; ``None``: they can show no drop.
+        doubtful: classes beyond the limit whose loss is not shown.
+        chance: p-value of the paired test on the old classes or on the worst one, the latter not
+            corrected for the number of classes; ``None``: nothing was tested.
+    """
+
+    name: LimitName
+    limit: float
+    is_passed: bool
+    observed: float | None = None
+    num: int = 0
+    is_sure: bool = False
+    smallest: float | None = None
+    doubtful: tuple[ClassAccuracy, ...] = ()
+    chance: float | None = None
+
+
+def judge(accuracy: Accuracies, limits: Limits) -> list[Ruling]:
+    """Judge an update by each limit that is given; see this module for the rules.
+
+    Args:
+        accuracy: on held-out images.
+        limits: what the update may cost.
+    """
+    rulings = []
+    if limits.max_drop is not None:
+        rulings.append(_by_old(accuracy, limits.max_drop))
+    if limits.max_class_drop is not None:
+        rulings.append(_by_worst(accuracy, limits.max_class_drop))
+    if limits.min_new is not None:
+        rulings.append(_by_new(accuracy, limits.min_new))
+    return rulings
+
+
+def lost_classes(accuracy: Accuracies) -> list[ClassAccuracy]:
+    """Return the old classes that lost accuracy by the paired test, the largest drop first.
+
+    All tests together name a class that lost nothing in at most 5 % of updates (Holm).
+    """
+    old = accuracy.old_classes
+    shown = holm([own.chance for own in old])
+    return [own for own, is_shown in zip(old, shown, strict=True) if is_shown]
+
+
+def too_fine(limits: Limits, counts: Sequence[int]) -> list[GraceWarning]:
+    """Warn of limits that are smaller than the drops that the held-out images can show.
+
+    Args:
+        limits: what an update may cost.
+        counts: number of held-out images of each old class that has any.
+    """
+    found: list[GraceWarning] = []
+    if not counts:
+        return found
+    each = {
+        "max_drop": (limits.max_drop, sum(counts), 1, "of the old classes"),
+        "max_class_drop": (limits.max_class_drop, min(counts), len(counts), "of a class"),
+    }
+    for name, (limit, num, num_tests, whose) in each.items():
+        smallest = smallest_drop(num, num_tests)
+        if limit is not None and (smallest is None or limit < smallest - 1e-9):
+            points = "1 point is too little" if limit == 1 else f"{limit:g} points are too few"
+            what = f"{points} to judge by: {can_show(num, smallest, whose)}"
+            setting = None
+            if smallest is not None:
+                setting = Setting(f"gate.{name}", f"{math.ceil(10 * smallest - 1e-9) / 10:g}")
+            found.append(GraceWarning(what, setting=setting))
+    return found
+
+
+def can_show(num: int, smallest: float | None, whose: str) -> str:
+    """Say what a number of held-out images can show.
+
+    Args:
+        num: number of images.
+        smallest: smallest drop that they can show; ``None``: no drop.
+        whose: their classes, such as "of a class".
+    """
+    what = "no drop" if smallest is None else f"a drop of {smallest:.1f} points or more"
+    return f"{counted(num, 'held-out image')} {whose} can show {what}"
+
+
+def _by_old(accuracy: Accuracies, limit: float) -> Ruling:
+    drop, num = accuracy.drop, accuracy.num_old
+    if drop is None:
+        return Ruling("max_drop", limit, is_passed=True)
+    old = accuracy.old_classes
+    chance = sign_test(sum(own.lost for own in old), sum(own.won for own in old))
+    is_shown = chance <= LEVEL
+    smallest = smallest_drop(num) if num else None
+    # 1e-9 against rounding, so that 80 % to 70 % is a drop of 10 points.
+    is_passed = drop <= limit + 1e-9
+    is_sure = is_shown if not is_passed else smallest is not None and smallest <= limit + 1e-9
+    known = chance if old else None
+    return Ruling("max_drop", limit, is_passed, drop, num, is_sure, smallest, chance=known)
+
+
+def _by_worst(accuracy: Accuracies, limit: float) -> Ruling:
+    old = accuracy.old_classes
+    if not old:
+        return Ruling("max_class_drop", limit, is_passed=True)
+    beyond = [own for own in old if own.drop is not None and own.drop > limit + 1e-9]
+    shown = [own for own in lost_classes(accuracy) if own in beyond]
+    fewest = min(own.num for own in old)
+    smallest = smallest_drop(fewest, len(old))
+    worst = (shown or old)[0]
+    is_sure = bool(shown) or (not beyond and smallest is not None and smallest <= limit + 1e-9)
+    return Ruling(
+        "max_class_drop",
+        limit,
+        not shown,
+        worst.drop,
+        fewest,
+        is_sure,
+        smallest,
+        tuple(own for own in beyond if own not in shown),
+        worst.chance,
+    )
+
+
+def _by_new(accuracy: Accuracies, limit: float) -> Ruling:
+    if accuracy.new_after is None or not accuracy.num_new:
+        return Ruling("min_new", limit, is_passed=True)
+    observed, num = 100 * accuracy.new_after, accuracy.num_new
+    low, high = wilson(min(num, round(accuracy.new_after * num)), num)
+    is_passed = observed >= limit - 1e-9
+    is_sure = 100 * low >= limit if is_passed else 100 * high < limit
+    return Ruling("min_new", limit, is_passed, observed, num, is_sure)

@@ -1,0 +1,350 @@
+"""A learner's home: its versions, the objects they consist of, and an unfinished update.
+
+::
+
+    MODEL/
+      model.json           the settings and image shape it was created with
+      current.json         the number of the version in use
+      versions/0001.json   one document per version
+      objects/<sha256>…    tensors and images, by content: versions share what did not change
+      pending/             an unfinished update
+      change.json          an unfinished forget, prune, rollback or set
+      changes.json         the finished ones
+      lock                 held by the process that changes the learner
+
+Objects are written first, then the document, then the pointer; each file is written beside its
+place and renamed. A reader sees the old version or the new one, never half of either.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, final
+
+from pydantic import BaseModel, ConfigDict
+
+from grace.base import atomic, strict_json
+from grace.base.inside import inside
+from grace.base.lock import exclusive
+from grace.base.models import read_model
+from grace.base.refusals import DamagedError, GraceError, NewerFormatError, Setting, not_there
+from grace.learner.changes import Change, ChangeLog
+from grace.learner.creation import Creation as Creation
+from grace.learner.creation import read_creation, refuse_taken
+from grace.learner.document import Document, ObjectRef
+from grace.learner.removed import facts_of
+from grace.learner.version_files import VersionFiles
+from grace.settings.experiment import ExperimentSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grace.learner.journal import Journal
+
+Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
+"""Stores tensors (of any shape) by content and returns a reference."""
+
+
+@final
+class _Pending(BaseModel):
+    """The unfinished update: the version it starts from, its images, and its version's number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    parent: int | None
+    digest: str
+    number: int
+    settings: str = ""
+    """The settings that the update changes."""
+
+
+@final
+class ModelStore(VersionFiles):
+    """The home of one learner: a directory that ``open`` finds or ``create`` makes."""
+
+    def __init__(self, path: Path, creation: Creation) -> None:
+        super().__init__(path)
+        self.creation = creation
+        self.log = ChangeLog(path)
+        """The changes other than updates."""
+
+    @classmethod
+    def create(cls, path: Path, creation: Creation) -> Self:
+        """Create the home of a learner that has learnt nothing yet.
+
+        Raises:
+            GraceError: if the directory exists already.
+            BusyError: if another process creates a learner there.
+        """
+        refuse_taken(path)
+        path.mkdir(parents=True, exist_ok=True)
+        with exclusive(path / "lock", f"'{path}'"):
+            refuse_taken(path)  # Another process may have been quicker.
+            inside(path, "versions").mkdir(exist_ok=True)
+            text = creation.model_dump(mode="json")
+            atomic.write_bytes(path / "model.json", strict_json.dump(text))
+            atomic.sync_folder(path.parent)
+        return cls(path, creation)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the home of a learner.
+
+        Raises:
+            GraceError: if there is no learner.
+            NewerFormatError: if a newer grace made it.
+            DamagedError: if ``model.json`` is damaged.
+        """
+        if not path.exists():
+            raise not_there(path)
+        if not (path / "model.json").exists():
+            raise GraceError(
+                f"'{path}' is no learner (it has no model.json)",
+                "give the directory that 'grace learn' made",
+            )
+        for name in ("versions", "objects", "pending"):
+            inside(path, name)
+        return cls(path, read_creation(path))
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock while the context lasts; first finish and remove what was cut off.
+
+        Raises:
+            BusyError: if another process holds it.
+            GraceError: if the learner has been replaced by another one.
+        """
+        with exclusive(self.path / "lock", f"'{self.path}'"):
+            if read_creation(self.path) != self.creation:
+                raise GraceError(f"'{self.path}' is another learner now", "load it again")
+            for folder in (self.path, inside(self.path, "versions")):
+                atomic.remove_leftovers(folder)
+            change = self.log.unfinished()
+            if change is not None:
+                self._finish(change)
+            self._tidy()
+            yield
+
+    def settings(self) -> ExperimentSettings:
+        """Return the settings of the version in use; before the first one, those it was made with.
+
+        Raises:
+            DamagedError: if that version's document is damaged.
+        """
+        number = self.current()
+        return self.creation.settings if number is None else self.document(number).settings
+
+    def next_number(self) -> int:
+        """Return the number of the next version: above all kept ones, and all removed ones noted.
+
+        So the history never gives a number to two versions.
+        """
+        return max([*self.numbers(), *self.log.numbers()], default=0) + 1
+
+    def finish(self) -> Change | None:
+        """Finish the change that an earlier process began; return it, or ``None``.
+
+        Call it before deciding that there is nothing to do.
+
+        Raises:
+            BusyError: if another process changes the home.
+        """
+        change = self.log.unfinished()
+        if change is not None:
+            with self.changing():
+                pass
+        return change
+
+    # The changes other than updates; they are made while ``changing`` lasts.
+
+    def prune(self, numbers: Sequence[int]) -> None:
+        """Remove versions, and the objects that only they use; the version in use stays.
+
+        What their updates learnt stays in the note on it.
+        """
+        gone = [number for number in numbers if number != self.current()]
+        if gone:
+            removed = facts_of(made for made in self.documents() if made.number in gone)
+            self._carry_out(Change.now("prune", gone, removed=removed))
+
+    def roll_back(self, number: int) -> None:
+        """Put another version in use; it must be there."""
+        try:
+            before = self.current()
+        except DamagedError:
+            before = None  # It is what people roll back from.
+        if number != before:
+            self._carry_out(Change.now("rollback", [number], was_in_use=before))
+
+    def add_settings(self, document: Document) -> None:
+        """Save a version that differs from the one in use by its settings, and put it in use."""
+        change = Change.now("set", [document.number], settings=document.changed)
+        assert self.log.unfinished() is None
+        self.log.begin(change)
+        self.write(document)
+        self._finish(change)
+
+    def purge(self, name: str) -> Change:
+        """Drop a class's images from every version and mask it there; return what was done.
+
+        An old version that is damaged cannot be masked: it is removed.
+
+        Raises:
+            GraceError: if an update was interrupted, which may still use the images.
+            NewerFormatError: if a version was made by a newer grace.
+        """
+        if self.pending():
+            raise GraceError(
+                f"an update of '{self.path}' was interrupted",
+                "run it again to finish it",
+                setting=Setting("discard", "true"),
+            )
+        self.discard()
+        survey = self.survey()
+        for error in survey.damaged.values():
+            if isinstance(error, NewerFormatError):
+                raise error
+        versions = [made.number for made in survey.documents if name in made.live_class_names]
+        damaged = sorted(survey.damaged)
+        change = Change.now("forget", versions, class_names=[name], damaged=damaged)
+        self._carry_out(change)
+        return change
+
+    def _carry_out(self, change: Change) -> None:
+        stuck = self.log.unfinished()
+        if stuck is None:
+            self.log.begin(change)
+        self._finish(change)
+        if stuck is not None:
+            self._finish(stuck)
+
+    def _finish(self, change: Change) -> None:
+        """Do all steps of a change; those that are done already change nothing.
+
+        If the version in use is damaged, a class cannot be forgotten in it: that stays unfinished.
+        """
+        if change.kind == "set" and change.versions[-1] not in self.numbers():
+            self._tidy()
+            self.log.drop()  # It was cut off before its version was saved.
+            return
+        if change.kind in ("rollback", "set"):
+            self.make_current(change.versions[-1])
+        if change.kind == "prune":
+            for number in change.versions:
+                if number != self.current():
+                    self.drop(number)
+        if change.kind == "forget":
+            try:
+                survey = self.survey()
+            except DamagedError:
+                return
+            for number in survey.damaged:
+                self.drop(number)
+            for document in survey.documents:
+                if change.class_names[0] in document.live_class_names:
+                    self.write(document.without(change.class_names[0]))
+        self._tidy()
+        self.log.end(change)
+
+    def _tidy(self) -> None:
+        """Remove what an interrupted process left and nobody needs."""
+        folder = inside(self.path, "pending")
+        if not (folder / "update.json").exists():
+            self.discard()
+        elif not self.pending():
+            # Its version is saved; the file still tells that this update is done.
+            for entry in folder.iterdir():
+                if entry.name != "update.json":
+                    entry.unlink()
+        with suppress(DamagedError):  # Of the version in use: people must be able to roll back.
+            self.remove_unused()
+
+    def pending(self) -> bool:
+        """Return ``True`` if an update was interrupted and its version is not in use yet."""
+        if not (self.path / "pending" / "update.json").exists():
+            return False
+        try:
+            update = self._pending_update()
+            if update.number not in self.numbers():
+                return True
+            saved = self.document(update.number)
+            return saved.status == "accepted" and self.current() == update.parent
+        except DamagedError:
+            return True
+
+    def pending_parent(self) -> int | None:
+        """Return the version that an interrupted update starts from, if there is one."""
+        with suppress(DamagedError):
+            return self._pending_update().parent if self.pending() else None
+        return None
+
+    def has_saved(self, digest: str) -> bool:
+        """Return ``True`` if the interrupted update has this digest and its version was saved."""
+        if not (self.path / "pending" / "update.json").exists():
+            return False
+        update = self._pending_update()
+        return update.digest == digest and update.number in self.numbers()
+
+    def begin(self, parent: int | None, digest: str, settings: str = "") -> "Journal":
+        """Begin an update, or go on with the interrupted one of the same images.
+
+        Args:
+            parent: the version that it starts from.
+            digest: digest of its images.
+            settings: the settings that it changes, in words.
+
+        Raises:
+            GraceError: if an update with other images was interrupted.
+        """
+        from grace.learner.journal import Journal
+
+        folder = inside(self.path, "pending")
+        wanted = self._wanted(parent, digest, settings)
+        self._refuse_other(wanted)
+        if not self.pending():
+            self.discard()
+            folder.mkdir()
+            text = strict_json.dump(wanted.model_dump())
+            atomic.write_bytes(folder / "update.json", text)
+        atomic.remove_leftovers(folder)
+        return Journal(folder)
+
+    def refuse_other_update(self, parent: int | None, digest: str, settings: str = "") -> None:
+        """Refuse to begin an update if another one was interrupted; change nothing.
+
+        Args:
+            parent: the version that the update starts from.
+            digest: digest of its images.
+            settings: the settings that it changes, in words.
+
+        Raises:
+            GraceError: if an update with other images or settings was interrupted.
+        """
+        self._refuse_other(self._wanted(parent, digest, settings))
+
+    def _wanted(self, parent: int | None, digest: str, settings: str) -> _Pending:
+        number = self.next_number()
+        return _Pending(parent=parent, digest=digest, number=number, settings=settings)
+
+    def _refuse_other(self, wanted: _Pending) -> None:
+        if self.pending() and self._pending_update() != wanted:
+            raise GraceError(
+                f"an update of '{self.path}' with other images or settings was interrupted",
+                "run that one again to finish it",
+                setting=Setting("discard", "true"),
+            )
+
+    def discard(self) -> None:
+        """Drop the unfinished update, if there is one."""
+        folder = inside(self.path, "pending")
+        if folder.is_dir():
+            # This file is removed first: without it the rest does not count as an update.
+            atomic.remove(folder / "update.json")
+            try:
+                shutil.rmtree(folder)
+            except RecursionError:
+                raise DamagedError(f"'{folder}' holds folders too deep to remove") from None
+
+    def _pending_update(self) -> _Pending:
+        return read_model(inside(self.path, "pending") / "update.json", _Pending, 1 << 16)

@@ -1,0 +1,52 @@
+"""Merge two backbones by averaging: the student's weights at the start of Compress."""
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from grace.base.refusals import GraceError
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import copy_of
+
+
+@torch.no_grad()
+def merge_backbones(mergeable: Backbone, provisional: Backbone, weight: float) -> Backbone:
+    """Average the parameters of two backbones, ``φ = w·φ_merge + (1 − w)·φ_prov`` (paper Eq. 8).
+
+    Batch-norm running statistics start afresh (mean 0, variance 1): neither backbone's fit the
+    average, and they settle while the student trains (docs/how-grace-works.md). Other buffers,
+    modes and ``requires_grad`` flags come from the mergeable backbone.
+
+    Args:
+        mergeable: the backbone weighted by w; not changed.
+        provisional: the backbone weighted by 1 − w; not changed.
+        weight: w in [0, 1]. Higher: the student is closer to the mergeable backbone.
+
+    Returns:
+        A new backbone. Two equal backbones give exactly their parameters.
+
+    Raises:
+        GraceError: if the backbones' parameters differ in names or shapes.
+    """
+    assert 0.0 <= weight <= 1.0
+    _refuse_unlike(mergeable, provisional)
+    merged = copy_of(mergeable)
+    others = dict(provisional.named_parameters())
+    for name, parameter in merged.named_parameters():
+        parameter.copy_(torch.lerp(others[name].to(parameter), parameter, weight))
+    for module in merged.modules():
+        if isinstance(module, _BatchNorm):
+            module.reset_running_stats()
+    return merged
+
+
+def _refuse_unlike(mergeable: nn.Module, provisional: nn.Module) -> None:
+    first = {name: tuple(value.shape) for name, value in mergeable.named_parameters()}
+    second = {name: tuple(value.shape) for name, value in provisional.named_parameters()}
+    for name in [*first, *second]:
+        if first.get(name) != second.get(name):
+            raise GraceError(
+                f"backbones cannot be merged: parameter '{name}' is {first.get(name, 'absent')} "
+                f"in one and {second.get(name, 'absent')} in the other",
+                "use the same backbone in all tasks",
+            )

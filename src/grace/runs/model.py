@@ -1,0 +1,312 @@
+"""The data types of a record. Accuracies in percent, sizes in bytes, times in seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from grace.base.refusals import GraceError
+from grace.methods.outcome import MethodVerdict
+from grace.runs import metrics
+
+# The limits keep sums, means and deviations of a stranger's numbers finite.
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
+Seconds = Annotated[float, Field(ge=0, le=1e15)]
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 in hexadecimal digits, which names folders."""
+
+
+def as_time(text: str) -> datetime:
+    """Read a date and time in ISO format; without a time zone it is UTC."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _is_time(text: str) -> str:
+    as_time(text)
+    return text
+
+
+Time = Annotated[str, AfterValidator(_is_time)]
+"""A date and time in ISO format."""
+
+
+class _Frozen(BaseModel):
+    """A frozen model; unknown keys are ignored, so that later formats can add some."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+@final
+class TaskAwareRecord(_Frozen):
+    """Accuracies (%) of one classifier that knows the task of each image.
+
+    It chooses among the classes of that task only: 100 by construction if the task has one class.
+    """
+
+    all: Percent
+    per_task: tuple[Percent | None, ...]
+
+
+@final
+class ClassifierRecord(_Frozen):
+    """Accuracies (%) of one classifier after one task, against all seen classes."""
+
+    all: Percent
+    old: Percent | None = None
+    new: Percent | None = None
+    per_task: tuple[Percent | None, ...]
+    task_aware: TaskAwareRecord | None = None
+    """``None`` in records from before it was measured."""
+
+
+@final
+class PhaseRecord(_Frozen):
+    """One finished phase; the losses are means over its last epoch."""
+
+    name: str
+    epochs: Count
+    images: Count
+    seconds: Seconds
+    earlier: Seconds = 0.0
+    """The part of ``seconds`` that another process spent."""
+    is_shared: bool = False
+    """``True`` if that process belonged to another run."""
+    sha256: str = ""
+    """Hash of the weights that it ended with, if runs share them; empty otherwise."""
+    losses: dict[str, float] = {}
+
+
+@final
+class ParameterRecord(_Frozen):
+    """Numbers of parameters kept after a task."""
+
+    backbones: Count
+    heads: Count
+    total: Count
+
+
+@final
+class BytesRecord(_Frozen):
+    """Sizes after a task, in bytes."""
+
+    weights: Count
+    exemplars: Count
+
+
+@final
+class SecondsRecord(_Frozen):
+    """Wall-clock seconds of a task."""
+
+    learn: Seconds
+    evaluate: Seconds
+    total: Seconds
+
+
+@final
+class TaskRecord(_Frozen):
+    """One line of ``tasks.jsonl``."""
+
+    task: int = Field(ge=1)
+    num_new: Count
+    num_seen: Count
+    class_names_new: tuple[str, ...] = ()
+    classifiers: dict[str, ClassifierRecord] = {}
+    primary: str | None = None
+    confusion: tuple[tuple[Count, ...], ...] | None = None
+    """Test images by true class (row) and predicted class, K×K."""
+    saturation: Number | None = None
+    threshold: Number | None = None
+    verdict: MethodVerdict | None = None
+    merge_weight: Number | None = None
+    reason: str = ""
+    """The reason of the decision in words, if the method states more than its numbers."""
+    measures: dict[str, Number] = {}
+    """Measures of the last backbone's saturation by name, if the run took any."""
+    backbones: Count
+    parameters: ParameterRecord
+    bytes: BytesRecord
+    num_exemplars: Count = 0
+    phases: tuple[PhaseRecord, ...] = ()
+    seconds: SecondsRecord
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        if any(len(row) != len(self.confusion or ()) for row in self.confusion or ()):
+            raise GraceError("the confusion matrix is not square")
+        for name, entry in self.classifiers.items():
+            for found in (entry, entry.task_aware):
+                if found is not None and len(found.per_task) != self.task:
+                    raise GraceError(
+                        f"classifier {name!r} has {len(found.per_task)} per-task accuracies after "
+                        f"task {self.task}"
+                    )
+        return self
+
+    @property
+    def accuracy(self) -> ClassifierRecord | None:
+        """The primary classifier's accuracies; ``None``: the task was not evaluated."""
+        return self.classifiers.get(self.primary) if self.primary else None
+
+
+@final
+class DatasetRecord(_Frozen):
+    """The images of a run; the shape is (C, H, W)."""
+
+    name: str
+    num_train: Count
+    num_test: Count
+    shape: tuple[Count, Count, Count]
+
+
+@final
+class RunInfo(_Frozen):
+    """``run.json``: everything about a run that is not about one task."""
+
+    format: int = 1
+    experiment: str
+    description: str = ""
+    status: Literal["running", "finished", "failed"] = "running"
+    error: str | None = None
+    config: dict[str, Any]
+    """The settings as they were saved; another version of grace may not know all of them."""
+    versions: dict[str, str] = {}
+    commit: str | None = None
+    hardware: dict[str, Any] = {}
+    fingerprints: dict[str, Fingerprint] = {}
+    started: Time
+    finished: Time | None = None
+    class_names: tuple[str, ...] = ()
+    task_sizes: tuple[Count, ...] = ()
+    notes: tuple[str, ...] = ()
+    dataset: DatasetRecord | None = None
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self._section("method").get("name") or "unknown")
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
+        seed = self._section("seeds").get("initialisation")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def backbone(self) -> str:
+        """The settings of the backbone, as one short text."""
+        values = self._section("backbone").values()
+        return ", ".join(f"{value}" for value in values if value is not None)
+
+    def _section(self, name: str) -> Mapping[str, object]:
+        section = self.config.get(name)
+        return section if isinstance(section, dict) else {}
+
+
+@final
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as read from its directory; ``torn``: its last line was cut off and is left out."""
+
+    directory: Path
+    info: RunInfo
+    tasks: tuple[TaskRecord, ...]
+    torn: bool = False
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.info.method
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
+        return self.info.seed
+
+    @property
+    def complete(self) -> bool:
+        """``True`` if the run finished all its tasks."""
+        return self.info.status == "finished" and len(self.tasks) == len(self.info.task_sizes)
+
+    @property
+    def primary(self) -> str | None:
+        """Name of the classifier that is reported, from the last evaluated task."""
+        return next((task.primary for task in reversed(self.tasks) if task.primary), None)
+
+    def accuracies(self, classifier: str | None = None) -> list[float | None]:
+        """Return A_t (%) per task, of the primary classifier or of a named one."""
+        name = classifier or self.primary
+        found = [task.classifiers.get(name) if name else None for task in self.tasks]
+        return [entry.all if entry else None for entry in found]
+
+    @cached_property
+    def matrix(self) -> metrics.Matrix:
+        """R[t, i] (%) of the primary classifier, on true task boundaries."""
+        found = [task.accuracy for task in self.tasks]
+        return metrics.accuracy_matrix([entry.per_task if entry else None for entry in found])
+
+    @property
+    def last(self) -> float | None:
+        """A_T (%)."""
+        return metrics.last(self.accuracies())
+
+    @property
+    def average(self) -> float | None:
+        """Mean of A_1..A_T (%)."""
+        return metrics.average(self.accuracies())
+
+    @property
+    def forgetting(self) -> float | None:
+        """Mean drop of a task's accuracy from its best (percentage points)."""
+        return metrics.forgetting(self.matrix)
+
+    @property
+    def backward_transfer(self) -> float | None:
+        """Mean change of a task's accuracy since it was learnt (percentage points)."""
+        return metrics.backward_transfer(self.matrix)
+
+    def task_aware_accuracies(self, classifier: str | None = None) -> list[float | None]:
+        """Return the task-aware accuracy on all seen classes (%) per task."""
+        return [entry.all if entry else None for entry in self._task_aware(classifier)]
+
+    @cached_property
+    def task_aware_matrix(self) -> metrics.Matrix:
+        """Task-aware accuracy (%) of the primary classifier after task t on task i."""
+        found = self._task_aware(None)
+        return metrics.accuracy_matrix([entry.per_task if entry else None for entry in found])
+
+    @property
+    def task_aware_last(self) -> float | None:
+        """Task-aware accuracy after the last task (%)."""
+        return metrics.last(self.task_aware_accuracies())
+
+    @property
+    def task_aware_average(self) -> float | None:
+        """Mean of the task-aware accuracies after every task (%)."""
+        return metrics.average(self.task_aware_accuracies())
+
+    @property
+    def task_aware_forgetting(self) -> float | None:
+        """Mean drop of a task's task-aware accuracy from its best (percentage points)."""
+        return metrics.forgetting(self.task_aware_matrix)
+
+    @property
+    def lone_class_tasks(self) -> tuple[int, ...]:
+        """Numbers of the tasks with one new class: their task-aware accuracy is always 100."""
+        return tuple(task.task for task in self.tasks if task.num_new == 1)
+
+    def _task_aware(self, classifier: str | None) -> list[TaskAwareRecord | None]:
+        name = classifier or self.primary
+        found = [task.classifiers.get(name) if name else None for task in self.tasks]
+        return [entry.task_aware if entry else None for entry in found]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all tasks together."""
+        return sum(task.seconds.total for task in self.tasks)

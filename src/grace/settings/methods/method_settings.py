@@ -1,0 +1,139 @@
+"""Base classes of all methods' settings models."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from grace.base.refusals import GraceError
+from grace.settings.recipe import Recipe, completed, first_task
+from grace.settings.settings_model import Settings
+from grace.settings.traits import ThresholdRule, Traits
+
+
+class AnyMethodSettings(Settings):
+    """Base class of every method's settings.
+
+    A subclass sets ``name`` as ``Literal["<name>"] = "<name>"`` and gives a value to each of the
+    class variables. All its settings have defaults.
+    """
+
+    summary: ClassVar[str]
+    """The line in ``grace list``."""
+    implementation: ClassVar[str]
+    """Path of the method's class, ``"package.module:Class"``; imported when it is needed."""
+    traits: ClassVar[Traits] = Traits()
+    """Properties that other code may ask for."""
+    parameter_groups: ClassVar[frozenset[str]] = frozenset({"default"})
+    """Parameter groups that the method has; ``recipe.groups`` may name these."""
+
+    name: str
+
+    @property
+    def threshold_rule(self) -> ThresholdRule | None:
+        """The threshold by which the network grows; ``None`` if the method has no threshold."""
+        return None
+
+    @property
+    def given_expansions(self) -> tuple[int, ...] | None:
+        """The tasks at which the settings say to expand; ``None``: the method decides."""
+        return None
+
+    @property
+    def trains_last_task_only(self) -> bool:
+        """True if the method keeps all images and trains only when the last ones are there."""
+        return False
+
+    def without_threshold(self) -> Self | None:
+        """Return settings that are equal for all runs that differ only by when they expand.
+
+        ``None`` if the method has no threshold, or one that its verdicts do not stand for.
+        """
+        return None
+
+    def idle_settings(self) -> Mapping[str, str]:
+        """Return the settings that have no effect with the present others, and why.
+
+        The name of a recipe means all settings in it.
+        """
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_recipes(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
+        """Complete partly given recipes from the defaults of their phases."""
+        if not isinstance(values, dict):
+            return values
+        filled = dict(values)
+        for name, field in cls.model_fields.items():
+            if field.annotation is Recipe and isinstance(values.get(name), dict):
+                default: Recipe = field.get_default(call_default_factory=True)
+                filled[name] = completed(values[name], default)
+        return filled
+
+    @model_validator(mode="after")
+    def _groups_exist(self) -> Self:
+        for name, recipe in self:
+            if not isinstance(recipe, Recipe):
+                continue
+            unknown = recipe.groups.keys() - self.parameter_groups
+            if unknown:
+                raise GraceError(
+                    f"{name}.groups: this method has no parameter group '{min(unknown)}': known "
+                    f"are {', '.join(sorted(self.parameter_groups))}"
+                )
+        return self
+
+
+class BaseMethodSettings(AnyMethodSettings):
+    """Settings of a method whose first task trains one fresh network."""
+
+    base: Recipe = Field(default_factory=first_task, description="recipe of the first task")
+
+
+class PriorSettings(BaseMethodSettings):
+    """Settings of a method whose cross-entropy may see unequal numbers of images of the classes."""
+
+    class_prior: Literal["none", "balanced"] = Field(
+        "none",
+        description="none: plain cross-entropy, by which classes of few images are predicted "
+        "rarely (all published methods but DGR); balanced: in training, the logits get + log of "
+        "the class's share of the phase's images, so that predictions favour no class",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"class_prior"})
+
+
+class SmoothingSettings(PriorSettings):
+    """Settings of a method whose cross-entropy may smooth the labels."""
+
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="ε: part of each label that all classes share. Higher: less confident "
+        "predictions and less overfitting, and a worse fit above some value; 0: the labels as they "
+        "are",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"label_smoothing"})
+
+
+class AligningSettings(SmoothingSettings):
+    """Settings of a method that aligns the weights of new classes after training."""
+
+    weight_alignment: bool | None = Field(
+        None,
+        description="true: scale the new classes' weights to the old ones' mean length; false: "
+        "leave them as trained. none: true without a class_prior, false with one, as both "
+        "correct the same imbalance",
+    )
+
+    _later: ClassVar[frozenset[str]] = frozenset({"weight_alignment"})
+
+    @property
+    def aligns_weights(self) -> bool:
+        """True if new classes' weights are aligned."""
+        if self.weight_alignment is None:
+            return self.class_prior == "none"
+        return self.weight_alignment

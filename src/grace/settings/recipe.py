@@ -1,0 +1,215 @@
+"""Recipes: optimiser and learning-rate schedule of a phase."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from grace.base.refusals import GraceError
+from grace.settings.settings_model import Settings
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Group(Settings):
+    """Values of one parameter group that differ from the rest of the recipe."""
+
+    lr_factor: float = Field(
+        1.0,
+        ge=0,
+        description="factor on the learning rate. Lower: the group learns more slowly; 0: it "
+        "does not change",
+    )
+    weight_decay: float | None = Field(
+        None,
+        ge=0,
+        description="weight decay of the group. Higher: smaller weights; none: the recipe's",
+    )
+
+
+class Recipe(Settings):
+    """Optimiser and learning-rate schedule of one phase.
+
+    The rate changes at the end of an epoch: with a milestone of 60, epochs 0 to 59 run at the first
+    rate. ``cosine`` falls from ``lr`` to ``min_lr`` over ``epochs``. Warm-up replaces the first
+    rates of any schedule; later rates do not change.
+    """
+
+    _later: ClassVar[frozenset[str]] = frozenset(
+        {
+            "optimiser", "betas", "min_lr", "warmup_epochs", "warmup_lr",
+            "clip_norm", "decays_vectors", "drop_last", "average_epochs", "groups",
+        }
+    )  # fmt: skip
+
+    epochs: int = Field(
+        ge=1,
+        le=1_000_000,
+        description="passes over the phase's images. More: longer training and a closer fit",
+    )
+    batch_size: int = Field(
+        128,
+        ge=1,
+        description="images per step; the last batch may be smaller. More: fewer steps, "
+        "smoother gradients, more memory",
+    )
+    lr: float = Field(
+        0.1,
+        gt=0,
+        description="learning rate at the start. Higher: faster, and unstable above some value",
+    )
+    momentum: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="momentum of sgd, not Nesterov; adam has none. Higher: smoother and longer "
+        "steps",
+    )
+    weight_decay: float = Field(
+        2e-4,
+        ge=0,
+        description="L2 penalty on every parameter, batch norm and biases included. Higher: "
+        "smaller weights, less overfitting",
+    )
+    schedule: Literal["multistep", "cosine", "constant"] = Field(
+        "multistep", description="how the learning rate falls: in steps, as a cosine, or not at all"
+    )
+    milestones: tuple[int, ...] = Field(
+        (),
+        description="epochs after which a multistep schedule multiplies the learning rate by "
+        "decay. Later: more epochs at a high rate",
+    )
+    decay: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="factor at each milestone. Lower: smaller rates after it; 1: no change",
+    )
+
+    optimiser: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd",
+        description="sgd: with momentum; adam: with weight_decay as an L2 penalty; adamw: "
+        "shrinks weights apart from the gradient",
+    )
+    betas: tuple[Share, Share] = Field(
+        (0.9, 0.999),
+        description="Adam's decay of the mean gradient and of the mean squared gradient. Closer "
+        "to 1: longer averages",
+    )
+    min_lr: float = Field(
+        0.0,
+        ge=0,
+        description="learning rate at the end of a cosine schedule. Higher: the last epochs "
+        "change more",
+    )
+    warmup_epochs: int = Field(
+        0,
+        ge=0,
+        description="epochs in which the rate rises linearly from warmup_lr to lr. More: a "
+        "slower start; 0: no warm-up",
+    )
+    warmup_lr: float = Field(
+        0.0, ge=0, description="learning rate of the first epoch of warm-up. Lower: a slower start"
+    )
+    clip_norm: float | None = Field(
+        None,
+        gt=0,
+        description="longest gradient of all parameters together; a longer one is scaled down "
+        "to it. Lower: smaller steps after outliers; none: no limit",
+    )
+    decays_vectors: bool = Field(
+        True,
+        description="true: weight decay acts on biases and batch norm too; false: on weights of "
+        "layers only",
+    )
+    drop_last: bool = Field(
+        False,
+        description="true: skip the last batch of an epoch if it is smaller than the others",
+    )
+    average_epochs: int = Field(
+        0,
+        ge=0,
+        description="at the end of the phase, trained weights become the mean of those after each "
+        "of this many last epochs (stochastic weight averaging). More: less noise of single steps, "
+        "but weights of a higher learning rate enter; 0 and 1: the last weights",
+    )
+    groups: dict[str, Group] = Field(
+        {},
+        description="groups of parameters with values of their own, by the names that the "
+        "method gives them",
+    )
+
+    @model_validator(mode="after")
+    def _optimiser_fits(self) -> Self:
+        if self.min_lr > self.lr:
+            raise GraceError(f"min_lr {self.min_lr:g} exceeds lr {self.lr:g}", "lower it")
+        if self.min_lr and self.schedule != "cosine":
+            raise GraceError("min_lr has no effect without schedule 'cosine'", "remove it")
+        if self.warmup_lr and not self.warmup_epochs:
+            raise GraceError(
+                "warmup_lr has no effect without warmup_epochs", "set them or remove it"
+            )
+        if self.warmup_epochs >= self.epochs and self.warmup_epochs:
+            raise GraceError(
+                f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}"
+            )
+        if self.average_epochs > self.epochs:
+            raise GraceError(
+                f"average_epochs {self.average_epochs} exceeds epochs {self.epochs}", "lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _milestones_fit(self) -> Self:
+        if self.schedule != "multistep" and self.milestones:
+            raise GraceError(
+                f"milestones {list(self.milestones)} have no effect with schedule "
+                f"'{self.schedule}'",
+                "remove them or choose 'multistep'",
+            )
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise GraceError(f"milestones {list(self.milestones)} must increase")
+        if self.milestones and not 0 < self.milestones[0] <= self.milestones[-1] < self.epochs:
+            raise GraceError(
+                f"milestones {list(self.milestones)} must lie between 1 and epochs - 1 "
+                f"({self.epochs - 1})"
+            )
+        return self
+
+
+def multistep(epochs: int, *milestones: int, weight_decay: float = 2e-4) -> Recipe:
+    """Make a recipe with lr 0.1, divided by ten at each milestone (an epoch)."""
+    return Recipe(epochs=epochs, milestones=milestones, weight_decay=weight_decay)
+
+
+def first_task() -> Recipe:
+    """Make the first task's recipe of most methods (200 epochs, weight decay 5e-4)."""
+    return multistep(200, 60, 120, 170, weight_decay=5e-4)
+
+
+def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
+    """Complete a partly given recipe from a default.
+
+    If only the epochs change, the default's milestones are scaled with them; schedules other than
+    multistep have no milestones. Only cosine has a ``min_lr``.
+    """
+    recipe = {**default.model_dump(), **given}
+    if recipe["schedule"] != "cosine" and "min_lr" not in given:
+        recipe.pop("min_lr", None)
+    if "milestones" not in given:
+        recipe["milestones"] = ()
+        if recipe["schedule"] == default.schedule and isinstance(recipe["epochs"], int):
+            recipe["milestones"] = scaled(default.milestones, default.epochs, recipe["epochs"])
+    return recipe
+
+
+def scaled(milestones: Sequence[int], epochs: int, new_epochs: int) -> tuple[int, ...]:
+    """Scale milestones to another number of epochs.
+
+    Args:
+        milestones: epochs, increasing.
+        epochs: that they belong to.
+        new_epochs: the new number of epochs.
+    """
+    places = {round(milestone / epochs * new_epochs) for milestone in milestones}
+    return tuple(sorted(place for place in places if 0 < place < new_epochs))

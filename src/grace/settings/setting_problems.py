@@ -1,0 +1,273 @@
+"""Describe problems of settings: path, value, range, and the nearest valid key."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Union, final, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from grace.base.nearest import did_you_mean, nearest
+from grace.base.validation import demand_of, error_of
+
+Model = type[BaseModel]
+
+MOST_PROBLEMS = 20
+"""Further problems of one file are left out: to find a similar name for each takes time."""
+
+
+@final
+@dataclass(frozen=True)
+class WrongValue:
+    """A setting with a wrong value.
+
+    Args:
+        path: dotted path of the setting.
+        value: the value, shortened.
+        demand: what it should be, such as "should be greater than 0".
+    """
+
+    path: str
+    value: str
+    demand: str
+
+    def __str__(self) -> str:
+        """Return the problem in words: "memory.size = -1 should be …"."""
+        return self.worded({})
+
+    def worded(self, written: Mapping[str, str]) -> str:
+        """Return the same; ``written``: how the user wrote a setting, by its dotted path."""
+        return f"{written.get(self.path) or f'{self.path} = {self.value}'} {self.demand}"
+
+
+Problem = str | WrongValue
+"""A problem of the settings in words; that of a value can be worded as the user wrote it."""
+
+
+def problems_of(
+    error: ValidationError, model: Model, prefix: str = "", whole: str = "experiment"
+) -> dict[str, Problem]:
+    """Turn a validation error into one problem per setting, by dotted path.
+
+    Each member of a union reports its own problem; they are joined with "or".
+
+    Args:
+        error: pydantic's error.
+        model: model of the settings that were validated.
+        prefix: dotted path of the model itself; empty for a whole file.
+        whole: what the whole file is called in a problem that is no single setting's.
+    """
+    known = _all_paths(model, prefix)
+    found: dict[str, list[_Cause]] = {}
+    for detail in error.errors(include_url=False)[: 2 * MOST_PROBLEMS]:
+        path, owner, field = locate(model, detail["loc"])
+        path = _joined(prefix, path)
+        found.setdefault(path, []).append(_problem(detail, path, owner, field, known))
+    return {path: _joined_causes(path, problems, whole) for path, problems in found.items()}
+
+
+def booleans_as_numbers(
+    raw: Mapping[str, Any], model: Model, prefix: str = ""
+) -> dict[str, Problem]:
+    """Find booleans in place of other values; pydantic would read them as 1 and 0.
+
+    Args:
+        raw: settings as written by the user.
+        model: model of the settings.
+        prefix: dotted path of the model itself; empty for a whole experiment.
+
+    Returns:
+        The problems by dotted path.
+    """
+    found: dict[str, Problem] = {}
+    for key, value in raw.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            continue
+        path = _joined(prefix, key)
+        inner = _chosen(models_in(field.annotation), value)
+        if isinstance(value, bool) and bool not in set(_members(field.annotation)):
+            demand = f"should be a number or a word{_range(field)}"
+            found[path] = WrongValue(path, repr(value), demand)
+        elif isinstance(value, Mapping) and inner is not None:
+            found |= booleans_as_numbers(value, inner, path)
+    return found
+
+
+def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
+    """Return the dotted path of an error's location, the model that has the field, and the field.
+
+    Tags and labels that pydantic adds for unions are left out.
+    """
+    path = ""
+    owner: Model | None = model
+    holder: Model | None = model
+    field: FieldInfo | None = None
+    choices: list[Model] = []
+    entries: Model | None = None
+    for part in loc:
+        tagged = {method_name(choice): choice for choice in choices}
+        if part == "[key]":
+            continue
+        if entries is not None:
+            path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part)
+            owner, entries = entries, None
+        elif isinstance(part, int):
+            path += f"[{part}]"
+        elif part in tagged:
+            owner, choices = tagged[part], []
+        elif owner is not None:
+            path, holder = _joined(path, part), owner
+            field = owner.model_fields.get(part)
+            inner = models_in(field.annotation) if field else []
+            owner = inner[0] if len(inner) == 1 else None
+            choices = inner if len(inner) > 1 else []
+            entries = _entries(field.annotation if field else None)
+    return path, holder, field
+
+
+def method_name(model: Model) -> str:
+    """Return the tag of a method's settings model."""
+    return str(model.model_fields["name"].default)
+
+
+def models_in(annotation: object) -> list[Model]:
+    """List the settings models an annotation can hold."""
+    return [part for part in _members(annotation) if isinstance(part, type) and _is_model(part)]
+
+
+def _entries(annotation: object) -> Model | None:
+    """Return the settings model of the entries of a mapping or a list; ``None``: they have none."""
+    inside = get_args(annotation) if get_origin(annotation) in (dict, tuple) else ()
+    found = [model for part in inside for model in models_in(part)]
+    return found[0] if found else None
+
+
+def _is_model(kind: type) -> bool:
+    return issubclass(kind, BaseModel)
+
+
+def _members(annotation: object) -> Iterator[Any]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _members(part)
+    else:
+        yield annotation
+
+
+def _words(annotation: object) -> Iterator[object]:
+    """Yield the words that a value, or an entry of a list or a mapping, can be."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from _words(part)
+
+
+def _chosen(models: list[Model], value: object) -> Model | None:
+    if len(models) == 1:
+        return models[0]
+    name = value.get("name") if isinstance(value, Mapping) else None
+    return next((model for model in models if method_name(model) == name), None)
+
+
+def _joined(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path
+
+
+@final
+@dataclass(frozen=True)
+class _Cause:
+    """A problem of one setting.
+
+    Args:
+        text: a whole sentence, or what the value should be.
+        value: the given value, shortened; empty if ``text`` is a whole sentence.
+        hint: the value that was probably meant; may be empty.
+    """
+
+    text: str
+    value: str = ""
+    hint: str = ""
+
+
+def _joined_causes(path: str, problems: Sequence[_Cause], whole: str) -> Problem:
+    """Join the problems of one setting."""
+    first = problems[0]
+    texts = " or ".join(dict.fromkeys(problem.text for problem in problems))
+    if not all(problem.value for problem in problems):
+        return f"{path or whole}: {texts}"
+    return WrongValue(path, first.value, f"should be {texts}{first.hint}")
+
+
+def _problem(
+    detail: ErrorDetails,
+    path: str,
+    owner: Model | None,
+    field: FieldInfo | None,
+    known: Mapping[str, list[str]],
+) -> _Cause:
+    if detail["type"] == "extra_forbidden":
+        return _Cause(f"no such setting{_nearest_key(path, owner, known)}")
+    if detail["type"] == "missing":
+        return _Cause("should be given")
+    demand, value = demand_of(detail), detail["input"]
+    if demand is None:
+        return _Cause(str(error_of(detail) or detail["msg"]))
+    choices = map(str, _words(field.annotation if field else None))
+    return _Cause(
+        text=demand + _range(field),
+        value=repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}...",
+        hint=did_you_mean(value, choices) if isinstance(value, str) else "",
+    )
+
+
+def _range(field: FieldInfo | None) -> str:
+    """Describe both ends of a number's range, e.g. " (range 0 <= value <= 1)"."""
+    low = high = ""
+    for bound in field.metadata if field else ():
+        match bound:
+            case Ge(ge=limit):
+                low = f"{limit} <= "
+            case Gt(gt=limit):
+                low = f"{limit} < "
+            case Le(le=limit):
+                high = f" <= {limit}"
+            case Lt(lt=limit):
+                high = f" < {limit}"
+    return f" (range {low}value{high})" if low or high else ""
+
+
+def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]]) -> str:
+    """Return a hint: the nearest key of the same section, else the same word in another one."""
+    if path in known:
+        return f"; it belongs to {' and '.join(known[path])}"
+    parent, _, key = path.rpartition(".")
+    neighbour = nearest(key, owner.model_fields) if owner else None
+    if neighbour:
+        return f"; did you mean '{_joined(parent, neighbour)}'?"
+    if owner and any(other.startswith(f"{path}.") for other in known):
+        # A section of other methods, such as the recipe of a phase that this one does not have.
+        fields = owner.model_fields.items()
+        own = [_joined(parent, name) for name, field in fields if models_in(field.annotation)]
+        return f"; there is {' and '.join(own)}" if own else ""
+    same = [other for other in known if other.rpartition(".")[2] == key]
+    return f"; did you mean '{same[0]}'?" if same else did_you_mean(path, known)
+
+
+def _all_paths(model: Model, prefix: str, method: str = "") -> dict[str, list[str]]:
+    """Map every dotted path to the methods that have it, in order of appearance."""
+    paths: dict[str, list[str]] = {}
+    for key, field in model.model_fields.items():
+        path = _joined(prefix, key)
+        inner = models_in(field.annotation)
+        if not inner:
+            paths.setdefault(path, []).append(method)
+        for choice in inner:
+            owner = f"method {method_name(choice)}" if len(inner) > 1 else method
+            for below, owners in _all_paths(choice, path, owner).items():
+                paths.setdefault(below, []).extend(owners)
+    return paths

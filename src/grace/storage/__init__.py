@@ -1,1 +1,0 @@
-"""Storage: files are written whole, and checked when they are read."""

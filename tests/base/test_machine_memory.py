@@ -1,0 +1,49 @@
+"""How much memory there is, whoever says so, and what asks for too much of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from grace.base import memory
+from grace.base.memory import memory_bytes, refuse_too_large
+
+PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (None, None, PHYSICAL),
+        ("max\n", None, PHYSICAL),
+        ("1000000\n", None, 1_000_000),
+        (None, "2000000\n", 2_000_000),
+        (None, "9223372036854771712\n", PHYSICAL),
+        ("not a number", "", PHYSICAL),
+    ],
+)
+def test_a_container_may_have_less(
+    monkeypatch: pytest.MonkeyPatch, first: str | None, second: str | None, expected: int
+) -> None:
+    files = {
+        "/sys/fs/cgroup/memory.max": first,
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes": second,
+    }
+
+    def read_text(path: Path) -> str:
+        text = files[str(path)]
+        if text is None:
+            raise FileNotFoundError(path)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert memory_bytes() == expected
+
+
+def test_half_of_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1001)
+    refuse_too_large(500, "a thing")
+    with pytest.raises(ValueError, match="a thing takes 501 bytes"):
+        refuse_too_large(501, "a thing")
+    monkeypatch.setattr(memory, "memory_bytes", lambda: None)
+    refuse_too_large(10**15, "a thing")

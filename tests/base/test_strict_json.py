@@ -1,0 +1,144 @@
+"""JSON that has one meaning, and every other kind."""
+
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.base.refusals import DamagedError
+from grace.base.strict_json import dump, parse
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20) + 1, 10**20 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_round_trip(value: Any) -> None:
+    data = dump(value)
+    # repr tells 1 from 1.0 and True, and 0.0 from -0.0.
+    assert repr(parse(data, "it")) == repr(value)
+    assert data.count(b"\n") == 1
+    assert data.endswith(b"\n")
+    assert json.loads(data) == value
+
+
+@given(st.binary(max_size=40) | st.text('[]{}":,\\u0123eE-+.dD8 tfn', max_size=40).map(str.encode))
+def test_anything_is_read_as_json_or_refused(data: bytes) -> None:
+    try:
+        value = parse(data, "it")
+    except DamagedError as error:
+        said = str(error)
+    else:
+        said = "it is damaged: not at all"
+        assert json.loads(data) == value
+    assert said.startswith("it is damaged: ")
+    assert "\n" not in said
+
+
+def test_the_form_is_compact_and_readable() -> None:
+    assert dump({"ä": [1, 2.5, None], "b": True}) == '{"ä":[1,2.5,null],"b":true}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"a": 1, "b": 2, "a": 1}', "the key 'a' stands twice"),
+        (b'{"a": 1, "\\u0061": 1}', "the key 'a' stands twice"),
+        (b'[{"x": {"": 1, "": 1}}]', "the key '' stands twice"),
+        (b"NaN", "NaN is no number"),
+        (b"[Infinity]", "Infinity is no number"),
+        (b'{"a": -Infinity}', "-Infinity is no number"),
+        (b"1e999", "the number '1e999' is too large"),
+        (b"[-1e999]", "the number '-1e999' is too large"),
+        (b"1" * 21, "has more than 20 digits"),
+        (b"-" + b"1" * 21, "has more than 20 digits"),
+        (b"1" * 10_000, "has more than 20 digits"),
+        (b"{} {}", "Extra data"),
+        (b"[1]x", "Extra data"),
+        (b"[1", "Expecting"),
+        (b"", "Expecting value"),
+        (b"[1,]", "damaged"),
+        (b"01", "Extra data"),
+        (b'"a\nb"', "control character"),
+        (b'"\xff"', "byte 1 is no UTF-8"),
+        (b'"\xed\xa0\x80"', "byte 1 is no UTF-8"),
+        ('"ä"'.encode("latin-1"), "byte 1 is no UTF-8"),
+        ("[]".encode("utf-16"), "no UTF-8"),
+        (b"\xef\xbb\xbf[]", "BOM"),
+        (b'"\\ud800"', "half a surrogate pair"),
+        (b'{"\\uDC00": 1}', "half a surrogate pair"),
+        (b"[" * 65 + b"]" * 65, "nested more than 64 deep"),
+        (b"[" * 100_000, "nested more than 64 deep"),
+        (b'{"a":' * 100_000, "nested more than 64 deep"),
+        (b'["\\"", "[", ' + b"[{}," * 100_000, "nested more than 64 deep"),
+    ],
+)
+def test_refused(data: bytes, says: str) -> None:
+    with pytest.raises(DamagedError, match=says) as caught:
+        parse(data, "current.json")
+    assert str(caught.value).startswith("current.json is damaged: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    assert parse(b"9" * 20, "it") == 10**20 - 1
+    assert parse(b"-" + b"9" * 20, "it") == 1 - 10**20
+    assert parse(b"1.7976931348623157e308", "it") == 1.7976931348623157e308
+    assert parse(b"[" * 64 + b"]" * 64, "it")
+    assert len(parse(b"[" + b"[],{}," * 100 + b"0]", "it")) == 201
+    assert parse(b'"' + b"[" * 1000 + b'\\""', "it") == "[" * 1000 + '"'
+    assert len(parse(b"[" + b'"[","{[",' * 100 + b"[]]", "it")) == 201
+    assert parse(b'"\\ud83d\\ude00"', "it") == "😀"
+    assert math.copysign(1, parse(b"-0.0", "it")) == -1
+
+
+def test_size_is_limited() -> None:
+    assert parse(b'"1234"', "it", max_bytes=6) == "1234"
+    with pytest.raises(DamagedError, match="7 bytes, where at most 6"):
+        parse(b'"12345"', "it", max_bytes=6)
+
+
+@pytest.mark.parametrize("unit", [b'\\"', b"\\", b'"', b'"\\', b"[]"])
+def test_hostile_text_takes_linear_time(unit: bytes) -> None:
+    # Quadratic time would take minutes.
+    started = time.perf_counter()
+    with pytest.raises(DamagedError):
+        parse(b'["' + unit * 500_000, "it")
+    assert time.perf_counter() - started < 10
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (float("nan"), "not JSON compliant"),
+        ([float("inf")], "not JSON compliant"),
+        ({"a": 10**20}, "more than 20 digits"),
+        ("\ud800", "surrogates not allowed"),
+        ({1: "a", "1": "b"}, "the key '1' stands twice"),
+        (nested(65), "nested more than 64 deep"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        dump(value)
+    assert parse(dump(nested(64)), "it") == nested(64)

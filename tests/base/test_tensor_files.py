@@ -1,0 +1,316 @@
+"""Tensor files against the safetensors package, and files that nobody honest would write."""
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load, save
+from torch import Tensor
+
+from grace.base.refusals import DamagedError
+from grace.base.tensors import decode, encode, encoded_size
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int64,
+    torch.int32,
+    torch.bool,
+]
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=4))
+    num_bytes = torch.Size(shape).numel() * dtype.itemsize
+    data = draw(st.binary(min_size=num_bytes, max_size=num_bytes))
+    if dtype == torch.bool:
+        data = bytes(byte & 1 for byte in data)
+    flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(shape)
+
+
+TENSORS = st.dictionaries(NAMES, tensors(), max_size=4)
+EXAMPLE = {"weight": torch.arange(6.0).reshape(2, 3), "seen": torch.tensor([True, False])}
+EXAMPLE_BYTES = encode(EXAMPLE, {"role": "fixed"})
+
+
+def raw(tensor: Tensor) -> tuple[torch.dtype, tuple[int, ...], list[int]]:
+    """Type, shape and bytes: tells NaNs and zeros of both signs apart."""
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    return tensor.dtype, tuple(tensor.shape), flat.tolist()
+
+
+def total_bytes(found: dict[str, Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
+
+
+@given(TENSORS, st.dictionaries(NAMES, NAMES, max_size=3))
+def test_round_trip(given_tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    data = encode(given_tensors, metadata)
+    found, found_metadata = decode(data, "it")
+    assert found_metadata == metadata
+    assert found.keys() == given_tensors.keys()
+    assert all(raw(found[name]) == raw(tensor) for name, tensor in given_tensors.items())
+
+
+@given(TENSORS)
+def test_sizes_are_known_beforehand(given_tensors: dict[str, Tensor]) -> None:
+    shapes = {name: (tuple(value.shape), value.dtype) for name, value in given_tensors.items()}
+    assert encoded_size(shapes) == len(encode(given_tensors)) == len(encode(given_tensors, {}))
+
+
+def test_the_size_of_a_large_file_by_hand() -> None:
+    header = b'{"w":{"dtype":"F32","shape":[512,512,3,3],"data_offsets":[0,9437184]}}'
+    padded = 8 * ((len(header) + 7) // 8)
+    assert encoded_size({"w": ((512, 512, 3, 3), torch.float32)}) == 8 + padded + 512 * 512 * 9 * 4
+
+
+def test_the_safetensors_package_reads_what_we_write(tmp_path: Path) -> None:
+    values = {str(dtype): torch.tensor([[1, 0, 1]]).to(dtype) for dtype in DTYPES}
+    values |= {"scalar": torch.tensor(0.5), "none": torch.empty(0, 3), 'ä"\n': torch.ones(1)}
+    data = encode(values, {"b": "2", "a": "1"})
+    found = load(data)
+    assert found.keys() == values.keys()
+    assert all(raw(found[name]) == raw(value) for name, value in values.items())
+    (tmp_path / "file").write_bytes(data)
+    with safe_open(tmp_path / "file", "pt") as file:
+        assert file.metadata() == {"a": "1", "b": "2"}
+
+
+def test_we_read_what_the_safetensors_package_writes() -> None:
+    values = {str(dtype): torch.tensor([[1, 0, 1]]).to(dtype) for dtype in DTYPES}
+    found, metadata = decode(save(values, {"b": "2", "a": "1"}), "it")
+    assert metadata == {"a": "1", "b": "2"}
+    assert all(raw(found[name]) == raw(value) for name, value in values.items())
+
+
+def test_equal_input_gives_equal_bytes() -> None:
+    weight = torch.arange(24.0).reshape(2, 3, 2, 2)
+    expected = encode({"a": weight, "b": weight[0]}, {"x": "1", "y": "2", "z": "3"})
+    assert encode({"b": weight[0], "a": weight}, {"z": "3", "y": "2", "x": "1"}) == expected
+    channels_last = weight.clone().to(memory_format=torch.channels_last).requires_grad_()
+    others = {"a": channels_last, "b": weight[[0]][0].mT.contiguous().mT}
+    assert encode(others, {"x": "1", "y": "2", "z": "3"}) == expected
+    assert encode({"a": weight, "b": weight[0] + 1}, {"x": "1", "y": "2", "z": "3"}) != expected
+
+
+def test_tensors_start_at_multiples_of_their_width() -> None:
+    data = encode(
+        {"a": torch.ones(3, dtype=torch.bool), "b": torch.ones(1), "c": torch.ones(1).double()}
+    )
+    length = int.from_bytes(data[:8], "little")
+    assert length % 8 == 0
+    header = json.loads(data[8 : 8 + length])
+    assert {name: entry["data_offsets"] for name, entry in header.items()} == {
+        "c": [0, 8],
+        "b": [8, 12],
+        "a": [12, 15],
+    }
+
+
+def test_tensors_own_writable_memory() -> None:
+    data = bytes(EXAMPLE_BYTES)
+    one, _ = decode(data, "it")
+    two, _ = decode(data, "it")
+    one["weight"].add_(1)
+    assert torch.equal(two["weight"], EXAMPLE["weight"])
+    assert data == EXAMPLE_BYTES
+    assert not one["weight"].requires_grad
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": torch.ones(1, dtype=torch.int8)},
+        {"a": torch.ones(1, dtype=torch.complex64)},
+        {"__metadata__": torch.ones(1)},
+        {"a": torch.ones([1] * 9)},
+        {"\ud800": torch.ones(1)},
+    ],
+)
+def test_what_could_not_be_read_is_not_written(value: dict[str, Tensor]) -> None:
+    with pytest.raises(ValueError, match=r"fits no safetensors file|surrogates"):
+        encode(value)
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> bytes:
+    """The example after up to four flips, cuts and insertions, mostly in its header."""
+    data = bytearray(EXAMPLE_BYTES)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(data)) | st.integers(0, min(len(data), 200)))
+        piece = draw(
+            st.binary(max_size=4) | st.text('0123456789[]{}":,-e ', max_size=4).map(str.encode)
+        )
+        kind = draw(st.sampled_from(["flip", "flip", "insert", "delete", "cut"]))
+        if kind == "flip":
+            data[place : place + len(piece)] = piece[: len(data) - place]
+        elif kind == "insert":
+            data[place:place] = piece
+        elif kind == "delete":
+            del data[place : place + draw(st.integers(1, 20))]
+        else:
+            del data[place:]
+    if draw(st.booleans()):  # the length field is put right, so that what follows is looked at
+        end = data.find(b"}}", 8) + 2
+        data[:8] = struct.pack("<Q", max(end - 8, 0))
+    return bytes(data)
+
+
+@st.composite
+def forgeries(draw: st.DrawFn) -> bytes:
+    """The example with other numbers and types in a header that is otherwise well made."""
+    length = int.from_bytes(EXAMPLE_BYTES[:8], "little")
+    words = re.split(rb"(\b\d+\b|BOOL)", EXAMPLE_BYTES[8 : 8 + length])
+    numbers = st.integers(-1, 30) | st.sampled_from([2**31, 2**62, 2**64]) | st.booleans()
+    others = numbers.map(json.dumps) | st.sampled_from(["U8", "I64", "[]", "2,0", "1,1"])
+    for place in draw(st.sets(st.sampled_from(range(1, len(words), 2)), max_size=3)):
+        words[place] = draw(others).encode()
+    header = b"".join(words)
+    return struct.pack("<Q", len(header)) + header + EXAMPLE_BYTES[8 + length :]
+
+
+@given(mutations() | forgeries())
+def test_mutated_files_are_refused_or_small(data: bytes) -> None:
+    try:
+        found, metadata = decode(data, "it")
+    except DamagedError as error:
+        said = str(error)
+    else:
+        said = "it is damaged: not at all"
+        assert total_bytes(found) <= len(data)
+        assert all(type(value) is str for value in metadata.values())
+    assert said.startswith("it is damaged: ")
+    assert "\n" not in said
+
+
+def entry(dtype: object, shape: object, *offsets: object) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": list(offsets)}
+
+
+def forged(header: Any, num_bytes: int = 8) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(num_bytes)
+
+
+def test_forging_as_such_is_no_reason_to_refuse() -> None:
+    data = forged({"b": entry("U8", [4], 4, 8), "a": entry("F32", [], 0, 4)})
+    found, _ = decode(data, "it")
+    assert found["a"].shape == ()
+    assert found["b"].tolist() == [0] * 4
+    empty = {
+        "a": entry("F32", [0, 7], 0, 0),
+        "b": entry("F32", [2], 0, 8),
+        "c": entry("U8", [0], 8, 8),
+    }
+    assert decode(forged(empty), "it")[0]["a"].shape == (0, 7)
+    assert decode(forged({}, 0), "it") == ({}, {})
+
+
+ONE = b'"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}'
+TWICE = b"{" + ONE + b"," + ONE + b"}"
+HUGE = 2**63
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        # Overlaps, gaps and ends.
+        (forged({"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 0, 8)}), "overlaps another"),
+        (forged({"a": entry("U8", [5], 0, 5), "b": entry("U8", [4], 4, 8)}), "overlaps another"),
+        (forged({"a": entry("U8", [3], 0, 3), "b": entry("U8", [4], 4, 8)}), "leaves a gap"),
+        (forged({"a": entry("U8", [7], 1, 8)}), "leaves a gap"),
+        (forged({"a": entry("U8", [7], 0, 7)}), "take 7 bytes, but 8 follow"),
+        (forged({"a": entry("U8", [9], 0, 9)}), "take 9 bytes, but 8 follow"),
+        (forged({}), "take 0 bytes, but 8 follow"),
+        (forged({"a": entry("U8", [0], 4, 4), "b": entry("U8", [8], 0, 8)}), "overlaps another"),
+        (forged({"a": entry("U8", [8], 8, 0)}), "of 8 bytes has room for -8"),
+        (forged({"a": entry("U8", [4], 0, 8)}), "of 4 bytes has room for 8"),
+        # Shapes that ask for more than there is.
+        (forged({"a": entry("F32", [2**40], 0, 8)}), "has room for 8"),
+        (forged({"a": entry("F32", [2**40], 0, 2**42)}), "but 8 follow"),
+        (forged({"a": entry("U8", [2**32, 2**32], 0, 0)}, 0), "impossible shape"),
+        (forged({"a": entry("F32", [2**62, 1], 0, 0)}, 0), "impossible shape"),
+        (forged({"a": entry("U8", [2**64 + 8], 0, 8)}), "impossible shape"),
+        (forged({"a": entry("U8", [0, HUGE], 0, 0)}, 0), "impossible shape"),
+        (forged({"a": entry("U8", [0, 2**32, 2**32], 0, 0)}, 0), "impossible shape"),
+        (forged({"a": entry("U8", [1] * 9, 0, 1)}, 1), "impossible shape"),
+        (forged({"a": entry("U8", [10**25], 0, 8)}), "more than 20 digits"),
+        # Numbers that are none.
+        (forged({"a": entry("U8", [-1, -8], 0, 8)}), "impossible shape"),
+        (forged({"a": entry("U8", [True], 0, 1)}, 1), "impossible shape"),
+        (forged({"a": entry("U8", [8.0], 0, 8)}), "impossible shape"),
+        (forged({"a": entry("U8", ["8"], 0, 8)}), "impossible shape"),
+        (forged({"a": entry("U8", 8, 0, 8)}), "impossible shape"),
+        (forged({"a": entry("U8", {"0": 8}, 0, 8)}), "impossible shape"),
+        (forged({"a": entry("U8", [8], -8, 0)}), "impossible offsets"),
+        (forged({"a": entry("U8", [1], False, True)}, 1), "impossible offsets"),
+        (forged({"a": entry("U8", [8], 0, 8, 8)}), "impossible offsets"),
+        (forged({"a": entry("U8", [8], 8)}), "impossible offsets"),
+        (forged({"a": entry("U8", [8], 0.0, 8)}), "impossible offsets"),
+        # Types.
+        (forged({"a": entry("I8", [8], 0, 8)}), "unknown type"),
+        (forged({"a": entry("F8_E4M3", [8], 0, 8)}), "unknown type"),
+        (forged({"a": entry("f32", [2], 0, 8)}), "unknown type"),
+        (forged({"a": entry(["F32"], [2], 0, 8)}), "unknown type"),
+        (forged({"a": entry(None, [2], 0, 8)}), "unknown type"),
+        (forged({"a": entry("BOOL", [8], 0, 8)})[:-1] + b"\x02", "booleans other than 0 and 1"),
+        # Entries.
+        (forged({"a": {"dtype": "U8", "shape": [8]}}), "other entries than"),
+        (forged({"a": entry("U8", [8], 0, 8) | {"more": 1}}), "other entries than"),
+        (forged({"a": [1]}), "other entries than"),
+        (forged(TWICE), "the key 'a' stands twice"),
+        (forged(TWICE.replace(b'"dtype":"U8",', b'"dtype":"U8","dtype":"U8",')), "stands twice"),
+        (forged({"__metadata__": {"a": 1}}, 0), "metadata are not text"),
+        (forged({"__metadata__": []}, 0), "metadata are no object"),
+        (forged({"__metadata__": None}, 0), "metadata are no object"),
+        (forged({"\ud800": entry("U8", [8], 0, 8)}), "half a surrogate pair"),
+        (forged({"x" * 1000 + "\n": entry("I8", [8], 0, 8)}), "unknown type"),
+        # Headers.
+        (forged([]), "its header is no object"),
+        (forged(b"{"), "Expecting"),
+        (forged(b""), "Expecting value"),
+        (forged(b"[" * 100_000), "nested more than 64 deep"),
+        (forged(b'{"a": NaN}'), "NaN is no number"),
+        (b"", "it ends before its header"),
+        (b"\x02\x00\x00\x00{}", "it ends before its header"),
+        (struct.pack("<Q", 3) + b"{}", "its header of 3 bytes is too long"),
+        (struct.pack("<Q", 2**64 - 1) + b"{}", "is too long"),
+        (struct.pack("<Q", 2**24 + 8) + b"{}".ljust(2**24 + 8), "is too long"),
+    ],
+)
+def test_forged_files(data: bytes, says: str) -> None:
+    with pytest.raises(DamagedError, match=says) as caught:
+        decode(data, "head")
+    message = str(caught.value)
+    assert message.startswith("head is damaged: ")
+    assert "\n" not in message
+    assert len(message) < 200
+
+
+def test_numbers_are_stored_as_ieee_754_little_endian() -> None:
+    values = [1.0, -0.5, 0.1, 65504.0]
+    data = encode({"x": torch.tensor(values)})
+    assert list(struct.unpack("<4f", data[-16:])) == pytest.approx(values, rel=1e-7)
+    assert data[-16:-12] == bytes.fromhex("0000803f")  # 1.0: sign 0, exponent 127
+    data = encode({"x": torch.tensor(values, dtype=torch.float64)})
+    assert struct.unpack("<4d", data[-32:]) == (1.0, -0.5, 0.1, 65504.0)
+    data = encode({"x": torch.tensor(values, dtype=torch.float16)})
+    assert list(struct.unpack("<4e", data[-8:])) == pytest.approx(values, rel=1e-3)
+    # bfloat16 is the upper half of float32: 0.1 = 0x3dcccccd rounds to 0x3dcd.
+    data = encode({"x": torch.tensor([1.0, 0.1], dtype=torch.bfloat16)})
+    assert data[-4:] == bytes.fromhex("803f cd3d")
+    assert decode(data, "it")[0]["x"].tolist() == pytest.approx([1.0, 0.10009765625], rel=1e-12)

@@ -1,0 +1,193 @@
+"""Backbones that share a trunk: the cut changes nothing, and the trunk is computed once."""
+
+import hashlib
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grace.base.randomness import generator
+from grace.nn.backbone import Backbone
+from grace.nn.branching import Fork, split
+from grace.nn.build import build_backbone
+from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.expandable import ExpandableNetwork, copy_of
+from grace.nn.folding import folded
+from grace.nn.heads import LinearHead
+from grace.nn.torchvision_resnet import TorchvisionResNet
+from grace.settings.experiment import BackboneSettings
+
+
+def resnet8(seed: int = 0) -> CifarResNet:
+    return CifarResNet(8, 3, generator(seed, "test"))
+
+
+def forked(num_branches: int, num_classes: int = 4) -> ExpandableNetwork:
+    """A network of one trunk and so many different branches."""
+    trunk, first = split(resnet8())
+    branches = [first, *(split(resnet8(seed))[1] for seed in range(1, num_branches))]
+    head = LinearHead(64 * num_branches, num_classes, generator(9, "head"))
+    return ExpandableNetwork(branches, head, trunk)
+
+
+def num_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def lived(module: nn.Module, images: Tensor) -> nn.Module:
+    """Batch norm that folding would show: statistics of images, and scales that are not 1."""
+    torch.manual_seed(0)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.normal_(part.bias, std=0.3)
+    with torch.no_grad():
+        module.train()(images)
+    return module.eval()
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "timm/resnet10t"])
+def test_cut_and_put_together_a_backbone_is_what_it_was(name: str) -> None:
+    backbone: Backbone = resnet8()
+    if name == "resnet18":
+        backbone = TorchvisionResNet("resnet18", "conv3", 3, 0)
+    elif name.startswith("timm/"):
+        pytest.importorskip("timm", reason="the timm extra is not installed")
+        from grace.nn.timm_backbone import TimmBackbone
+
+        backbone = TimmBackbone("resnet10t", 3, 0)
+    images = torch.randn(4, 3, 32, 32, generator=generator(1))
+    lived(backbone, images)
+    trunk, branch = split(backbone)
+    fork = Fork(trunk, [branch]).eval()
+    expected = backbone(images)
+    assert branch.feature_dim == backbone.feature_dim == expected.shape[1]
+    assert torch.equal(fork(images), expected)
+    whole = folded(fork)
+    torch.testing.assert_close(whole(images), expected, atol=1e-4, rtol=1e-4)
+    if not name.startswith("timm/"):
+        assert not any(isinstance(part, nn.BatchNorm2d) for part in whole.modules())
+
+
+@pytest.mark.parametrize(
+    ("backbone", "shared", "own"),
+    [
+        # docs/methods/memo.md.
+        (CifarResNet(32, 3, generator(0, "test")), 112_016, 351_488),
+        (TorchvisionResNet("resnet18", "conv7", 3, 0), 2_782_784, 8_393_728),
+    ],
+)
+def test_parameters_of_trunk_and_branches(backbone: Backbone, shared: int, own: int) -> None:
+    trunk, branch = split(backbone)
+    assert num_parameters(trunk) == shared
+    branches = [branch, *(copy_of(branch) for _ in range(4))]
+    head = LinearHead(5 * branch.feature_dim, 10, generator(0, "head"))
+    counts = ExpandableNetwork(branches, head, trunk).num_parameters()
+    assert counts.backbones == shared + 5 * own
+    assert counts.heads == 5 * branch.feature_dim * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("name", "trunk_digest", "branch_digest", "first", "branch_first"),
+    [
+        # What saved learners of MEMO hold; taken of version 0.1.
+        (
+            "resnet32",
+            "34215ce45aad1e40",
+            "8ac23832aef0d2fd",
+            "0.0.weight",
+            "stage.0.0.conv1.weight",
+        ),
+        ("resnet18", "839b2ad6289a52ed", "181b1cf825fa0d34", "0.weight", "stage.0.0.conv1.weight"),
+        ("resnet50", "edf2ba3c529170f1", "724951b51a400a02", "0.weight", "stage.0.0.conv1.weight"),
+        (
+            "timm/resnet10t",
+            "9b8af414fe1c460a",
+            "8a7f9627b5f2160c",
+            "0.0.weight",
+            "stage.0.0.conv1.weight",
+        ),
+    ],
+)
+def test_names_of_saved_tensors_stay(
+    name: str, trunk_digest: str, branch_digest: str, first: str, branch_first: str
+) -> None:
+    if name.startswith("timm/"):
+        pytest.importorskip("timm", reason="the timm extra is not installed")
+    trunk, branch = split(build_backbone(BackboneSettings(name=name), 3, 0))
+    assert (next(iter(trunk.state_dict())), next(iter(branch.state_dict()))) == (
+        first,
+        branch_first,
+    )
+    assert digest_of_names(trunk) == trunk_digest
+    assert digest_of_names(branch) == branch_digest
+
+
+def digest_of_names(module: nn.Module) -> str:
+    return hashlib.sha256("\n".join(module.state_dict()).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, -1, -2, -3])
+def test_a_backbone_can_be_cut_before_any_stage(at: int) -> None:
+    backbone = resnet8().eval()
+    trunk, branch = split(backbone, at)
+    images = torch.randn(2, 3, 32, 32, generator=generator(1))
+    place = at % 4
+    assert torch.equal(trunk(images), backbone.maps(images)[place - 1])
+    assert torch.equal(branch(trunk(images)), backbone(images))
+    assert branch.map_channels == (16, 16, 32, 64)[place:]
+    assert len(branch.stages()) == 4 - place
+    assert all(map(torch.equal, branch.maps(trunk(images)), backbone.maps(images)[place:]))
+    assert num_parameters(trunk) + num_parameters(branch) == num_parameters(backbone)
+    assert not trunk.training
+
+
+@pytest.mark.parametrize("at", [0, 4, -4, -5])
+def test_a_cut_without_stages_before_and_behind_it_is_refused(at: int) -> None:
+    with pytest.raises(ValueError, match=f"'resnet8' cannot be cut before stage {at}"):
+        split(resnet8(), at)
+    with pytest.raises(ValueError, match="it has 1 stage"):
+        split(split(resnet8())[1])
+
+
+def test_features_stand_side_by_side_and_the_trunk_is_computed_once() -> None:
+    network = forked(3).eval()
+    assert network.trunk is not None
+    images = torch.randn(5, 3, 8, 8, generator=generator(1))
+    maps = network.trunk(images)
+    expected = torch.cat([branch(maps) for branch in network.backbones], dim=1)
+    calls: list[int] = []
+    network.trunk.register_forward_hook(lambda *_: calls.append(1))
+    assert torch.equal(network.features(images), expected)
+    assert len(calls) == 1
+    torch.testing.assert_close(network(images), expected @ network.head.weight.T)
+    assert len(network.extractors) == 1
+
+
+def test_without_a_trunk_the_backbones_are_the_extractors() -> None:
+    backbones = [resnet8(0), resnet8(1)]
+    network = ExpandableNetwork(backbones, LinearHead(128, 2, generator(0, "head")))
+    assert list(network.extractors) == backbones
+
+
+def test_a_copy_has_extractors_of_its_own() -> None:
+    network = forked(2)
+    clone = copy_of(network)
+    own = {id(parameter) for parameter in clone.parameters()}
+    assert {id(p) for extractor in clone.extractors for p in extractor.parameters()} < own
+
+
+def test_every_tensor_stands_in_one_part() -> None:
+    network = forked(2)
+    parts = network.parts()
+    assert list(parts) == ["trunk", "backbone.0", "backbone.1", "head"]
+    storages = [tensor.data_ptr() for part in parts.values() for tensor in part.values()]
+    assert len(set(storages)) == len(storages)
+    assert sorted(storages) == sorted(t.data_ptr() for t in network.state_dict().values())
+
+
+def test_it_can_be_captured_whole() -> None:
+    network = forked(2).eval()
+    images = torch.randn(2, 3, 8, 8)
+    exported = torch.export.export(network, (images,)).module()
+    torch.testing.assert_close(exported(images), network(images))

@@ -1,0 +1,82 @@
+"""InfoNCE over two views on numbers worked by hand, and against loops in plain Python."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from grace.nn.losses.contrastive import info_nce
+from support.typed import present
+
+
+def by_loops(anchors: Tensor, candidates: Tensor, temperature: float) -> float:
+    """The definition, in double precision and without any tensor operation."""
+    one, other = anchors.double().tolist(), candidates.double().tolist()
+
+    def cosine(first: list[float], second: list[float]) -> float:
+        dot = sum(x * y for x, y in zip(first, second, strict=True))
+        return dot / math.dist(first, [0] * len(first)) / math.dist(second, [0] * len(second))
+
+    losses = []
+    for row, anchor in enumerate(one):
+        partner = row + 1 if row % 2 == 0 else row - 1
+        exponentials = {
+            place: math.exp(cosine(anchor, candidate) / temperature)
+            for place, candidate in enumerate(other)
+            if place != row
+        }
+        losses.append(-math.log(exponentials[partner] / sum(exponentials.values())))
+    return sum(losses) / len(losses)
+
+
+def test_two_images_by_hand() -> None:
+    # Views of one image lie in one direction, of the other at a right angle: cosines 1 and 0
+    # whatever the lengths. At τ = ½ every anchor has e² for its partner and 1 for the two others:
+    # ln(1 + 2·e⁻²) = ln(1.270671) = 0.239545.
+    views = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+    assert float(info_nce(views, views, 0.5)) == pytest.approx(0.239545, abs=1e-6)
+
+
+def test_the_other_view_is_the_positive_and_the_same_row_is_left_out() -> None:
+    anchors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    candidates = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
+    # Row 0: partner 1 has cosine 0, rows 2 and 3 have −1 and 0: ln(1 + e⁻¹ + 1). Row 1: partner 0
+    # has 0, rows 2 and 3 have 0 and −1: the same. Rows 2 and 3: partners 0, rows 0 and 1 have 1
+    # and 0: ln(1 + e + 1).
+    expected = (math.log(2 + math.exp(-1)) + math.log(2 + math.e)) / 2
+    assert float(info_nce(anchors, candidates, 1.0)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("num_images", [1, 2, 5])
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_against_loops(num_images: int, temperature: float) -> None:
+    draws = torch.Generator().manual_seed(num_images)
+    anchors, candidates = (torch.randn(2 * num_images, 3, generator=draws) for _ in range(2))
+    for other in (anchors, candidates):
+        expected = by_loops(anchors, other, temperature)
+        assert float(info_nce(anchors, other, temperature)) == pytest.approx(expected, abs=1e-5)
+    if num_images == 1:  # There is nothing to tell the other view from.
+        assert float(info_nce(anchors, anchors, temperature)) == 0.0
+
+
+def test_it_is_computed_in_float32_under_autocast() -> None:
+    draws = torch.Generator().manual_seed(1)
+    views = torch.randn(16, 8, generator=draws)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = info_nce(views.bfloat16(), views.bfloat16(), 0.2)
+    assert found.dtype == torch.float32
+    expected = by_loops(views.bfloat16().float(), views.bfloat16().float(), 0.2)
+    assert float(found) == pytest.approx(expected, abs=1e-5)
+
+
+def test_views_are_drawn_together_and_gradients_are_finite() -> None:
+    views = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.0, 0.0], [0.1, 1.0]], requires_grad=True)
+    info_nce(views, views, 0.2).backward()
+    # An embedding that vanished has a direction still: no NaN.
+    assert bool(present(views.grad).isfinite().all())
+    stepped = views.detach() - 0.01 * present(views.grad)
+    stepped[2] = 0
+    assert float(info_nce(stepped, stepped, 0.2)) < float(
+        info_nce(views.detach(), views.detach(), 0.2)
+    )

@@ -1,0 +1,121 @@
+"""DGR's losses on numbers worked by hand."""
+
+import math
+
+import pytest
+import torch
+
+from grace.nn.heads import MASKED
+from grace.nn.losses.classification import cross_entropy
+from grace.nn.losses.imbalance import (
+    distribution_aware_distillation,
+    log_prior,
+    lost_direction,
+    lost_evenness,
+)
+from support.typed import present
+
+
+def test_log_prior_by_hand() -> None:
+    expected = [math.log(1 / 4), math.log(3 / 4)]
+    assert log_prior(torch.tensor([1, 3])).tolist() == pytest.approx(expected)
+    # A class without images counts as one of one: (1, 1, 2) of 4.
+    expected = [math.log(1 / 4), math.log(1 / 4), math.log(1 / 2)]
+    assert log_prior(torch.tensor([0, 1, 2])).tolist() == pytest.approx(expected)
+
+
+def test_cross_entropy_with_a_prior_by_hand() -> None:
+    prior = torch.tensor([1 / 4, 3 / 4]).log()
+    # Even logits leave the prior: −ln ¼. With z = (ln 3, 0) both classes have ¾: ln 2.
+    logits = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]])
+    for rows, expected in ((slice(0, 1), math.log(4)), (slice(1, 2), math.log(2))):
+        loss = cross_entropy(logits[rows], torch.tensor([0]), prior)
+        assert float(loss) == pytest.approx(expected, abs=1e-6)
+    both = cross_entropy(logits, torch.tensor([0, 0]), prior)
+    assert float(both) == pytest.approx(math.log(8) / 2, abs=1e-6)
+
+
+def test_an_even_prior_is_plain_cross_entropy() -> None:
+    # σ(ln 3, 0) = (¾, ¼).
+    loss = cross_entropy(
+        torch.tensor([[math.log(3), 0.0]]), torch.tensor([1]), log_prior(torch.tensor([7, 7]))
+    )
+    assert float(loss) == pytest.approx(math.log(4), abs=1e-6)
+
+
+def test_lost_direction_by_hand() -> None:
+    # p = (3, 4)/7, whose length is 5/7.
+    assert lost_direction(torch.tensor([3, 4])).tolist() == pytest.approx([0.6, 0.8])
+    assert lost_direction(torch.tensor([0, 9])).tolist() == [0.0, 1.0]
+    assert lost_direction(torch.tensor([0, 0])).tolist() == [0.0, 0.0]
+    assert len(lost_direction(torch.tensor([], dtype=torch.int64))) == 0
+
+
+def test_lost_evenness_by_hand() -> None:
+    # With 0.001 added, (3, 1)/4: ¾·ln(4/3) + ¼·ln 4 of ln 2.
+    expected = (0.75 * math.log(4 / 3) + 0.25 * math.log(4)) / math.log(2)
+    assert float(lost_evenness(torch.tensor([2.999, 0.999]))) == pytest.approx(expected, abs=1e-6)
+    # All lost by one of three: a = 9.001 of 9.003, twice b = 0.001 of it.
+    a, b = 9.001 / 9.003, 0.001 / 9.003
+    expected = -(a * math.log(a) + 2 * b * math.log(b)) / math.log(3)
+    found = float(lost_evenness(torch.tensor([0, 9, 0])))
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert 0 < found < 0.01
+
+
+@pytest.mark.parametrize("lost", [[5, 5, 5], [0, 0], [7], [0], []])
+def test_lost_evenness_is_one_where_nothing_differs(lost: list[int]) -> None:
+    assert float(lost_evenness(torch.tensor(lost, dtype=torch.int64))) == pytest.approx(1, abs=1e-7)
+
+
+# T = 2: the teacher is (3, 1)/4, the student (4, 1)/5.
+TEACHER = torch.tensor([[2 * math.log(3), 0.0]])
+STUDENT = torch.tensor([[2 * math.log(4), 0.0]])
+PLAIN = -(0.75 * math.log(0.8) + 0.25 * math.log(0.2))
+
+
+def test_distribution_aware_distillation_by_hand() -> None:
+    # p = (½, 1): the mixed logits are (ln 4 + ln 3, 0), divided by T (ln √12, 0).
+    root = math.sqrt(12)
+    mixed = -(0.75 * math.log(root / (root + 1)) + 0.25 * math.log(1 / (root + 1)))
+    found = distribution_aware_distillation(
+        STUDENT, TEACHER, torch.tensor([0.5, 1.0]), torch.tensor(0.25), 2.0
+    )
+    assert float(found) == pytest.approx(0.25 * PLAIN + 0.75 * mixed, abs=1e-6)
+
+
+def test_even_losses_leave_plain_distillation() -> None:
+    found = distribution_aware_distillation(
+        STUDENT, TEACHER, torch.tensor([0.6, 0.8]), torch.tensor(1.0), 2.0
+    )
+    assert float(found) == pytest.approx(PLAIN, abs=1e-6)
+
+
+def test_a_class_that_lost_nothing_is_not_distilled_by_the_second_term() -> None:
+    student = STUDENT.clone().requires_grad_(True)
+    loss = distribution_aware_distillation(
+        student, TEACHER, torch.tensor([0.0, 0.5]), torch.tensor(0.0), 2.0
+    )
+    loss.backward()
+    # The mixed logits are (2 ln 3, 0): the teacher's own, where the gradient is 0 for both.
+    assert present(student.grad).tolist() == [[0.0, pytest.approx(0.0, abs=1e-7)]]
+    student = torch.tensor([[2 * math.log(4), 4 * math.log(3)]], requires_grad=True)
+    loss = distribution_aware_distillation(
+        student, TEACHER, torch.tensor([0.0, 0.5]), torch.tensor(0.0), 2.0
+    )
+    loss.backward()
+    # Mixed (2 ln 3, 2 ln 3), even: (σ_2 − ¼)·p_2/T = ¼·½/2.
+    assert present(student.grad).tolist() == [[0.0, pytest.approx(1 / 16, abs=1e-6)]]
+
+
+def test_a_masked_class_is_finite_in_float16() -> None:
+    logits = torch.tensor([[1.0, MASKED, 2.0]], dtype=torch.float16, requires_grad=True)
+    prior = log_prior(torch.tensor([50, 0, 500]))
+    loss = cross_entropy(logits, torch.tensor([2]), prior)
+    loss = loss + distribution_aware_distillation(
+        logits, logits.detach(), torch.tensor([1.0, 0.0, 0.0]), torch.tensor(0.3), 2.0
+    )
+    loss.backward()
+    assert math.isfinite(float(loss.detach()))
+    assert bool(present(logits.grad).isfinite().all())
+    assert float(present(logits.grad)[0, 1]) == 0.0

@@ -1,0 +1,400 @@
+"""Whole tiny experiments: the record is complete, and its numbers follow from the confusion."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from grace.data.images import Dataset
+from grace.engine.trainer import NonFiniteLossError
+from grace.learner.learner import Learner
+from grace.runs import RecordWriter, RunRecord, TaskRecord, read_record
+from grace.runs.run import identify, run_experiment
+from grace.settings.experiment import EngineSettings, MemorySettings, ScenarioSettings, SeedSettings
+from grace.settings.methods import (
+    DERSettings,
+    FinetuneSettings,
+    FosterSettings,
+    GraceSettings,
+    JointSettings,
+    ReplaySettings,
+)
+from support.interruptions import interrupted
+from support.tiny_streams import dataset, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+GRACE = GraceSettings(base=recipe(4), grow=recipe(3), compress=recipe(3), expand_at=(3,))
+SIZES = (3, 2, 1)
+IMAGES = dataset(6, train=9, test=5)
+
+
+def run(method: Any, directory: Path, images: Dataset = IMAGES, **changes: Any) -> RunRecord:
+    sections = {"scenario": ScenarioSettings(base=3, increment=2), **changes}
+    return run_experiment(settings(method, **sections), directory, dataset=images)
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "tasks.jsonl").read_text().splitlines()]
+
+
+def percent(confusion: Sequence[Sequence[int]], classes: Sequence[int]) -> float:
+    """Right answers among the test images of some classes."""
+    total = sum(sum(confusion[index]) for index in classes)
+    return 100 * sum(confusion[index][index] for index in classes) / total
+
+
+@pytest.fixture(scope="module")
+def graces_run(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> RunRecord:
+    """A whole run of GRACE, which tests only read."""
+    return run(GRACE, tmp_path_factory.mktemp("runs") / "one")
+
+
+class TestRecord:
+    def test_a_whole_run(self, graces_run: RunRecord) -> None:
+        record, directory = graces_run, graces_run.directory
+        assert record.complete
+        assert (record.info.status, record.info.error) == ("finished", None)
+        assert sorted(path.name for path in directory.iterdir()) == ["run.json", "tasks.jsonl"]
+        again = read_record(directory)
+        assert again.info == record.info
+        assert again.tasks == record.tasks
+        info = record.info
+        assert info.task_sizes == SIZES
+        # RandomState(1993).permutation(6), by NumPy.
+        import numpy as np
+
+        order = np.random.RandomState(1993).permutation(6).tolist()
+        assert info.class_names == tuple(f"label {label}" for label in order)
+        assert (info.dataset.num_train, info.dataset.num_test) == (54, 30)
+        assert (info.dataset.shape, info.config["method"]["expand_at"]) == ((3, 8, 8), [3])
+        assert info.hardware["device"] == "cpu"
+        assert info.finished is not None
+        assert info.started <= info.finished
+
+        written = lines(directory)
+        assert [line["task"] for line in written] == [1, 2, 3]
+        assert [line["num_new"] for line in written] == [3, 2, 1]
+        assert [line["num_seen"] for line in written] == [3, 5, 6]
+        named = [name for line in written for name in line["class_names_new"]]
+        assert named == list(info.class_names)
+        assert [line["verdict"] for line in written] == ["start", "compress", "grow"]
+        assert [line["backbones"] for line in written] == [1, 1, 2]
+        assert written[0]["threshold"] is None
+        assert [line["threshold"] for line in written[1:]] == pytest.approx([0.6, 0.6 * 0.96])
+        assert all(0 < line["saturation"] < 1 for line in written[1:])
+        # Memory 13 // 3 = 4 of each class; P = 3/5, B = 9/(9 + 4).
+        weight = ((0.6**5 + (9 / 13) ** 5) / 2) ** 0.2
+        assert written[1]["merge_weight"] == pytest.approx(weight)
+        assert [line["num_exemplars"] for line in written] == [12, 10, 12]
+        assert [line["bytes"]["exemplars"] for line in written] == [n * 192 for n in (12, 10, 12)]
+        # ResNet-8 has 74,640 parameters; the head (64·b + 1)·K.
+        assert [line["parameters"] for line in written] == [
+            {"backbones": 74_640 * b, "heads": h, "total": 74_640 * b + h}
+            for b, h in ((1, 65 * 3), (1, 65 * 5), (2, 129 * 6))
+        ]
+        phases = [[phase["name"] for phase in line["phases"]] for line in written]
+        assert phases == [
+            ["base", "herd", "class means"],
+            ["grow", "assess", "compress", "herd", "class means"],
+            ["grow", "assess", "herd", "class means"],
+        ]
+        grown = written[1]["phases"][0]
+        assert (grown["epochs"], grown["images"]) == (3, 2 * 9 + 12)
+        assert grown["losses"].keys() == {"classification", "auxiliary"}
+        for line in written:
+            seconds = line["seconds"]
+            assert seconds["total"] == pytest.approx(seconds["learn"] + seconds["evaluate"])
+            assert 0 < sum(phase["seconds"] for phase in line["phases"]) <= seconds["learn"]
+
+    @pytest.mark.parametrize(
+        "method",
+        [
+            GRACE,
+            DERSettings(base=recipe(4), grow=recipe(3)),
+            ReplaySettings(base=recipe(4), update=recipe(3)),
+            FinetuneSettings(base=recipe(4), update=recipe(3)),
+            JointSettings(base=recipe(4)),
+        ],
+        ids=lambda method: method.name,
+    )
+    def test_accuracies_follow_from_the_confusion_on_true_boundaries(
+        self, tmp_path: Path, graces_run: RunRecord, method: Any
+    ) -> None:
+        record = graces_run if method is GRACE else run(method, tmp_path / "run")
+        for number, line in enumerate(lines(record.directory), start=1):
+            confusion = line["confusion"]
+            seen = sum(SIZES[:number])
+            assert len(confusion) == seen
+            assert all(sum(row) == 5 and len(row) == seen for row in confusion)
+            told = line["classifiers"][line["primary"]]
+            new = seen - SIZES[number - 1]
+            assert told["all"] == pytest.approx(percent(confusion, range(seen)))
+            assert told["new"] == pytest.approx(percent(confusion, range(new, seen)))
+            assert told["old"] == (pytest.approx(percent(confusion, range(new))) if new else None)
+            boundaries = [range(3), range(3, 5), range(5, 6)][:number]
+            assert told["per_task"] == pytest.approx([percent(confusion, b) for b in boundaries])
+        assert line["primary"] == "linear"
+        has_means = method.name not in ("finetune", "joint")
+        assert ("nearest_mean" in line["classifiers"]) == has_means
+        # R[t, i] over t for the first two tasks.
+        columns = [[row[i] or 0.0 for row in record.matrix[i:]] for i in (0, 1)]
+        drops = [max(column) - column[-1] for column in columns]
+        assert record.forgetting == pytest.approx(sum(drops) / 2)
+
+    def test_what_is_told_the_task_comes_from_the_same_scores(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every predictor's; counted here image by image, as the definition reads."""
+        noted: list[tuple[dict[str, torch.Tensor], torch.Tensor]] = []
+        scores = Learner.scores
+
+        def noting(made: Learner, images: Any) -> Any:
+            found = scores(made, images)
+            noted.append((found, torch.arange(len(images) // 5).repeat_interleave(5)))
+            return found
+
+        monkeypatch.setattr(Learner, "scores", noting)
+        method = FosterSettings(base=recipe(4), boost=recipe(3), compress=recipe(3))
+        record = run(method, tmp_path / "run")
+        # One pass over the test images of each task.
+        assert len(noted) == 3
+        boundaries = [range(3), range(3, 5), range(5, 6)]
+        for line, (found, labels) in zip(lines(tmp_path / "run"), noted, strict=True):
+            assert line["classifiers"].keys() == found.keys() >= {"linear", "nearest_mean"}
+            for name, own in found.items():
+                right = []
+                for label, row in zip(labels.tolist(), own.tolist(), strict=True):
+                    classes = next(b for b in boundaries if label in b)
+                    right.append(max(classes, key=lambda c: (row[c], -c)) == label)
+                parts = boundaries[: line["task"]]
+                told = line["classifiers"][name]["task_aware"]
+                assert told["all"] == pytest.approx(100 * sum(right) / len(right))
+                assert told["per_task"] == pytest.approx(
+                    [20 * sum(right[5 * b.start : 5 * b.stop]) / len(b) for b in parts]
+                )
+                assert told["all"] >= line["classifiers"][name]["all"]
+        first = record.tasks[0].classifiers["linear"]
+        assert (first.task_aware.all, first.task_aware.per_task) == (first.all, first.per_task)
+        assert (record.task_aware_matrix[2][2], record.lone_class_tasks) == (100.0, (3,))
+
+    def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
+        method = JointSettings(base=recipe(4), final_task_only=True)
+        record = run(method, tmp_path / "run")
+        skipped, also, last = lines(tmp_path / "run")
+        for line in (skipped, also):
+            assert line["verdict"] == "skip"
+            assert line["classifiers"] == {}
+            assert (line["primary"], line["confusion"], line["backbones"]) == (None, None, 0)
+            assert line["phases"] == []
+        assert last["phases"][0]["images"] == 54
+        assert record.accuracies() == [None, None, last["classifiers"]["linear"]["all"]]
+        assert record.last == last["classifiers"]["linear"]["all"]
+        assert record.average is None
+
+    def test_equal_settings_give_equal_records(self, tmp_path: Path, graces_run: RunRecord) -> None:
+        one, two = graces_run, run(GRACE, tmp_path / "two")
+        assert one.info.fingerprints == two.info.fingerprints
+        assert [timeless(line) for line in lines(one.directory)] == [
+            timeless(line) for line in lines(tmp_path / "two")
+        ]
+        other = run(GRACE, tmp_path / "three", seeds=SeedSettings(data=2))
+        assert other.info.fingerprints["protocol"] == one.info.fingerprints["protocol"]
+        assert other.info.fingerprints["run"] != one.info.fingerprints["run"]
+        assert two.tasks[2].phases[0].losses != other.tasks[2].phases[0].losses
+
+    @pytest.mark.parametrize("has_bfloat16", [False, True])
+    def test_the_record_says_which_precision_auto_chose(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool
+    ) -> None:
+        # So that runs of two machines with other instructions are not taken for the same run.
+        monkeypatch.setattr("grace.engine.device.computes_in_bfloat16", lambda: has_bfloat16)
+        chosen = "bfloat16" if has_bfloat16 else "float32"
+        method = FinetuneSettings(base=recipe(2), update=recipe(2))
+        engines = {name: settings(method).engine for name in ("auto", chosen)}
+        auto, named = (
+            run(method, tmp_path / name, engine=engine.model_copy(update={"precision": name}))
+            for name, engine in engines.items()
+        )
+        assert auto.info.config["engine"]["precision"] == chosen
+        assert auto.info.fingerprints == named.info.fingerprints
+        assert [task.phases[0].losses for task in auto.tasks] == [
+            task.phases[0].losses for task in named.tasks
+        ]
+
+    def test_the_data_belong_to_the_fingerprint(self, tmp_path: Path) -> None:
+        method = FinetuneSettings(base=recipe(), update=recipe())
+        one = run(method, tmp_path / "one").info.fingerprints
+        other = dataset(6, train=9, test=5)
+        other.test.images.pixels[0, 0, 0, 0] ^= 1  # type: ignore[attr-defined]
+        two = run(method, tmp_path / "two", other).info.fingerprints
+        assert one["protocol"] != two["protocol"]
+        wanted = settings(method, scenario=ScenarioSettings(base=3, increment=2))
+        assert identify([wanted], dataset=other) == [two]
+
+    def test_without_a_directory_it_goes_under_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        method = FinetuneSettings(base=recipe(), update=recipe())
+        chosen = settings(method, scenario=ScenarioSettings(base=3, increment=3))
+        record = run_experiment(chosen, dataset=IMAGES)
+        assert record.directory.resolve().parent == tmp_path / "runs" / "tiny"
+        assert record.directory.name.startswith("finetune-s1-")
+        assert record.info.task_sizes == (3, 3)
+
+
+def timeless(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the record without what the clock said."""
+    kept = {key: value for key, value in line.items() if key != "seconds"}
+    kept["phases"] = [
+        {key: value for key, value in phase.items() if key != "seconds"} for phase in line["phases"]
+    ]
+    return kept
+
+
+class TestFailures:
+    def test_a_run_that_fails_says_so_and_why(self, tmp_path: Path) -> None:
+        wild = ReplaySettings(base=recipe(2), update=recipe(8, lr=1e30))
+        directory = tmp_path / "run"
+        with pytest.raises(NonFiniteLossError) as caught:
+            run(wild, directory)
+        kept = sorted(path.name for path in directory.iterdir())
+        assert kept == ["lock", "run.json", "tasks.jsonl"]
+        record = read_record(directory)
+        assert record.info.status == "failed"
+        assert record.info.error == str(caught.value)
+        assert "phase 'update'" in str(record.info.error)
+        assert not record.complete
+        # What was finished before stands.
+        assert [task.task for task in record.tasks] == [1]
+        assert record.tasks[0].accuracy is not None
+        assert not record.torn
+
+    def test_an_interruption_is_a_failure_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        interruption = KeyboardInterrupt()
+        monkeypatch.setattr(Learner, "scores", Mock(side_effect=interruption))
+        with pytest.raises(KeyboardInterrupt):
+            run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
+        assert interruption.__notes__ == [f"the record of the tasks so far: {tmp_path / 'run'}"]
+        info = read_record(tmp_path / "run").info
+        assert (info.status, info.error) == ("failed", "KeyboardInterrupt")
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"memory": MemorySettings(size=5)}, "a memory of 5 images is too small for 6 classes"),
+            ({"scenario": ScenarioSettings(base=7)}, "scenario.base 7 exceeds the 6 classes"),
+            (
+                {"scenario": ScenarioSettings(base=2, class_order=(0, 1, 2, 3, 4, 4))},
+                "no permutation",
+            ),
+            ({"engine": EngineSettings(device="cpu", precision="float16")}, "float16"),
+        ],
+    )
+    def test_what_cannot_be_carried_out_leaves_nothing_behind(
+        self, tmp_path: Path, changes: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message) as caught:
+            run(ReplaySettings(base=recipe(), update=recipe()), tmp_path / "run", **changes)
+        assert "\n" not in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_existing_directory_is_never_written_over(self, tmp_path: Path) -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.json").write_text("precious")
+        with pytest.raises(ValueError, match="exists already"):
+            run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
+        assert (tmp_path / "run" / "run.json").read_text() == "precious"
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+class TestResumingWithoutItsCheckpoint:
+    """tests/test_nothing_lost.py has the runs that go on from it."""
+
+    def test_a_run_that_failed_fails_again_and_says_why(self, tmp_path: Path) -> None:
+        wild = settings(ReplaySettings(base=recipe(2), update=recipe(8, lr=1e30)))
+        for resume in (False, True):
+            with pytest.raises(NonFiniteLossError, match="phase 'update'"):
+                run_experiment(wild, tmp_path / "run", dataset=IMAGES, resume=resume)
+            record = read_record(tmp_path / "run")
+            assert (record.info.status, len(record.tasks)) == ("failed", 1)
+
+    @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/model.json"])
+    def test_a_run_begins_anew(self, tmp_path: Path, missing: str) -> None:
+        method = ReplaySettings(base=recipe(2), update=recipe(2))
+        straight = run(method, tmp_path / "straight")
+        with interrupted(RecordWriter, "finish"):
+            run(method, tmp_path / "run")
+        lost = tmp_path / "run" / missing
+        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+        chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
+        record = run_experiment(chosen, tmp_path / "run", dataset=IMAGES, resume=True)
+        assert record.complete
+        assert [timeless(line) for line in lines(tmp_path / "run")] == [
+            timeless(line) for line in lines(straight.directory)
+        ]
+        names = sorted(path.name for path in (tmp_path / "run").iterdir())
+        assert names == ["run.json", "tasks.jsonl"]
+
+
+def test_progress_hears_tasks(tmp_path: Path) -> None:
+    class Heard:
+        """Notes the events about tasks."""
+
+        def __init__(self) -> None:
+            self.tasks: list[Any] = []
+
+        def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
+            self.tasks.append((number, total, len(class_names)))
+
+        def task_finished(self, task: TaskRecord) -> None:
+            self.tasks.append(task.task)
+
+        def __getattr__(self, event: str) -> Any:
+            return lambda *details: None
+
+    heard: Any = Heard()
+    method = FinetuneSettings(base=recipe(), update=recipe())
+    chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
+    run_experiment(chosen, tmp_path / "run", heard, dataset=IMAGES)
+    assert heard.tasks == [(1, 3, 3), 1, (2, 3, 2), 2, (3, 3, 1), 3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_that_is_not_learnt_is_noted(tmp_path: Path) -> None:
+    notes = {}
+    for method in (
+        FinetuneSettings(base=recipe(), update=recipe()),
+        ReplaySettings(base=recipe(), update=recipe()),
+    ):
+        record = run(method, tmp_path / method.name, scenario=ScenarioSettings(base=4, increment=1))
+        notes[method.name] = record.info.notes
+    assert notes == {
+        "replay": (),
+        "finetune": (
+            "finetune compares new classes with each other only: a task's one new class is not "
+            "learnt (task 2, 3)",
+        ),
+    }
+
+
+def test_grace_learns_and_forgets_less_than_finetune(tmp_path: Path) -> None:
+    """Four quadrants in two tasks: the order every table of the paper has."""
+    recipes = {"base": recipe(12), "grow": recipe(12), "compress": recipe(12)}
+    found, images = {}, dataset(4, train=24, test=10)
+    for method in (GraceSettings(**recipes), FinetuneSettings(base=recipe(12), update=recipe(12))):
+        chosen = settings(method, memory=MemorySettings(size=40))
+        found[method.name] = run_experiment(chosen, tmp_path / method.name, dataset=images)
+    assert (found["grace"].last or 0) > 75
+    # Two of four classes at best, as its loss knows the new ones only.
+    assert (found["finetune"].last or 100) < 65
+    assert torch.tensor(found["finetune"].tasks[1].confusion)[:2, 2:].sum() > 10

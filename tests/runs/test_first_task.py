@@ -1,0 +1,568 @@
+"""A first task that methods train alike is trained once, and never taken for another one."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from grace.base import atomic, tensors
+from grace.data.images import Dataset, LabelledImages
+from grace.data.scenario import Task
+from grace.engine import rounding
+from grace.engine.device import Device
+from grace.engine.phase import Batch, Loss, Phase
+from grace.engine.trainer import Trainer
+from grace.learner.learner import Learner
+from grace.learner.phase_content import content_address
+from grace.methods.method import Method, Outcome, Steps
+from grace.nn.backbone import Backbone
+from grace.nn.expandable import ExpandableNetwork
+from grace.nn.heads import Head, LinearHead
+from grace.runs import RunRecord, fingerprints
+from grace.runs.run import identify, run_experiment
+from grace.settings.experiment import (
+    EngineSettings,
+    ExperimentSettings,
+    ScenarioSettings,
+    SeedSettings,
+)
+from grace.settings.load import load_experiment
+from grace.settings.methods import AnyMethodSettings, DGRSettings, JointSettings, ReplaySettings
+from grace.settings.registry import METHODS, Entry
+from grace.studies.first_tasks import foreign_first_tasks
+from grace.studies.summary import shared_seconds
+from support.contract import VARIANTS
+from support.interruptions import interrupted
+from support.tiny_streams import SIZE, dataset, recipe, settings, task
+from support.tiny_streams import tiny_backbones as tiny_backbones
+from support.typed import typed
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+IMAGES = dataset(4, train=8, test=4)
+"""Two tasks of two classes."""
+PAIR = dataset(2, train=8, test=4)
+"""A first task, and none after it."""
+BASE = {"base": recipe(2)}
+# Those whose first task is one cross-entropy of a new network; what comes after it differs.
+ALIKE: Mapping[str, AnyMethodSettings] = {
+    name: VARIANTS[name].model_copy(update=BASE)
+    for name in (
+        *("finetune", "replay", "ewc", "icarl", "wa", "der", "memo", "grace-compresses", "foster"),
+    )
+}
+AVERAGED = recipe(2).model_copy(update={"average_epochs": 2})
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Phases of which an epoch was trained, by name."""
+    names: list[str] = []
+    batches = Trainer._epoch_batches
+
+    def noted(trainer: Trainer, name: str, epoch: int, *rest: Any) -> Any:
+        if epoch == 0:
+            names.append(name)
+        return batches(trainer, name, epoch, *rest)
+
+    monkeypatch.setattr(Trainer, "_epoch_batches", noted)
+    return names
+
+
+def run(
+    method: AnyMethodSettings,
+    directory: Path,
+    first_tasks: Path | None,
+    images: Dataset = PAIR,
+    **changes: Any,
+) -> RunRecord:
+    chosen = settings(method, **changes)
+    return run_experiment(chosen, directory, dataset=images, first_tasks=first_tasks)
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, Path]:
+    """A run that trained its first task, and the folder in which it left that for others."""
+    folder = tmp_path_factory.mktemp("one run")
+    record = run(ALIKE["replay"], folder / "one", folder / "first-tasks")
+    assert len(list((folder / "first-tasks").rglob("*.safetensors"))) == 1
+    return record, folder / "first-tasks"
+
+
+@pytest.fixture
+def shared(one_run: tuple[RunRecord, Path], tmp_path: Path) -> Path:
+    """A copy of what that run left."""
+    return Path(shutil.copytree(one_run[1], tmp_path / "first-tasks"))
+
+
+def results(record: RunRecord) -> list[Any]:
+    """All that was computed; not how long it took."""
+    return [
+        (task.classifiers, task.confusion, task.saturation, [p.losses for p in task.phases])
+        for task in record.tasks
+    ]
+
+
+def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
+    trained: list[str], tmp_path: Path
+) -> None:
+    shared = tmp_path / "first-tasks"
+    for number, (name, method) in enumerate(ALIKE.items()):
+        alone = run(method, tmp_path / f"{name} alone", None, IMAGES)
+        trained.clear()
+        record = run(method, tmp_path / name, shared, IMAGES)
+        assert results(record) == results(alone)
+        assert ("base" in trained) == (number == 0), name
+        base = record.tasks[0].phases[0]
+        assert (base.name, base.epochs) == ("base", 2)
+        # What another run spent counts as this one's cost, and the record says so.
+        assert (base.earlier > 0) == base.is_shared == (number > 0)
+        assert shared_seconds([record]) == base.earlier
+        assert base.seconds >= base.earlier
+        assert record.tasks[0].seconds.learn >= base.seconds
+    # Linear heads alone are 2 × 64 + 2: a whole ResNet-8 and its head lie there, once.
+    assert len(list(shared.rglob("*.safetensors"))) == 1
+
+
+def test_a_method_with_a_first_task_of_its_own_that_holds_the_same_finds_it(
+    tmp_path: Path,
+) -> None:
+    """Joint training says itself what it does in a first task: what the others do."""
+    shared, joint = tmp_path / "first-tasks", JointSettings(**BASE)
+    run(ALIKE["replay"], tmp_path / "one", shared, IMAGES)
+    record = run(joint, tmp_path / "joint", shared, IMAGES)
+    assert [task.phases[0].is_shared for task in record.tasks] == [True, False]
+    assert results(record) == results(run(joint, tmp_path / "alone", None, IMAGES))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seeds": SeedSettings(class_order=7)},
+        {"seeds": SeedSettings(initialisation=7)},
+        {"seeds": SeedSettings(data=7)},
+        {"scenario": ScenarioSettings(increment=2, class_order=(1, 0))},
+        {"method": ReplaySettings(update=recipe(), base=recipe(3))},
+        {"method": ReplaySettings(update=recipe(), base=recipe(2, lr=0.04))},
+        {"method": ReplaySettings(update=recipe(), base=recipe(2), label_smoothing=0.1)},
+        {"method": ReplaySettings(update=recipe(), base=AVERAGED)},
+    ],
+    ids=lambda changes: str(next(iter(changes.values())))[:60],
+)
+def test_another_first_task_is_never_taken_for_it(
+    trained: list[str], shared: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    method = changes.pop("method", ALIKE["replay"])
+    alone = run(method, tmp_path / "other alone", None, **changes)
+    trained.clear()
+    record = run(method, tmp_path / "other", shared, **changes)
+    assert "base" in trained
+    assert record.tasks[0].phases[0].earlier == 0
+    assert results(record) == results(alone)
+
+
+@pytest.mark.parametrize(
+    ("images", "scenario"),
+    [
+        (dataset(2, train=9, test=4), ScenarioSettings(increment=2)),
+        # One class more in the first task.
+        (dataset(3, train=8, test=4), ScenarioSettings(base=3, increment=1)),
+    ],
+)
+def test_other_images_are_never_taken_for_them(
+    trained: list[str], shared: Path, tmp_path: Path, images: Dataset, scenario: ScenarioSettings
+) -> None:
+    run(ALIKE["replay"], tmp_path / "two", shared, images, scenario=scenario)
+    assert "base" in trained
+
+
+def test_a_method_that_begins_otherwise_leaves_nothing(tmp_path: Path) -> None:
+    record = run(DGRSettings(update=recipe(), **BASE), tmp_path / "dgr", tmp_path / "first-tasks")
+    assert record.complete
+    assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
+
+
+def test_what_was_left_damaged_is_trained_anew(
+    trained: list[str], one_run: tuple[RunRecord, Path], shared: Path, tmp_path: Path
+) -> None:
+    whole, _ = one_run
+    (left,) = shared.rglob("*.safetensors")
+    data = bytearray(left.read_bytes())
+    data[-1] ^= 1
+    left.write_bytes(data)
+    trained.clear()
+    assert results(run(ALIKE["wa"], tmp_path / "two", shared))[0] == results(whole)[0]
+    assert "base" in trained
+    # And it lies there whole again.
+    trained.clear()
+    run(ALIKE["der"], tmp_path / "three", shared)
+    assert "base" not in trained
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{"threads": 2}, {"channels_last": False}, {"compile": False}],
+    ids=lambda engine: next(iter(engine)),
+)
+def test_what_rounds_otherwise_is_not_shared(
+    trained: list[str], tmp_path: Path, engine: dict[str, Any]
+) -> None:
+    threads = torch.get_num_threads()
+    try:
+        shared = tmp_path / "first-tasks"
+        run(ALIKE["replay"], tmp_path / "one", shared, engine=EngineSettings(threads=1))
+        trained.clear()
+        other = EngineSettings(**{"threads": 1, **engine})
+        run(ALIKE["wa"], tmp_path / "two", shared, engine=other)
+        assert "base" in trained
+        trained.clear()
+        run(ALIKE["wa"], tmp_path / "three", shared, engine=EngineSettings(threads=1))
+        assert "base" not in trained
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_other_instructions_do_not_share_it(
+    trained: list[str], shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "AMD EPYC" names every processor of a maker: 25.0 % came out where 71.25 % belonged."""
+    for owner, name in (
+        ("processor", "processor_name"),
+        ("processor", "processor_flags"),
+        ("torch", "get_cpu_capability"),
+        ("environment", "ONEDNN_MAX_CPU_ISA"),
+        ("environment", "ATEN_CPU_CAPABILITY"),
+        ("probe", "_probe"),
+    ):
+        trained.clear()
+        with monkeypatch.context() as patch:
+            if owner == "environment":
+                patch.setenv(name, "AVX2")
+            elif owner == "torch":
+                patch.setattr(torch.backends.cpu, name, lambda: "AVX2")
+            else:
+                patch.setattr(rounding, name, lambda *_: "another")
+            run(ALIKE["wa"], tmp_path / name, shared)
+        assert "base" in trained, name
+    trained.clear()
+    run(ALIKE["der"], tmp_path / "as at first", shared)
+    assert "base" not in trained
+
+
+def test_a_process_with_other_instructions_has_another_probe() -> None:
+    """A process of its own, limited to older instructions: its bits differ, and so does this.
+
+    That equal processes share a first task is shown by tests/studies/test_comparison.py.
+    """
+    code = (
+        "import torch; torch.set_num_threads(1); from grace.engine.rounding import Rounding; "
+        "from grace.engine.device import Device; from grace.settings.experiment import "
+        "EngineSettings; print(Rounding.of(Device.from_settings(EngineSettings(device='cpu'))))"
+    )
+    limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **limits},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    device = Device.from_settings(EngineSettings(device="cpu"))
+    probes = [
+        text.strip().partition("; probe: ")[2]
+        for text in (done.stdout, str(rounding.Rounding.of(device)))
+    ]
+    assert [len(probe) for probe in probes] == [16, 16]
+    assert probes[0] != probes[1]
+
+
+def test_a_network_that_no_run_trained_is_told_of(
+    one_run: tuple[RunRecord, Path], shared: Path, tmp_path: Path
+) -> None:
+    """Whoever forges an entry can hash it, too; but not what the run that trained it noted."""
+    one, _ = one_run
+    two = run(ALIKE["wa"], tmp_path / "two", shared)
+    first, taken = (record.tasks[0].phases[0] for record in (one, two))
+    assert (first.is_shared, taken.is_shared) == (False, True)
+    assert len(first.sha256) == 64
+    assert first.sha256 == taken.sha256
+    assert foreign_first_tasks([one, two]) == {}
+    (left,) = shared.rglob("*.safetensors")
+    kept, metadata = tensors.decode(left.read_bytes(), "entry")
+    kept["head.bias"] = kept["head.bias"] + 1
+    text = metadata["entry"]
+    digest = hashlib.sha256(text.encode() + tensors.encode(kept)).hexdigest()
+    left.write_bytes(tensors.encode(kept, {"entry": text, "sha256": digest}))
+    three = run(ALIKE["der"], tmp_path / "three", shared)
+    foreign = foreign_first_tasks([one, two, three])
+    assert foreign.keys() == {three.directory}
+    assert "no run here trained that network" in foreign[three.directory]
+    # Where the run that trained it is gone, nothing can be said.
+    assert foreign_first_tasks([three]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", "1e400"),
+        ("seconds", "-1000000.0"),
+        ("seconds", '"5"'),
+        ("losses", '{"classification":1e400}'),
+        ("losses", '{"<script>":1.0}'),
+        ("losses", "[]"),
+    ],
+)
+def test_a_forged_entry_is_trained_anew(
+    trained: list[str], shared: Path, tmp_path: Path, name: str, value: str
+) -> None:
+    (left,) = shared.rglob("*.safetensors")
+    kept, metadata = tensors.decode(left.read_bytes(), "entry")
+    snapshot = json.loads(metadata["entry"])
+    snapshot["snapshot"][name] = "HERE"
+    text = json.dumps(snapshot).replace('"HERE"', value)
+    # Whoever forges it can hash it, too.
+    digest = hashlib.sha256(text.encode() + tensors.encode(kept)).hexdigest()
+    left.write_bytes(tensors.encode(kept, {"entry": text, "sha256": digest}))
+    trained.clear()
+    record = run(ALIKE["wa"], tmp_path / "two", shared)
+    assert "base" in trained
+    assert record.tasks[0].phases[0].losses.keys() == {"classification"}
+
+
+def test_a_folder_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
+    (tmp_path / "first-tasks").write_text("no folder")
+    assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
+
+
+def test_a_run_killed_behind_a_shared_first_task_goes_on(tmp_path: Path) -> None:
+    shared = tmp_path / "first-tasks"
+    run(ALIKE["replay"], tmp_path / "one", shared, IMAGES)
+    alone = run(ALIKE["der"], tmp_path / "alone", None, IMAGES)
+    with interrupted(Trainer, "optimise", lambda _, phase, *__: phase.name == "grow"):
+        run(ALIKE["der"], tmp_path / "two", shared, IMAGES)
+    record = run_experiment(
+        settings(ALIKE["der"]), tmp_path / "two", dataset=IMAGES, resume=True, first_tasks=shared
+    )
+    assert results(record) == results(alone)
+
+
+def test_what_an_interrupted_run_had_done_itself_was_not_shared(tmp_path: Path) -> None:
+    """It leaves the network, is killed, goes on, and finds its own; then another one takes it."""
+    shared, method = tmp_path / "first-tasks", ALIKE["replay"]
+    with interrupted(Trainer, "sweep"):
+        run(method, tmp_path / "one", shared)
+    one = run_experiment(
+        settings(method), tmp_path / "one", dataset=PAIR, resume=True, first_tasks=shared
+    )
+    base = one.tasks[0].phases[0]
+    assert (base.earlier > 0, base.is_shared) == (True, False)
+    two = run(ALIKE["wa"], tmp_path / "two", shared)
+    assert shared_seconds([one, two]) == two.tasks[0].phases[0].earlier > 0
+
+
+def test_a_full_disk_for_others_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = atomic.write_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if "first-tasks" in path.parts:
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(atomic, "write_bytes", full)
+    assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
+
+
+class Smooth(Method[ReplaySettings]):
+    """A method whose first task has a loss of its own."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise AssertionError("there is no later task")
+
+    def classification_phase(self, *arguments: Any, **named: Any) -> Phase:
+        def objective(batch: Batch) -> dict[str, Loss]:
+            loss = cross_entropy(batch["head"], batch.labels, label_smoothing=0.5)
+            return {"classification": Loss(loss)}
+
+        phase = super().classification_phase(*arguments, **named)
+        return replace(phase, objective=objective)
+
+
+class Headed(Method[ReplaySettings]):
+    """A method whose heads start at zero."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise AssertionError("there is no later task")
+
+    @staticmethod
+    def make_head(
+        settings: Any, in_features: int, num_classes: int, draws: torch.Generator | None
+    ) -> Head:
+        head = LinearHead(in_features, num_classes, draws)
+        nn.init.zeros_(head.weight)
+        return head
+
+
+class Fresh(Method[ReplaySettings]):
+    """A method whose first network is another one."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise AssertionError("there is no later task")
+
+    def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
+        network = super().fresh_network(task, backbone)
+        nn.init.zeros_(next(iter(network.head.parameters())))
+        return network
+
+
+class Plain(Method[ReplaySettings]):
+    """A method whose first task is everyone's."""
+
+    def later_task(self, task: Task) -> Steps[Outcome]:
+        raise AssertionError("there is no later task")
+
+
+@pytest.mark.parametrize(
+    ("method", "left"),
+    # What a nested function computes is not looked into: it is not even left for its like.
+    [(Smooth, 1), (Headed, 2), (Fresh, 2), (Plain, 1)],
+)
+def test_a_first_task_is_shared_by_what_it_holds(
+    trained: list[str],
+    method: type[Method[Any]],
+    left: int,
+    shared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = {**METHODS, "replay": Entry("another", f"{__name__}:{method.__name__}")}
+    monkeypatch.setattr("grace.settings.registry.METHODS", entries)
+    run(ALIKE["replay"], tmp_path / "two", shared)
+    assert ("base" in trained) == (method is not Plain)
+    assert len(list(shared.rglob("*.safetensors"))) == left
+
+
+def first_phase() -> Phase:
+    learner = Learner.create(settings(ALIKE["wa"]), shape=(3, SIZE, SIZE))
+    return typed(Phase, next(learner.method.first_task(task(1, {0: 4, 1: 4}, 0))))
+
+
+class Objective:
+    """An objective with a state of its own."""
+
+    def __call__(self, batch: Batch) -> dict[str, Loss]:
+        raise AssertionError("it is hashed, never called")
+
+    def bound(self, batch: Batch) -> dict[str, Loss]:
+        raise AssertionError("it is hashed, never called")
+
+
+def other_objective(batch: Batch) -> dict[str, Loss]:
+    """Another loss."""
+    raise AssertionError("it is hashed, never called")
+
+
+class TestContentAddress:
+    def test_equal_phases_have_one(self) -> None:
+        assert content_address(first_phase()) == content_address(first_phase()) is not None
+
+    def test_whatever_differs_changes_it(self) -> None:
+        phase = first_phase()
+        backbone, head = phase.parts["backbone.0"], phase.parts["head"]
+        moved = first_phase()
+        with torch.no_grad():
+            next(moved.parts["head"].module.parameters())[0, 0] += 1e-6
+        images, labels = phase.data.images, phase.data.labels
+        others = [
+            replace(phase, name="other"),
+            replace(phase, recipe=recipe(3)),
+            replace(phase, views=2),
+            replace(phase, objective=other_objective),
+            replace(phase, state={"ramp": torch.zeros(1)}),
+            replace(phase, data=phase.data.subset(torch.arange(7))),
+            replace(phase, data=LabelledImages(images, labels.flip(0))),
+            replace(phase, parts={"backbone.0": replace(backbone, trains=False), "head": head}),
+            replace(phase, parts={"backbone.0": replace(backbone, mode="eval"), "head": head}),
+            moved,
+        ]
+        addresses = [content_address(other) for other in [phase, *others]]
+        assert None not in addresses
+        assert len(set(addresses)) == len(addresses)
+
+    def test_what_cannot_be_hashed_has_none(self) -> None:
+        phase, scale = first_phase(), 2.0
+        for changes in (
+            {"objective": lambda batch: {"loss": Loss(batch["head"].sum() * scale)}},
+            {"objective": Objective()},
+            {"objective": Objective().bound},
+            {"objective": partial(other_objective)},
+            {"after_step": lambda: None},
+            {"rule": lambda gradients: {}},
+            {"augmentation": []},
+        ):
+            assert content_address(replace(phase, **changes)) is None, changes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "same"),
+    [
+        (["method=der"], True),
+        (["method=memo"], True),
+        (["method.grow.epochs=3"], True),
+        (["method.threshold=0.1"], True),
+        # It decides what is kept after the first task, not what is learnt in it.
+        (["memory.size=50"], True),
+        (["scenario.base=2"], True),
+        (["engine.threads=2"], True),
+        (["data.streaming=true"], True),
+        (["method.label_smoothing=0"], True),
+        (["method.grow.average_epochs=2"], True),
+        (["method.label_smoothing=0.1"], False),
+        (["method.base.average_epochs=2"], False),
+        (["method=foster"], False),  # cosine in its first task
+        (["method.base.epochs=11"], False),
+        (["method.base.weight_decay=0.1"], False),
+        (["scenario.base=4"], False),
+        (["memory.validation=3"], False),
+        (["backbone.name=resnet32"], False),
+        (["data.augmentation=none"], False),
+        (["data.max_train_per_class=9"], False),
+        (["seeds.class_order=2"], False),
+        (["seeds.initialisation=2"], False),
+        (["seeds.data=2"], False),
+        (["engine.precision=bfloat16"], False),
+    ],
+)
+def test_what_the_fingerprint_of_a_first_task_covers(overrides: list[str], same: bool) -> None:
+    versions = {"torch": "2"}
+
+    def fingerprint(*given: str) -> str:
+        return fingerprints(load_experiment("digits", given), "00", versions)["first_task"]
+
+    assert (fingerprint(*overrides) == fingerprint()) == same
+    one = load_experiment("digits")
+    assert fingerprints(one, "01", versions)["first_task"] != fingerprint()
+    assert fingerprints(one, "00", {"torch": "3"})["first_task"] != fingerprint()
+
+
+def test_runs_are_identified_without_being_carried_out(tmp_path: Path) -> None:
+    methods = [ALIKE["der"], ALIKE["replay"]]
+    wanted: list[ExperimentSettings] = [settings(method) for method in methods]
+    records = [run(m, tmp_path / str(i), None) for i, m in enumerate(methods)]
+    assert identify(wanted, dataset=PAIR) == [record.info.fingerprints for record in records]
+    one, two = identify(wanted, dataset=PAIR)
+    assert one["first_task"] == two["first_task"]
+    assert one["run"] != two["run"]

@@ -1,0 +1,353 @@
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from grace.base.refusals import GraceError
+from grace.learner.document import UpdateRecord
+from grace.runs import (
+    DatasetRecord,
+    RecordWriter,
+    collect_hardware,
+    collect_versions,
+    commit,
+    describe_run,
+    find_runs,
+    fingerprints,
+    read_record,
+    read_records,
+    run_directory,
+)
+from grace.settings.load import load_experiment
+from support.synthetic_records import MakeRecord
+
+
+def test_what_is_written_is_read_back(make_record: MakeRecord) -> None:
+    written = make_record("grace", 2)
+    read = read_record(written.directory)
+    assert read == written
+    assert (read.method, read.seed, read.complete, read.torn) == ("grace", 2, True, False)
+    assert (len(read.tasks), read.matrix[0][1]) == (5, None)
+    assert read.last == read.tasks[-1].classifiers["linear"].all
+    assert read.seconds == pytest.approx(5 * 1.75)
+
+
+def test_nothing_else_lies_in_the_directory(make_record: MakeRecord) -> None:
+    record = make_record()
+    assert sorted(path.name for path in record.directory.iterdir()) == ["run.json", "tasks.jsonl"]
+    raw = json.loads((record.directory / "run.json").read_text())
+    assert (raw["format"], raw["status"]) == (1, "finished")
+    assert set(raw) == {
+        "format", "experiment", "description", "status", "error", "config", "versions", "commit",
+        "hardware", "fingerprints", "started", "finished", "class_names", "task_sizes", "notes",
+        "dataset",
+    }  # fmt: skip
+
+
+def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
+    """Two tasks of two classes and one of one; the last row is what the table shows."""
+    path = make_record("der", task_sizes=(2, 2, 1)).directory / "tasks.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [[90.0], [80.0, 70.0], [85.0, 40.0, 100.0]]
+    for line, row, overall in zip(lines, rows, (90.0, 75.0, 70.0), strict=True):
+        line["classifiers"]["linear"]["task_aware"] = {"all": overall, "per_task": row}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_record(path.parent)
+    assert (read.task_aware_accuracies(), read.task_aware_last) == ([90.0, 75.0, 70.0], 70.0)
+    assert read.task_aware_average == pytest.approx(235 / 3)
+    # (90 − 85 + 70 − 40) / 2: the one-class task comes last, and counts in no mean of drops.
+    assert read.task_aware_forgetting == pytest.approx(17.5)
+    assert read.task_aware_matrix == [[90.0, None, None], [80.0, 70.0, None], rows[2]]
+    assert read.lone_class_tasks == (3,)
+    # What the classifier says untold is untouched.
+    assert read.last == lines[2]["classifiers"]["linear"]["all"]
+
+
+@pytest.mark.parametrize(("earlier", "now"), [("base", "start"), ("update", "train")])
+def test_a_verdict_of_an_earlier_version_has_its_word_of_today(
+    earlier: str, now: str, make_record: MakeRecord
+) -> None:
+    path = make_record("grace", verdicts=[now] + ["grow"] * 4).directory / "tasks.jsonl"
+    line, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(line) | {"verdict": earlier}), *rest]) + "\n")
+    assert [task.verdict for task in read_record(path.parent).tasks] == [now] + ["grow"] * 4
+    raw = {"task": 1, "new_class_names": [], "outcome": {"verdict": earlier}}
+    assert UpdateRecord.model_validate(raw).outcome.verdict == now
+
+
+def test_records_without_task_aware_numbers_are_read(make_record: MakeRecord) -> None:
+    path = make_record("der", task_aware=False).directory / "tasks.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        for entry in line["classifiers"].values():
+            entry.pop("task_aware")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_record(path.parent)
+    assert read.last is not None
+    found = (read.task_aware_last, read.task_aware_average, read.task_aware_forgetting)
+    assert found == (None, None, None)
+    assert read.task_aware_accuracies() == [None] * 5
+
+
+def test_the_shortest_line_ever_written_is_read(make_record: MakeRecord) -> None:
+    """As the first version wrote it, with a key of a version to come."""
+    line = {
+        "task": 1,
+        "num_new": 2,
+        "num_seen": 2,
+        "classifiers": {
+            "linear": {"all": 87.5, "old": None, "new": 87.5, "per_task": [87.5]},
+        },
+        "primary": "linear",
+        "confusion": [[4, 0], [1, 3]],
+        "saturation": 0.75,
+        "threshold": 0.5,
+        "verdict": "grow",
+        "merge_weight": None,
+        "backbones": 1,
+        "parameters": {"backbones": 1000, "heads": 130, "total": 1130},
+        "bytes": {"weights": 4520, "exemplars": 640},
+        "num_exemplars": 10,
+        "phases": [{"name": "base", "epochs": 2, "images": 8, "seconds": 1.5, "losses": {}}],
+        "seconds": {"learn": 1.5, "evaluate": 0.5, "total": 2.0},
+        "key of a later version": [1],
+    }
+    path = make_record(task_sizes=(2,)).directory / "tasks.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    (task,) = read_record(path.parent).tasks
+    assert (task.accuracy.all, task.accuracy.old, task.accuracy.task_aware) == (87.5, None, None)
+    assert task.confusion == ((4, 0), (1, 3))
+    assert (task.reason, task.class_names_new) == ("", ())
+    assert (task.parameters.total, task.bytes.exemplars, task.seconds.total) == (1130, 640, 2.0)
+    (phase,) = task.phases
+    assert (phase.seconds, phase.earlier, phase.is_shared) == (1.5, 0.0, False)
+
+
+def test_running_and_failed_runs_are_readable(make_record: MakeRecord) -> None:
+    running = read_record(make_record("der", done=0, status="running").directory)
+    assert (running.info.status, running.tasks, running.complete) == ("running", (), False)
+    assert (running.last, running.average, running.forgetting) == (None, None, None)
+    failed = make_record("der", 2, done=2, status="failed", error="loss\nis not finite")
+    read = read_record(failed.directory)
+    assert (read.info.status, read.info.error) == ("failed", "loss is not finite")
+    assert not read.complete
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300])
+def test_a_torn_last_line_is_left_out(make_record: MakeRecord, cut: int) -> None:
+    path = make_record().directory / "tasks.jsonl"
+    data = path.read_bytes()
+    path.write_bytes(data[:-cut])
+    read = read_record(path.parent)
+    # Only the newline missing: the line itself is whole.
+    assert (len(read.tasks), read.torn) == ((5, False) if cut == 1 else (4, True))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda raw: raw | {"format": 2}, "format 2, this grace reads up to 1: upgrade"),
+        (lambda raw: {k: v for k, v in raw.items() if k != "format"}, "names no format"),
+        (lambda raw: raw | {"status": "odd"}, "damaged: status"),
+        (lambda raw: [raw], "names no format"),
+    ],
+)
+def test_foreign_run_files(make_record: MakeRecord, change: object, says: str) -> None:
+    assert callable(change)
+    path = make_record().directory / "run.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(ValueError, match=says):
+        read_record(path.parent)
+
+
+def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no run"):
+        read_record(tmp_path)
+    record = make_record()
+    lines = (record.directory / "tasks.jsonl").read_text().splitlines()
+    (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
+    with pytest.raises(ValueError, match="damaged at line 2"):
+        read_record(record.directory)
+    (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], lines[2]]) + "\n")
+    with pytest.raises(ValueError, match="task 3 where task 2 should be"):
+        read_record(record.directory)
+    (record.directory / "run.json").write_text('{"format": 1')
+    with pytest.raises(ValueError, match="is damaged"):
+        read_record(record.directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"all": 80.02}, "all is 80.02 %, its confusion matrix gives 80 %"),
+        ({"old": 85.5}, "old is 85.5 %, its confusion matrix gives 85 %"),
+        ({"new": 0.0}, "new is 0.0 %, its confusion matrix gives 75 %"),
+        ({"per_task": [None, 74.0]}, r"per_task\[1\] is 74.0 %, its confusion matrix gives 75 %"),
+    ],
+)
+def test_accuracies_are_those_of_the_confusion_matrix(
+    make_record: MakeRecord, change: dict[str, object], says: str
+) -> None:
+    """Two tasks of two classes, 10 images a class: 8 + 9 old ones are right, 7 + 8 new ones."""
+    path = make_record("der", task_sizes=(2, 2)).directory / "tasks.jsonl"
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    second["confusion"] = [[8, 2, 0, 0], [1, 9, 0, 0], [0, 0, 7, 3], [0, 0, 2, 8]]
+    counted = {"all": 80.004, "old": 85.0, "new": 75.0, "per_task": [85.0, 75.0]}
+
+    def read_with(entry: dict[str, object]) -> float | None:
+        second["classifiers"]["linear"] |= entry
+        path.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+        return read_record(path.parent).last
+
+    assert read_with(counted) == 80.004
+    with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
+        read_with(change)
+    # A whole line is not one that was cut off, even without its line break.
+    path.write_text(path.read_text().removesuffix("\n"))
+    with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
+        read_record(path.parent)
+    # Without a confusion matrix, or without a primary classifier, there is nothing to compare.
+    for missing in ("confusion", "primary"):
+        line = second | {missing: None}
+        path.write_text(json.dumps(first) + "\n" + json.dumps(line) + "\n")
+        assert len(read_record(path.parent).tasks) == 2
+
+
+def test_there_is_no_accuracy_on_classes_that_are_not_there(make_record: MakeRecord) -> None:
+    path = make_record("der", task_sizes=(2,)).directory / "tasks.jsonl"
+    line = json.loads(path.read_text())
+    line["classifiers"]["linear"]["old"] = 50.0
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(GraceError, match=r"old is 50.0 %, its confusion matrix gives none"):
+        read_record(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "backbones", "is_right"),
+    [
+        ("grow", 2, True),
+        ("grow", 1, False),
+        ("compress", 1, True),
+        ("compress", 2, False),
+        ("compress (budget)", 2, False),
+        ("refresh", 2, False),
+        ("update", 2, False),  # As older records call "train".
+        ("start", 1, True),  # Joint training starts again with every task.
+    ],
+)
+def test_backbones_are_those_of_the_verdict(
+    make_record: MakeRecord, verdict: str, backbones: int, is_right: bool
+) -> None:
+    path = make_record("grace", task_sizes=(2, 2)).directory / "tasks.jsonl"
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    first |= {"verdict": "start", "backbones": 1}
+    second |= {"verdict": verdict, "backbones": backbones}
+    path.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    if is_right:
+        assert read_record(path.parent).tasks[-1].backbones == backbones
+        return
+    with pytest.raises(
+        GraceError, match=rf"line 2: its verdict is .* go from 1 to {backbones}: remove"
+    ):
+        read_record(path.parent)
+
+
+def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:
+    record = make_record()
+    before = (record.directory / "run.json").read_bytes()
+    with pytest.raises(ValueError, match="exists already"):
+        RecordWriter(record.directory, record.info)
+    assert (record.directory / "run.json").read_bytes() == before
+
+
+def test_find_and_read_many(make_record: MakeRecord, tmp_path: Path) -> None:
+    one, two = make_record("der", 1), make_record("der", 2)
+    assert find_runs(one.directory) == [one.directory]
+    assert find_runs(tmp_path) == sorted([one.directory, two.directory])
+    records, left_out = read_records([tmp_path, one.directory])
+    assert [record.seed for record in records] == [1, 2]
+    assert left_out == []
+    (two.directory / "run.json").write_text("{")
+    records, left_out = read_records([tmp_path])
+    assert [record.seed for record in records] == [1]
+    assert "damaged" in left_out[0]
+    with pytest.raises(ValueError, match="damaged"):
+        read_records([two.directory])
+    with pytest.raises(ValueError, match="holds no run"):
+        find_runs(Path(__file__).parent)
+    with pytest.raises(ValueError, match="does not exist"):
+        find_runs(tmp_path / "absent")
+    with pytest.raises(ValueError, match="is no directory"):
+        find_runs(Path(__file__))
+
+
+def digests(*overrides: str, data: str = "00", torch: str = "2") -> tuple[str, str]:
+    found = fingerprints(load_experiment("digits", overrides), data, {"torch": torch})
+    return found["protocol"], found["run"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "protocol_same", "run_same"),
+    [
+        (["engine.threads=1"], True, True),
+        (["data.streaming=true"], True, True),
+        (["engine.precision=bfloat16"], True, False),
+        (["method.threshold=0.1"], True, False),
+        (["method=der"], True, False),
+        (["seed=3"], True, False),
+        (["scenario.class_order=[1, 0]"], True, False),
+        (["memory.size=50"], False, False),
+        (["backbone.name=resnet32"], False, False),
+        (["scenario.increment=5"], False, False),
+        (["data.augmentation=none"], False, False),
+        (["data.split_seed=4"], False, False),
+        # Base 0 means "as many as increment": the same protocol.
+        (["scenario.base=2"], True, True),
+    ],
+)
+def test_what_fingerprints_cover(overrides: list[str], protocol_same: bool, run_same: bool) -> None:
+    protocol, run = digests()
+    other_protocol, other_run = digests(*overrides)
+    assert (protocol == other_protocol, run == other_run) == (protocol_same, run_same)
+
+
+def test_fingerprints_cover_files_and_versions() -> None:
+    protocol, run = digests()
+    assert len(protocol) == len(run) == hashlib.sha256().digest_size * 2
+    assert digests() == (protocol, run)
+    assert digests(data="01")[0] != protocol
+    assert digests(torch="3")[0] == protocol
+    assert digests(torch="3")[1] != run
+
+
+def test_provenance_without_torch() -> None:
+    versions = collect_versions()
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(versions) == {"grace", "python", "torch", "numpy", "torchvision"}
+    hardware = collect_hardware("cpu", threads=2, processes=3)
+    names = {"platform", "cpu", "cores", "threads", "device", "gpu", "processes"}
+    assert set(hardware) == names
+    assert hardware["processes"] == 3
+    assert hardware["cpu"]
+    head = commit()
+    assert head is None or len(head.removesuffix("-dirty")) == 40
+
+
+def test_a_run_is_described_and_named() -> None:
+    settings = load_experiment("digits", ["seed=4"])
+    info = describe_run(
+        settings,
+        class_names=["a", "b"],
+        task_sizes=[2],
+        dataset=DatasetRecord(name="digits", num_train=2, num_test=1, shape=(1, 8, 8)),
+        data_digest="00",
+        device="cpu",
+        threads=1,
+        notes=["one thing"],
+    )
+    name = run_directory(Path("runs"), info.model_copy(update={"started": "2026-01-02T03:04:05"}))
+    assert name.parent == Path("runs/digits")
+    assert name.name == f"grace-s4-20260102-030405-{info.fingerprints['run'][:8]}"
+    assert info.config["memory"]["size"] == 100

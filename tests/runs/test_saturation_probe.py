@@ -1,0 +1,232 @@
+"""Runs that measure saturation: the numbers are right, and nothing else changes."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from grace.data.images import LabelledImages
+from grace.engine.phase import LossProbe, Work
+from grace.engine.trainer import Trainer
+from grace.learner.learner import Learner
+from grace.nn.expandable import ExpandableNetwork
+from grace.runs import RecordWriter, RunRecord, TaskRecord, fingerprints
+from grace.runs.run import run_experiment
+from grace.settings.effects import settings_without_effect
+from grace.settings.experiment import ScenarioSettings
+from grace.settings.measures import MeasureName, MeasureSettings
+from grace.settings.methods import GraceSettings, JointSettings, MemoSettings
+from support.interruptions import call_number, interrupted
+from support.recorded_streams import kept_parts, pixels, same_parts, teach
+from support.tiny_streams import dataset, labelled, learner, recipe, settings, state, watch
+from support.tiny_streams import tiny_backbones as tiny_backbones
+
+pytestmark = pytest.mark.usefixtures("tiny_backbones")
+
+GRACE = GraceSettings(base=recipe(2), grow=recipe(2), compress=recipe(2), expand_at=(3,))
+ALL = MeasureSettings(
+    measures=get_args(MeasureName),
+    images=12,
+    adversarial_steps=3,
+    expected_pairs=3,
+    hessian_products=6,
+)
+STREAM = ({0: 9, 1: 9}, {2: 9, 3: 9}, {4: 9, 5: 9})
+IMAGES = dataset(6, train=9, test=5)
+
+
+def run(directory: Path, probe: MeasureSettings, method: Any = GRACE, **how: Any) -> RunRecord:
+    chosen = settings(method, scenario=ScenarioSettings(increment=2), probe=probe)
+    return run_experiment(chosen, directory, dataset=IMAGES, **how)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> RunRecord:
+    return run(tmp_path_factory.mktemp("straight") / "run", ALL)
+
+
+def plain(task: TaskRecord) -> dict[str, Any]:
+    """A line without measures and times."""
+    line = json.loads(task.model_dump_json(exclude={"measures", "seconds"}))
+    line["phases"] = [
+        {key: value for key, value in phase.items() if key not in ("seconds", "earlier")}
+        for phase in line["phases"]
+        if not phase["name"].startswith("probe")
+    ]
+    return line
+
+
+class TestNothingElseChanges:
+    def test_weights_buffers_memory_and_draws_are_the_same_bits(self) -> None:
+        one, two = learner(GRACE), learner(GRACE, probe=ALL)
+        for counts in STREAM:
+            torch.manual_seed(3)
+            teach(one, labelled(counts))
+            drawn = torch.rand(3)
+            torch.manual_seed(3)
+            teach(two, labelled(counts))
+            assert torch.equal(torch.rand(3), drawn)
+            assert same_parts(kept_parts(one), kept_parts(two))
+            for index in one.method.memory.classes:
+                kept = [pixels(made.method.memory.of_class(index)) for made in (one, two)]
+                assert torch.equal(*kept)
+        modes = [[own.training for own in made.method.network.modules()] for made in (one, two)]
+        assert modes[0] == modes[1]
+        assert not any(weights.requires_grad for weights in two.method.network.parameters())
+        assert [update.outcome.measures for update in one.history] == [(), (), ()]
+        assert all(len(update.outcome.measures) == 7 for update in two.history)
+
+    def test_no_weight_or_buffer_moves_during_the_probe(self) -> None:
+        made = learner(GRACE, probe=ALL)
+        before: list[dict[str, Tensor]] = []
+
+        def note(item: Work) -> None:
+            if item.name.startswith("probe"):
+                before.append(state(made.method.network))
+
+        def compare(item: Work, _: Any) -> None:
+            if item.name.startswith("probe"):
+                after = state(made.method.network)
+                assert all(torch.equal(after[name], was) for name, was in before[-1].items())
+
+        watch(made, note, compare)
+        teach(made, labelled(STREAM[0]))
+        assert len(before) == 2
+
+    def test_the_record_is_that_of_a_plain_run(self, straight: RunRecord, tmp_path: Path) -> None:
+        other = run(tmp_path / "plain", MeasureSettings())
+        assert [plain(task) for task in straight.tasks] == [plain(task) for task in other.tasks]
+        assert [task.measures for task in other.tasks] == [{}, {}, {}]
+        assert [task.verdict for task in straight.tasks] == ["start", "compress", "grow"]
+        names = [phase.name for phase in straight.tasks[1].phases]
+        expected = ["grow", "assess", "compress", "probe rank", "probe loss", "herd", "class means"]
+        assert names == expected
+
+
+class TestValues:
+    def test_every_task_has_every_measure(self, straight: RunRecord) -> None:
+        for task in straight.tasks:
+            assert set(task.measures) == {*ALL.measures, "expected_sharpness_error"}
+            assert 0 < task.measures["effective_rank"] <= 1
+            assert task.measures["adversarial_sharpness"] > 0
+            assert task.measures["fisher"] > 0
+            assert task.measures["hessian_radius"] > 0
+
+    def test_they_are_of_the_last_backbone_of_the_whole_network(self) -> None:
+        """Fisher, norm and effective rank computed here with plain autograd."""
+        made = learner(GRACE, probe=ALL.model_copy(update={"images": 1000}))
+        network, images, labels = _looked_at(made)
+        last = network.backbones[-1]
+        weights = list(last.parameters())
+        with torch.enable_grad():
+            for tensor in weights:
+                tensor.requires_grad_(True)
+            squares = 0.0
+            for image, label in zip(images, labels, strict=True):
+                loss = F.cross_entropy(network(image[None]), label[None])
+                gradients = torch.autograd.grad(loss, weights)
+                squares += sum(float(g.double().square().sum()) for g in gradients)
+        size = sum(tensor.numel() for tensor in weights)
+        found = dict(made.history[-1].outcome.measures)
+        assert found["fisher"] == pytest.approx(squares / (size * len(images)), rel=1e-4)
+        norm = torch.cat([tensor.detach().flatten() for tensor in weights]).double().norm()
+        assert found["weight_norm"] == pytest.approx(float(norm), rel=1e-6)
+        centred = last(images).detach().double()
+        sigma = torch.linalg.svdvals(centred - centred.mean(dim=0))
+        p = sigma / sigma.sum()
+        rank = float(torch.exp(-(p * torch.log(p + 1e-12)).sum())) / min(centred.shape)
+        assert found["effective_rank"] == pytest.approx(rank, rel=1e-3)
+
+    def test_equal_updates_draw_equal_images_and_noises(self) -> None:
+        probe = MeasureSettings(measures=("expected_sharpness",), images=12, expected_pairs=4)
+        one, two = (learner(GRACE, probe=probe) for _ in range(2))
+        found = [teach(made, labelled(STREAM[0])).outcome.measures for made in (one, two)]
+        assert found[0] == found[1]
+
+    def test_behind_a_trunk_and_without_a_network(self, tmp_path: Path) -> None:
+        memo = learner(MemoSettings(base=recipe(), grow=recipe()), probe=ALL)
+        for counts in STREAM[:2]:
+            teach(memo, labelled(counts))
+        weights = torch.cat([p.flatten() for p in memo.method.network.backbones[-1].parameters()])
+        found = dict(memo.history[-1].outcome.measures)
+        assert found["weight_norm"] == pytest.approx(float(weights.norm()), rel=1e-5)
+        assert found["hessian_radius"] > 0
+        joint = run(tmp_path / "joint", ALL, JointSettings(base=recipe(), final_task_only=True))
+        assert [len(task.measures) for task in joint.tasks] == [0, 0, 7]
+
+
+def _looked_at(made: Learner) -> tuple[ExpandableNetwork, Tensor, Tensor]:
+    """Teach two tasks; return network, normalised images and labels of the last one's probe."""
+    probes: list[LossProbe] = []
+    watch(made, lambda item: probes.append(item) if isinstance(item, LossProbe) else None)
+    for counts in STREAM[:2]:
+        teach(made, labelled(counts))
+    data: LabelledImages = probes[-1].data
+    # The second task's images, and 13 // 2 exemplars of each class of the first.
+    assert len(data) == 18 + 12
+    images = pixels(data.images).float().div(255).sub(0.4).div(0.3)
+    return made.method.network, images, data.labels
+
+
+class TestInterruptions:
+    def test_after_a_task_was_saved_and_before_its_line(
+        self, straight: RunRecord, tmp_path: Path
+    ) -> None:
+        with interrupted(RecordWriter, "append_task", call_number(2)):
+            run(tmp_path / "run", ALL)
+        record = run(tmp_path / "run", ALL, resume=True)
+        assert [task.measures for task in record.tasks] == [t.measures for t in straight.tasks]
+
+    def test_between_the_probe_and_the_exemplars(
+        self, straight: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        probed, second = Trainer._probe, call_number(2)
+        probes: list[str] = []
+
+        def noted(self: Trainer, item: LossProbe, culprit: Any) -> Any:
+            probes.append(item.name)
+            return probed(self, item, culprit)
+
+        monkeypatch.setattr(Trainer, "_probe", noted)
+        with interrupted(Trainer, "sweep", lambda _, item, *__: item.name == "herd" and second()):
+            run(tmp_path / "run", ALL)
+        record = run(tmp_path / "run", ALL, resume=True)
+        assert [task.measures for task in record.tasks] == [t.measures for t in straight.tasks]
+        assert [plain(task) for task in record.tasks] == [plain(task) for task in straight.tasks]
+        # The second task's probe was read from the journal.
+        assert len(probes) == 3
+
+
+def test_measures_belong_to_the_run_and_to_no_other_fingerprint() -> None:
+    def of(probe: MeasureSettings) -> dict[str, str]:
+        return fingerprints(settings(GRACE, probe=probe), "00", {})
+
+    none, few = of(MeasureSettings()), of(MeasureSettings(measures=("fisher",)))
+    assert none == fingerprints(settings(GRACE), "00", {})
+    # How exactly it would be measured does not matter as long as nothing is.
+    assert of(MeasureSettings(images=5)) == none
+    assert {key for key in none if none[key] != few[key]} == {"run"}
+    assert of(MeasureSettings(measures=("fisher",), images=5))["run"] != few["run"]
+
+
+def test_settings_of_measures_that_are_not_taken_have_no_effect() -> None:
+    paths = [f"probe.{name}" for name in MeasureSettings.model_fields]
+    assert settings_without_effect(settings(GRACE, probe=ALL), paths) == []
+    chosen = settings(GRACE, probe=MeasureSettings(measures=("fisher",)))
+    idle = settings_without_effect(chosen, paths)
+    assert idle == [
+        "probe.adversarial_radius has no effect: probe.measures has no adversarial_sharpness",
+        "probe.adversarial_steps has no effect: probe.measures has no adversarial_sharpness",
+        "probe.expected_deviation has no effect: probe.measures has no expected_sharpness",
+        "probe.expected_pairs has no effect: probe.measures has no expected_sharpness",
+        "probe.hessian_products has no effect: probe.measures has no hessian_radius",
+        "probe.hessian_tolerance has no effect: probe.measures has no hessian_radius",
+    ]
+    norm = settings(GRACE, probe=MeasureSettings(measures=("weight_norm",)))
+    assert settings_without_effect(norm, ["probe.images"]) == [
+        "probe.images has no effect: no measure in probe.measures draws images"
+    ]

@@ -1,0 +1,94 @@
+"""Predictions that are told the task: worked by hand, and compared with those that are not."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.nn.heads import MASKED
+from grace.runs import metrics
+from grace.runs.task_aware import task_aware_predictions
+
+SCORES = torch.tensor(
+    [
+        [2.0, 1.0, 0.5, 3.0, -1.0],
+        [0.2, 1.4, 2.2, 2.1, 0.0],
+        [0.1, 0.0, 1.0, 0.4, 1.5],
+        [1.2, 0.3, 0.9, 0.8, 0.7],
+    ]
+)
+LABELS = torch.tensor([0, 1, 4, 3])
+
+
+def test_four_images_of_two_tasks_by_hand() -> None:
+    # Class-incremental: 3, 2, 4, 0, one of four right.
+    assert SCORES.argmax(dim=1).tolist() == [3, 2, 4, 0]
+    told = task_aware_predictions(SCORES, LABELS, [2, 3])
+    assert told.tolist() == [0, 1, 4, 2]
+    confusion = metrics.confusion_matrix(LABELS.tolist(), told.tolist(), 5)
+    assert metrics.overall_accuracy(confusion) == 75.0
+    assert metrics.per_task_accuracy(confusion, [2, 3]) == [100.0, 50.0]
+
+
+def test_chance_is_one_in_the_classes_of_the_task() -> None:
+    """Scores of noise: 1/10 of all classes, 1/2 and 1/8 within tasks of two and of eight."""
+    draws = torch.Generator().manual_seed(4)
+    labels = torch.arange(10).repeat(2000)
+    scores = torch.rand(len(labels), 10, generator=draws)
+    told = task_aware_predictions(scores, labels, [2, 8])
+    confusion = metrics.confusion_matrix(labels.tolist(), told.tolist(), 10)
+    # Three standard errors: 3·sqrt(p(1 − p)/n) for n = 4,000 and 16,000 images.
+    first, second = metrics.per_task_accuracy(confusion, [2, 8])
+    assert first == pytest.approx(50, abs=2.4)
+    assert second == pytest.approx(12.5, abs=0.8)
+    untold = float((scores.argmax(dim=1) == labels).double().mean())
+    assert untold == pytest.approx(0.1, abs=0.007)
+
+
+def test_the_lowest_index_wins_a_tie() -> None:
+    scores = torch.tensor([[9.0, 1.0, 1.0], [9.0, 1.0, 1.0]])
+    assert task_aware_predictions(scores, torch.tensor([1, 2]), [1, 2]).tolist() == [1, 1]
+
+
+def test_scores_below_the_mask_of_other_columns_do_not_lose_to_it() -> None:
+    """All logits of the task are lower than any finite stand-in for −∞ would have been."""
+    scores = torch.tensor([[0.0, 0.0, -3e38, -2e38]])
+    assert task_aware_predictions(scores, torch.tensor([2]), [2, 2]).tolist() == [3]
+
+
+def test_a_forgotten_class_stays_hidden_within_its_task() -> None:
+    scores = torch.tensor([[5.0, MASKED, -7.0]])
+    assert task_aware_predictions(scores, torch.tensor([2]), [1, 2]).tolist() == [2]
+
+
+def test_a_task_of_one_class_is_right_by_construction() -> None:
+    scores = torch.tensor([[3.0, 2.0, -50.0], [0.0, 9.0, 8.0]])
+    assert task_aware_predictions(scores, torch.tensor([2, 2]), [2, 1]).tolist() == [2, 2]
+
+
+def test_a_task_without_new_classes_has_no_column() -> None:
+    scores = torch.tensor([[1.0, 2.0, 5.0]])
+    assert task_aware_predictions(scores, torch.tensor([0]), [2, 0, 1]).tolist() == [1]
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="the tasks hold 4 classes, but 5 are scored"):
+        task_aware_predictions(SCORES, LABELS, [2, 2])
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5).filter(any), st.integers(0, 10_000))
+def test_whoever_is_right_among_all_classes_is_right_among_fewer(
+    task_sizes: list[int], seed: int
+) -> None:
+    """Image by image; equal for one task. Few levels of score, so that there are ties."""
+    draws = torch.Generator().manual_seed(seed)
+    seen = sum(task_sizes)
+    scores = torch.randint(0, 4, (40, seen), generator=draws).float()
+    labels = torch.randint(0, seen, (40,), generator=draws)
+    untold, told = scores.argmax(dim=1), task_aware_predictions(scores, labels, task_sizes)
+    assert bool((told[untold == labels] == labels[untold == labels]).all())
+    starts = [sum(task_sizes[:task]) for task in range(len(task_sizes))]
+    for label, answer in zip(labels.tolist(), told.tolist(), strict=True):
+        own = [range(s, s + n) for s, n in zip(starts, task_sizes, strict=True)]
+        assert answer in next(classes for classes in own if label in classes)
+    assert torch.equal(task_aware_predictions(scores, labels, [seen]), untold)

@@ -1,0 +1,123 @@
+"""Names and lists of operations as a setting."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grace.data.augmentation import build_operations
+from grace.data.autoaugment import AutoAugment, RandAugment, RandomMagnitude, RandomShare
+from grace.data.operations import Cutout, RandomBrightness, RandomCrop, RandomFlip
+from grace.settings.augmentation import OPERATIONS, crops_at_random, split_operation
+from grace.settings.experiment import DataSettings
+from grace.settings.load import ConfigError, dump_settings, load_experiment
+
+
+def given(text: str) -> object:
+    return load_experiment("digits", [f"data.augmentation={text}"]).data.augmentation
+
+
+@pytest.mark.parametrize(
+    "name", ["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
+)
+def test_names_stay_words(name: str) -> None:
+    settings = DataSettings.model_validate({"augmentation": name})
+    assert settings.augmentation == name
+    assert json.loads(settings.model_dump_json())["augmentation"] == name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[crop, flip, cutout]", ("crop", "flip", "cutout")),
+        ("[rotate]", ("rotate",)),
+        ("[crop:2, brightness: 0.5, cutout: 8.0]", ("crop:2", "brightness:0.5", "cutout:8")),
+        ("[crop, autoaugment, cutout]", ("crop", "autoaugment", "cutout")),
+    ],
+)
+def test_lists_are_read_from_the_command_line(text: str, expected: tuple[str, ...]) -> None:
+    assert given(text) == expected
+
+
+def test_lists_survive_being_written_and_read(tmp_path: Path) -> None:
+    settings = load_experiment("digits", ["data.augmentation=[crop, {cutout: 6}, invert: 0.2]"])
+    path = tmp_path / "mine.yaml"
+    path.write_text(dump_settings(settings))
+    assert load_experiment(str(path)) == settings
+    assert settings.data.augmentation == ("crop", "cutout:6", "invert:0.2")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cifr", "'cifr' is no augmentation; did you mean 'cifar'?"),
+        ("autoaugmnt", "did you mean 'autoaugment'?"),
+        ("crop", "write it as a list, [crop]"),
+        ("[rotat]", "there is no operation 'rotat'; did you mean 'rotate'?"),
+        ("[crop, cifar]", "'cifar' names a whole list"),
+        ("[color]", "did you mean 'colour'?"),
+        ("[]", "should be a name or a list of operations"),
+        ("[3]", "3 should be an operation"),
+        ("[{a: 1, b: 2}]", "should be an operation"),
+        ("[flip:2]", "flip takes no number"),
+        ("[cutout:0]", "takes a whole number from 1 to 4096 (side of the black square in pixels)"),
+        ("[cutout:2.5]", "takes a whole number"),
+        ("[crop:x]", "takes a whole number from 1"),
+        ("[rotate:10]", "from 1 to 9 (largest magnitude, of the bins 0 to 9)"),
+        ("[randaugment:31]", "from 0 to 30"),
+        ("[brightness:0]", "takes a number above 0 to 1"),
+        ("[invert:nan]", "takes a number above 0 to 1"),
+        ("[flip, resized_crop]", "resized_crop must be the first operation"),
+        ("[flip: true]", "should be an operation"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_remedy(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        given(text)
+    assert str(caught.value).startswith("data.augmentation: ")
+    assert words in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_every_operation_is_made_at_the_published_strength() -> None:
+    made = {name: build_operations((name,), 32)[0] for name in OPERATIONS}
+    assert made["crop"] == RandomCrop(padding=4)
+    assert made["flip"] == RandomFlip()
+    assert made["brightness"] == RandomBrightness(change=63 / 255)
+    assert made["cutout"] == Cutout(side=16)
+    assert made["autoaugment"] == AutoAugment(fill=128)
+    assert made["randaugment"] == RandAugment(num_changes=2, magnitude=9)
+    assert made["rotate"] == RandomMagnitude(name="rotate", largest=9)
+    assert made["invert"] == RandomShare(name="invert", share=0.5)
+
+
+def test_numbers_reach_the_operations() -> None:
+    texts = ("crop:2", "brightness:0.5", "cutout:6", "randaugment:12", "solarize:3", "equalize:1")
+    assert build_operations(texts, 32) == (
+        RandomCrop(padding=2),
+        RandomBrightness(change=0.5),
+        Cutout(side=6),
+        RandAugment(magnitude=12),
+        RandomMagnitude(name="solarize", largest=3),
+        RandomShare(name="equalize", share=1.0),
+    )
+
+
+def test_named_lists_are_their_operations() -> None:
+    for name, texts in {
+        "none": (),
+        "shift": ("crop:1",),
+        "cifar": ("crop", "flip", "brightness"),
+        "imagenet": ("resized_crop", "flip"),
+        "autoaugment": ("crop", "flip", "brightness", "autoaugment", "cutout"),
+        "randaugment": ("crop", "flip", "randaugment"),
+    }.items():
+        assert build_operations(name, 40) == build_operations(texts, 40)  # type: ignore[arg-type]
+
+
+def test_a_resized_crop_is_first() -> None:
+    assert crops_at_random("imagenet")
+    assert crops_at_random(("resized_crop", "flip"))
+    assert not crops_at_random(("flip",))
+    assert not crops_at_random("cifar")
+    assert split_operation("cutout : 7") == ("cutout", 7.0)

@@ -1,0 +1,366 @@
+"""Every method's published numbers under every published protocol, field by field from the spec."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from grace.data.scenario import task_sizes
+from grace.engine.schedule import learning_rates
+from grace.settings.experiment import BackboneSettings
+from grace.settings.load import ConfigError, load_experiment
+from grace.settings.methods import FosterSettings, MemoSettings
+from grace.settings.recipe import Recipe
+from grace.settings.registry import METHODS
+from support.typed import typed
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What docs/protocols.md and the pages of GRACE, FOSTER and MEMO give for one of them."""
+
+    base: int
+    increment: int
+    num_tasks: int
+    grace: tuple[float, float, float, float]
+    """τ₁, ρ, α, β (docs/methods/grace.md)."""
+    boosting_beta: tuple[float, ...]
+    """FOSTER's β₁ where one is published for the protocol, PyCIL's 0.96 elsewhere."""
+    beef: tuple[int, float, float] = (170, 0.01, 1.7)
+    """Epochs of BEEF's expansion, energy weight, alignment (docs/methods/beef.md)."""
+    create: tuple[float, int, float] = (0.1, 5, 4)
+    """CREATE's later rate, the task that divides it by ten, a (docs/methods/create.md).
+
+    Published are those of CIFAR-100 Inc 10, and a of ImageNet-100 B0I10. What a task's number means
+    is its number of known classes, 40 and 60; where there is no value, Base 0 and Base 50 have
+    CIFAR-100's.
+    """
+
+    @property
+    def is_base_50(self) -> bool:
+        return self.base == 50
+
+
+PER_TASK = (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)
+PROTOCOLS: Mapping[str, Protocol] = {
+    "cifar100-b0i5": Protocol(0, 5, 20, (0.50, 0.90, 0.2, 0.8), (0.96,), create=(0.1, 9, 4)),
+    "cifar100-b0i10": Protocol(0, 10, 10, (0.60, 0.96, 0.4, 1.6), PER_TASK),
+    "cifar100-b50i2": Protocol(50, 2, 26, (0.50, 0.90, 0.2, 0.8), (0.95,), create=(0.01, 7, 2)),
+    "cifar100-b50i10": Protocol(50, 10, 6, (0.60, 0.96, 0.2, 0.8), (0.94,), create=(0.01, 3, 2)),
+    "imagenet100-b0i5": Protocol(0, 5, 20, (0.35, 0.90, 1.2, 0.6), (0.96,), create=(0.1, 9, 5)),
+    "imagenet100-b0i10": Protocol(0, 10, 10, (0.40, 0.96, 0.8, 0.2), (0.96,), create=(0.1, 5, 5)),
+    "imagenet100-b50i10": Protocol(
+        50, 10, 6, (0.34, 0.92, 0.5, 0.5), (0.97,), (120, 0.1, 3), (0.01, 3, 2)
+    ),
+}
+
+
+def steps(epochs: int, *milestones: int, weight_decay: float = 2e-4) -> dict[str, Any]:
+    """Lr 0.1, ×0.1 at the milestones, batch 128, momentum 0.9."""
+    return {
+        "epochs": epochs,
+        "batch_size": 128,
+        "lr": 0.1,
+        "momentum": 0.9,
+        "weight_decay": weight_decay,
+        "schedule": "multistep",
+        "milestones": milestones,
+        "decay": 0.1,
+    }
+
+
+def cosine(epochs: int, weight_decay: float = 2e-4) -> dict[str, Any]:
+    """The same, falling as a cosine to 0."""
+    return steps(epochs, weight_decay=weight_decay) | {"schedule": "cosine"}
+
+
+INIT = steps(200, 60, 120, 170, weight_decay=5e-4)
+GROW = steps(170, 80, 120, 150)
+
+
+def dgr_recipe(backbone: Literal["resnet32", "resnet18"]) -> dict[str, Any]:
+    """The recipe of every task (docs/methods/dgr.md), on CIFAR and on ImageNet."""
+    if backbone == "resnet32":
+        return steps(160, 80, 120, weight_decay=5e-4)
+    return steps(90, 30, 60, weight_decay=1e-4)
+
+
+def published(
+    method: str, protocol: Protocol, backbone: Literal["resnet32", "resnet18"]
+) -> dict[str, Any]:
+    """Every setting of a method (docs/protocols.md#recipes)."""
+    threshold, decay, logit_weight, feature_weight = protocol.grace
+    has_resnet18 = backbone == "resnet18"
+    found: Mapping[str, dict[str, Any]] = {
+        "finetune": {"base": INIT, "update": steps(80, 40, 70)},
+        # This package's own: the papers on frozen backbones have other protocols.
+        "probe": {
+            "head": "linear",
+            "update": cosine(60, weight_decay=0.3)
+            | {"batch_size": 64, "lr": 0.001, "optimiser": "adamw"},
+            "class_prior": "balanced",
+        },
+        "replay": {"base": INIT, "update": steps(70, 30, 50)},
+        "ewc": {
+            "base": INIT,
+            "update": steps(180, 70, 120, 150),
+            "penalty_weight": 1000,
+            "importance_limit": 1e-4,
+        },
+        "icarl": {
+            "base": INIT,
+            "update": steps(170, 80, 120),
+            "distillation_weight": 1,
+            "temperature": 2,
+        },
+        "wa": {"base": INIT, "update": steps(170, 60, 100, 140), "temperature": 2},
+        "der": {"base": INIT, "grow": GROW, "auxiliary_weight": 1},
+        "foster": {
+            "base": cosine(200, 5e-4),
+            "boost": cosine(170, 5e-4),
+            "compress": cosine(130, 0),
+            "boosting_beta": protocol.boosting_beta,
+            "compression_beta": 0.97,
+            "distillation_weight": 1,
+            "temperature": 2,
+            "herd_with": "student",
+        },
+        "memo": {
+            "base": INIT,
+            "grow": GROW,
+            "auxiliary_weight": 1,
+            # The survey's scripts: on for Base 0, off for all Base 50.
+            "train_base": not protocol.is_base_50,
+        },
+        "joint": {"base": INIT, "final_task_only": False},
+        "beef": {
+            "base": cosine(200, 5e-4),
+            "expand": cosine(protocol.beef[0], 5e-4),
+            "fuse": cosine(60, 5e-4) | {"lr": 0.05},
+            "energy_weight": protocol.beef[1],
+            "energy_steps": 3,
+            "energy_lr": 1e-2,
+            "energy_noise": 1e-3,
+            "alignment": protocol.beef[2],
+            # The paper's sum and still batch norm; the released code's slips are the other values.
+            "old_bias": "sum",
+            "old_batch_norm": "eval",
+        },
+        "tagfex": {
+            "base": INIT,
+            "grow": GROW,
+            "auxiliary_weight": 2,
+            "contrastive_weight": 1,
+            "retention_weight": 2,
+            "contrastive_temperature": 0.2,
+            "projector_width": 2048 if has_resnet18 else 512,
+            "embedding_width": 1024 if has_resnet18 else 128,
+            "merged_weight": 1,
+            "transfer_weight": 1,
+            "transfer_temperature": 2,
+            # Published for ResNet-18 alone.
+            "attention_heads": 8,
+            "agnostic_share": 0.05,
+            "old_rows": "zero",
+        },
+        "dgr": {
+            "base": dgr_recipe(backbone),
+            "update": dgr_recipe(backbone),
+            "distillation_weight": 0.7,
+            "distillation_by": "images",
+            "distribution_aware": True,
+            "temperature": 2,
+            "discount_by": "images",
+        },
+        "create": {
+            "base": cosine(200, 5e-4),
+            "update": cosine(120, 5e-4) | {"lr": protocol.create[0], "min_lr": 1e-8},
+            "balance": cosine(20, 5e-4) | {"lr": 0.005},
+            "late_task": protocol.create[1],
+            "late_factor": 0.1,
+            "latent_dim": 32,
+            "score_scale": 0.1,
+            "distillation_weight": 1,
+            "temperature": 2,
+            "contrast_weight": 1,
+            "contrast_temperature": 0.1,
+            "contrast_base_temperature": 0.07,
+            "confusion_sharpness": protocol.create[2],
+            # As the released code does.
+            "balance_batch_norm": "train",
+        },
+        "grace": {
+            "base": INIT,
+            "grow": GROW,
+            "compress": cosine(130),
+            "auxiliary_weight": 1,
+            "threshold": threshold,
+            "threshold_decay": decay,
+            "assess_on": "previous",
+            "expand_at": None,
+            "gamma": 5,
+            "initialisation": "importance",
+            "logit_distillation": True,
+            "feature_distillation": True,
+            "logit_weight": logit_weight,
+            "feature_weight": feature_weight,
+            "temperature": 2,
+            "scale_cross_entropy": True,
+        },
+    }
+    return found[method] | {"name": method}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_settings_are_the_published_ones(name: str, method: str) -> None:
+    protocol = PROTOCOLS[name]
+    settings = load_experiment(name, [f"method={method}"])
+    backbone: Literal["resnet32", "resnet18"] = (
+        "resnet32" if name.startswith("cifar") else "resnet18"
+    )
+    assert settings.method.model_dump() == published(method, protocol, backbone)
+    scenario = settings.scenario
+    assert (scenario.base, scenario.increment) == (protocol.base, protocol.increment)
+    assert len(task_sizes(100, scenario.base, scenario.increment)) == protocol.num_tasks
+    assert (settings.memory.size, settings.memory.per_class) == (2000, None)
+    assert settings.seeds.class_order == 1993
+    if name.startswith("cifar"):
+        assert settings.backbone.name == "resnet32"
+        assert (settings.data.source, settings.data.augmentation) == ("cifar100", "cifar")
+    else:
+        # The 7×7 stem where base and increment are equal, else 3×3; for MEMO always 7×7.
+        stem = "conv3" if protocol.is_base_50 and method != "memo" else "conv7"
+        assert settings.backbone == BackboneSettings(name="resnet18", stem=stem)
+        assert (settings.data.source, settings.data.augmentation) == ("imagenet100", "imagenet")
+        assert (settings.data.image_size, settings.data.class_list) == (224, "icarl")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("plain", ["cifar100-b0i10", "cifar100-b50i10", "tiny-imagenet-16px"])
+def test_with_autoaugment_nothing_else_changes(plain: str, method: str) -> None:
+    """The same protocols, images augmented otherwise."""
+    without = load_experiment(plain, [f"method={method}"]).model_dump()
+    found = load_experiment(f"{plain}-autoaugment", [f"method={method}"]).model_dump()
+    changed = {"data": without["data"] | {"augmentation": "autoaugment"}}
+    names = {"name", "description"}
+    assert {**found, **dict.fromkeys(names)} == {**without, **changed, **dict.fromkeys(names)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("tasks", "scenario", "num_tasks"), [("b0i2", (0, 2), 10), ("b10i2", (10, 2), 6)]
+)
+def test_the_small_study_in_more_tasks(
+    tasks: str, scenario: tuple[int, int], num_tasks: int, method: str
+) -> None:
+    """The same images, recipes and memory; what Base 50 changes on CIFAR-100, Base 10 changes."""
+    small = load_experiment("tiny-imagenet-16px", [f"method={method}"]).model_dump()
+    found = load_experiment(f"tiny-imagenet-16px-{tasks}", [f"method={method}"]).model_dump()
+    assert (found["scenario"]["base"], found["scenario"]["increment"]) == scenario
+    assert len(task_sizes(20, *scenario)) == num_tasks
+    same = small.keys() - {"name", "description", "scenario", "method"}
+    assert {key: found[key] for key in same} == {key: small[key] for key in same}
+    if tasks == "b10i2" and method in ("memo", "create"):
+        assert found["method"] != small["method"]
+    else:
+        assert found["method"] == small["method"]
+
+
+def test_both_schedules_of_memo() -> None:
+    """MEMO: the survey's scripts fall as cosines over 200 and 170 epochs."""
+    overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
+    memo = typed(MemoSettings, load_experiment("cifar100-b50i10", overrides).method)
+    assert memo.base.model_dump() == cosine(200, 5e-4)
+    assert memo.grow.model_dump() == cosine(170)
+    assert memo.grow.complete_dump().keys() == Recipe.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "stem"),
+    [
+        (["method=memo"], "conv7"),
+        (["method=memo", "backbone.stem=conv3"], "conv3"),
+        (["method=memo", "backbone.name=resnet34"], "conv7"),
+        (["method=memo", "methods.memo.backbone.stem=cifar"], "cifar"),
+        (["method=der", "methods.memo.backbone.stem=cifar"], "conv3"),
+    ],
+)
+def test_a_presets_backbone_gives_way_to_what_is_asked_for(overrides: list[str], stem: str) -> None:
+    assert load_experiment("imagenet100-b50i10", overrides).backbone.stem == stem
+
+
+def test_a_presets_backbone_lies_over_that_of_its_own_file(tmp_path: Path) -> None:
+    parent, child = tmp_path / "parent.yaml", tmp_path / "child.yaml"
+    parent.write_text(
+        "backbone: {name: resnet18, stem: conv3}\nmethods: {memo: {backbone: {stem: conv7}}}\n"
+    )
+    child.write_text("parent: parent.yaml\nbackbone: {stem: cifar}\nmethod: memo\n")
+    assert load_experiment(str(parent), ["method=memo"]).backbone.stem == "conv7"
+    assert load_experiment(str(parent), ["method=wa"]).backbone.stem == "conv3"
+    assert load_experiment(str(child)).backbone == BackboneSettings(name="resnet18", stem="cifar")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("methods.memo.backbone.stm=conv3", "did you mean 'methods.memo.backbone.stem'?"),
+        ("methods.memo.backbone=5", "methods.memo.backbone = 5 should be a mapping"),
+        ("methods.wa.backbone.stem=conv9", "methods.wa.backbone.stem = 'conv9' should be"),
+        ("methods.memo.memory.size=5", "methods.memo.memory: no such setting"),
+    ],
+)
+def test_a_wrong_preset_is_named_whatever_the_method(override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("imagenet100-b50i10", [override])
+    assert says in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
+    foster = typed(
+        FosterSettings,
+        load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method,
+    )
+    assert foster.boosting_beta == (0.9,)
+    for wrong, message in (
+        ("1", r"boosting_beta\[0\] = 1 should be less than 1"),
+        ("[0.9,-1]", r"boosting_beta\[1\] = -1 should be greater than or equal to 0"),
+        ("[]", "boosting_beta: needs the value of task 2 at least"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_experiment("digits", ["method=foster", f"method.boosting_beta={wrong}"])
+
+
+@pytest.mark.parametrize(
+    ("method", "phase", "rates"),
+    [
+        # By hand: rates of the first epoch, of one in the middle and of the last.
+        ("grace", "base", {0: 0.1, 60: 0.01, 120: 1e-3, 199: 1e-4}),
+        ("grace", "grow", {79: 0.1, 80: 0.01, 149: 1e-3, 169: 1e-4}),
+        ("grace", "compress", {0: 0.1, 65: 0.05}),
+        ("foster", "boost", {0: 0.1, 85: 0.05}),
+        ("wa", "update", {59: 0.1, 169: 1e-4}),
+        ("beef", "fuse", {0: 0.05, 30: 0.025}),
+        ("ewc", "update", {69: 0.1, 179: 1e-4}),
+    ],
+)
+def test_learning_rates_that_follow(method: str, phase: str, rates: dict[int, float]) -> None:
+    settings = load_experiment("cifar100-b0i10", [f"method={method}"]).method
+    found = learning_rates(getattr(settings, phase))
+    assert {epoch: found[epoch] for epoch in rates} == pytest.approx(rates)
+    falling = [after / before for before, after in pairwise(found)]
+    assert max(falling) <= 1.0 + 1e-9
+    assert 0.0 < min(found) < 0.002
+
+
+def test_folders_have_the_class_prior_with_all_methods_but_beef() -> None:
+    priors = {
+        name: getattr(load_experiment("folder", [f"method={name}"]).method, "class_prior", None)
+        for name in METHODS
+    }
+    without = {name: prior for name, prior in priors.items() if prior != "balanced"}
+    assert without == {"beef": "none", "ewc": None, "finetune": None, "dgr": None}
