@@ -71,7 +71,6 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
     assert found["estimate"]["seconds"] > 0
     again = json.loads(call(first, "--model", tmp_path / "model", "--json").output)
     assert again["classes"]["ant"]["is_new"] is False
-    assert any("model" in finding["text"] for finding in again["findings"])
     # Nothing was learnt and nothing changed.
     for path, content in model.items():
         assert path.read_bytes() == content

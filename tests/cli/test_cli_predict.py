@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import unicodedata
@@ -271,26 +270,3 @@ def test_a_missing_path_is_a_row_and_lists_come_from_standard_input(
     assert "class" in first
     assert "does not exist: check the spelling" in second["error"]
     assert "1 of 2 images could not be read" in result.stderr
-
-
-def test_a_folder_is_watched_until_it_is_interrupted(
-    saved: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses = iter(range(4))
-
-    def pause(seconds: float) -> None:
-        number = next(pauses)
-        if number == 0:
-            shutil.copy(folder / "a.png", folder / "zoo" / "new.png")
-        if number == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("grace.cli.predict.time.sleep", pause)
-    result = call("predict", saved, folder, "--watch", "--format", "jsonl")
-    assert (result.exit_code, result.stderr) == (0, "")
-    found = [Path(json.loads(line)["image"]).name for line in result.stdout.splitlines()]
-    assert len(found) == 5
-    assert found[-1] == "new.png"
-    alone = call("predict", saved, folder / "a.png", "--watch")
-    assert alone.exit_code == 2
-    assert "there is no folder to watch" in alone.stderr

@@ -8,16 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from grace.data.doctor import ClassCount, Examination, examine
 from grace.data.folder_tree import REFUSED_TEXT
-from grace.data.selection import pixel_keys
 from grace.data.update_folder import UpdateFolder, load_update
-from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
+from support.odd_images import bomb, encoded, fill, noise, oriented, put, row
 
 
 def lines(found: Examination, severity: str = "error") -> list[str]:
@@ -48,7 +46,7 @@ def test_nothing_to_find(images: Path) -> None:
         "ant": ClassCount(train=20, test=2, unreadable=0, duplicates=0, is_new=True),
         "bee": ClassCount(train=20, test=0, unreadable=0, duplicates=0, is_new=False),
     }
-    assert (found.smallest, found.largest, found.modes) == ((8, 8), (8, 8), {"RGB": 42})
+    assert (found.smallest, found.largest) == ((8, 8), (8, 8))
     assert examine(images).classes["ant"].is_new is None
 
 
@@ -127,35 +125,18 @@ def test_duplicates(images: Path) -> None:
     assert found.classes["bee"].duplicates == 1
 
 
-def test_images_that_the_model_keeps(images: Path) -> None:
-    kept = load_update(images, 3, 6).images.pixels[torch.tensor([0, 21])]
-    known = dict(zip(pixel_keys(kept), ["ant", "cow"], strict=True))
-    found = examine(images, known_classes=["ant", "cow"], known_images=known, image_size=6)
-    assert only(found, "warning") == (
-        "images that the model keeps for another class (1): 'train/bee/001.png' ('cow')"
-    )
-    assert only(found, "note") == "images that the model keeps already (1): 'train/ant/000.png'"
-
-
-def test_few_and_unequal_images(tmp_path: Path) -> None:
-    for seed, (name, count) in enumerate({"a": 4, "b": 5, "c": 19, "d": 20, "e": 41}.items()):
+def test_few_images(tmp_path: Path) -> None:
+    for seed, (name, count) in enumerate({"a": 4, "b": 5}.items()):
         fill(tmp_path / name, count, seed)
     found = examine(tmp_path)
-    assert lines(found, "warning") == [
-        "classes with at most 4 images (1): 'a' (4)",
-        "classes with at most 19 images (2): 'b' (5), 'c' (19)",
-        "'e' has 41 images, more than ten times as many as 'a' with 4",
-    ]
+    assert lines(found, "warning") == ["classes with at most 4 images (1): 'a' (4)"]
     assert found.is_ready
     assert found.verdict == (
         "Ready, but could be better: classes with at most 4 images (1): 'a' (4); add images: so "
-        "few show little of what a class is."
+        "few show little of a class."
     )
     (tmp_path / "f").mkdir()  # Refused, so that no advice repeats it.
     assert lines(examine(tmp_path), "warning") == lines(found, "warning")
-    (tmp_path / "f").rmdir()
-    (tmp_path / "e" / "040.png").unlink()
-    assert not any("ten times" in line for line in lines(examine(tmp_path), "warning"))
 
 
 def test_sizes(images: Path) -> None:
@@ -169,36 +150,6 @@ def test_sizes(images: Path) -> None:
     )
     assert (found.smallest, found.largest) == ((8, 8), (10, 20))
     assert lines(examine(images, image_size=10), "warning") == []
-    small = "images much smaller than the learner's 11×11 pixels (1): 'train/ant/wide.png' (30×5)"
-    assert lines(examine(images, image_size=11), "warning") == [small]
-
-
-def test_names_that_look_alike(images: Path) -> None:
-    names = ["golden_retriver", "Bees", "tree frog", "Tree-Frog", "caf\u00e9"]
-    for seed, name in enumerate(names):
-        fill(images / "train" / name, 20, seed=30 + seed)
-    known = ["golden_retriever", "bee", "bee_", "cafe\u0301"]
-    found = examine(images, known_classes=known)
-    assert sorted(lines(found, "warning")) == [
-        "are 'Tree-Frog' and 'tree frog' one class?",
-        "is 'Bees' the known class 'bee'?",
-        "is 'Bees' the known class 'bee_'?",
-        "is 'golden_retriver' the known class 'golden_retriever'?",
-    ]
-    assert lines(found, "warning")[-1].startswith("are ")
-    assert found.verdict.endswith("'?" + " rename the folder if so.")
-    assert {name for name, count in found.classes.items() if not count.is_new} == {
-        "bee",
-        "caf\u00e9",
-    }
-
-
-def test_many_names_that_look_alike_are_counted(tmp_path: Path) -> None:
-    # Four spellings are six pairs.
-    for seed, name in enumerate(["a b", "a_b", "a-b", "a.b"]):
-        fill(tmp_path / name, 20, seed=seed)
-    found = lines(examine(tmp_path), "warning")
-    assert (len(found), found[-1]) == (6, "1 more pairs of class names look alike")
 
 
 def test_layouts_that_are_refused(tmp_path: Path) -> None:
@@ -255,30 +206,6 @@ def test_what_is_not_used(images: Path) -> None:
         "files that are no images, which are ignored (2): 'train/ant/notes.txt', "
         "'train/bee/pipe.png'"
     ]
-
-
-def test_kinds_of_images(images: Path) -> None:
-    ant = images / "train" / "ant"
-    put(ant / "a.png", noise(60).convert("L"))
-    put(ant / "b.png", animated(noise(61), noise(62), "PNG"))
-    put(ant / "c.webp", animated(noise(63), noise(64), "WEBP"))
-    put(ant / "d.png", oriented(noise(65), 3))
-    put(ant / "e.png", noise(66).quantize(4))
-    put(ant / "f.png", oriented(noise(67), 1))
-    # A camera's second view in one file.
-    put(ant / "g.jpg", encoded(noise(68), "MPO", save_all=True, append_images=[noise(69)]))
-    found = examine(images)
-    assert lines(found, "note") == [
-        "grey images among colour ones (1): 'train/ant/a.png'",
-        "animated images, of which the first frame is used (2): 'train/ant/b.png', "
-        "'train/ant/c.webp'",
-        "images turned upright as their camera recorded (1): 'train/ant/d.png'",
-    ]
-    assert found.is_ready
-    assert found.verdict.startswith("Ready: 47 images")
-    assert found.modes == {"RGB": 47, "L": 1, "P": 1}
-    assert next(iter(found.modes)) == "RGB"
-    assert len(lines(examine(images, channels=1), "note")) == 2
 
 
 def test_decoders_are_not_heard(images: Path, recwarn: pytest.WarningsRecorder) -> None:

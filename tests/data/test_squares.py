@@ -10,7 +10,6 @@ from torchvision.transforms.v2.functional import center_crop, resize
 
 from grace.base.refusals import GraceError
 from grace.data.decoding import read_pixels
-from grace.data.doctor import examine
 from grace.data.files import FileImages
 from grace.data.folders import load_folder
 from grace.data.squares import GREY, letterboxed, squared
@@ -115,16 +114,6 @@ def test_one_rule_in_every_reader(wide: Path, fit: Fit) -> None:
         for part in (data.train, data.test):
             found = part.images.gather(torch.arange(len(part)))
             assert {own.numpy().tobytes() for own in found} <= keys
-    # The doctor compares with what a learner keeps, in the same form.
-    known = dict.fromkeys(_keys(wanted[:1]), "ant")
-    found = examine(wide, known_classes=["ant"], known_images=known, image_size=8, fit=fit)
-    assert any("already" in finding.text for finding in found.findings)
-
-
-def _keys(pixels: torch.Tensor) -> list[bytes]:
-    from grace.data.selection import pixel_keys
-
-    return pixel_keys(pixels)
 
 
 def test_streamed_crops_are_of_the_whole_square(wide: Path) -> None:

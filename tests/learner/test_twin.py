@@ -145,20 +145,6 @@ def test_the_same_is_printed(
     assert (rounded(again.stdout), again.stderr) == (rounded(first.stdout), first.stderr)
 
 
-def test_watching_uses_a_twin_and_makes_none(
-    saved: Path, folder: Path, loads: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("grace.cli.predict.time.sleep", interrupted)
-    first = ran("predict", saved, folder, "--watch")
-    assert not cache.exists()
-    ran("predict", saved, folder)
-    assert ran("predict", saved, folder, "--watch").stdout == first.stdout
-    assert len(loads) == 2
-
-
 def test_a_twin_imports_no_torch_and_sends_no_reports(
     saved: Path, folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,8 +88,7 @@ def _page(images: Path, checked: "Checked") -> list[str]:
     lines += _classes(found)
     if found.smallest and found.largest:
         sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]
-        kinds = ", ".join(f"{count} {mode}" for mode, count in found.modes.items())
-        lines += ["", f"sizes     {' to '.join(dict.fromkeys(sizes))} pixels   kinds   {kinds}"]
+        lines += ["", f"sizes     {' to '.join(dict.fromkeys(sizes))} pixels"]
     lines += checked.chosen
     if cost is not None:
         how = "through the frozen backbone" if cost.is_frozen else "in training"

@@ -1,9 +1,7 @@
 """``grace predict``: the classes of images."""
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +13,6 @@ from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.cli.prediction_rows import FORMS
 from grace.data.given_files import given_files, names_in
-from grace.data.watching import Watcher
 
 if TYPE_CHECKING:
     from grace.learner.prediction import FilePredictor
@@ -51,35 +48,28 @@ def predict(
             "Default: 5."
         ),
     ] = None,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Go on with images that appear in the folders, until Ctrl-C."),
-    ] = False,
     version: options.Version = None,
 ) -> None:
     """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
     with one_line_errors():
         rate = _rate(unknown, false_alarms)
-        files, folders = _found_files(images, watch=watch)
+        files = _found_files(images)
         # These take half a second to import: --help and what is refused here do not wait for them.
         from grace.learner.prediction import FilePredictor
         from grace.learner.twin import answering
 
-        with answering(model, version, makes_twin=not watch) as answerer:
+        with answering(model, version) as answerer:
             predictor = FilePredictor(answerer, top=top, false_alarms=rate)
             rows = FORMS[form](answerer.class_names, predictor.top, unknown)
             emit(rows.head())
-            num_problems = num_images = 0
-            with suppress(KeyboardInterrupt) if watch else nullcontext():
-                for paths in _watched(files, folders) if watch else [files]:
-                    num_images += len(paths)
-                    for batch in predictor.predict(paths):
-                        num_problems += sum(prediction.problem is not None for prediction in batch)
-                        emit(b"".join(rows.row(prediction) for prediction in batch))
+            num_problems = 0
+            for batch in predictor.predict(files):
+                num_problems += sum(prediction.problem is not None for prediction in batch)
+                emit(b"".join(rows.row(prediction) for prediction in batch))
             if rate is not None:
                 say(_about_unknown(predictor, rate), err=form != "table")
             if num_problems:
-                say(f"{num_problems} of {num_images} images could not be read", err=True)
+                say(f"{num_problems} of {len(files)} images could not be read", err=True)
         if num_problems:
             raise typer.Exit(1)
 
@@ -93,34 +83,13 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
     return 0.05 if false_alarms is None else false_alarms / 100
 
 
-def _found_files(images: Sequence[Path], *, watch: bool) -> tuple[Sequence[Path], list[Path]]:
-    """Return the image files that are named or lie in named folders, and these folders."""
-    names = [own for name in images for own in _listed(name)]
-    folders = [name for name in names if name.is_dir()]
-    if watch and not folders:
-        raise GraceError("there is no folder to watch", "name a folder of images")
-    found = given_files(names, may_be_empty=watch)
+def _found_files(images: Sequence[Path]) -> Sequence[Path]:
+    """Return the image files that are named or lie in named folders; ``-``: on standard input."""
+    listed = [names_in(sys.stdin.buffer) if str(name) == "-" else [name] for name in images]
+    found = given_files([name for names in listed for name in names])
     for note in found.notes:
         say(f"warning: {note}", err=True)
-    return found.paths, folders
-
-
-def _listed(name: Path) -> list[Path]:
-    """Return a name, or the names on standard input that ``-`` stands for."""
-    return names_in(sys.stdin.buffer) if str(name) == "-" else [name]
-
-
-def _watched(
-    paths: Sequence[Path], folders: Sequence[Path], pause: float = 0.5
-) -> Iterator[Sequence[Path]]:
-    """Yield the files that are there, then those that appear, until the process is interrupted."""
-    watcher = Watcher(folders, paths)
-    yield paths
-    while True:
-        time.sleep(pause)
-        fresh = watcher.look()
-        if fresh:
-            yield fresh
+    return found.paths
 
 
 def _about_unknown(predictor: "FilePredictor", rate: float) -> str:

@@ -1,9 +1,8 @@
-"""Names of classes: which are allowed, which are equal, which look alike."""
+"""Names of classes: which are allowed, and which are equal."""
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Sequence
 
 from grace.base.escaping import JOINERS, is_shown, one_line
 from grace.base.refusals import GraceError
@@ -54,57 +53,3 @@ def twins(names: Sequence[str]) -> list[tuple[str, str]]:
             found.append((spelled[key], name))
         spelled.setdefault(key, name)
     return found
-
-
-def similar_names(
-    names: Sequence[str], known: Sequence[str] = (), cutoff: float = 0.85
-) -> Iterator[tuple[str, str]]:
-    """Find names that look like a known name or like each other.
-
-    Two names do if they differ only in case, separators or an English plural, or if difflib's
-    ratio, 2·(matching letters) / (all letters), exceeds ``cutoff``. Names whose digits differ do
-    not: "class_12" is not a misspelt "class_13".
-
-    Args:
-        names: names to compare, all different.
-        known: existing names; a name in both lists is not compared with itself.
-        cutoff: ratio in [0, 1]. Higher: fewer pairs.
-
-    Yields:
-        A name, and the known or earlier name that it resembles.
-    """
-    others = [name for name in known if name not in set(names)]
-    every = [*others, *names]
-    folded = [_folded(name) for name in every]
-    digits = [re.findall(r"\d+", text) for text in folded]
-    # difflib analyses only the second sequence, so the second one is kept in the inner loop.
-    matcher = SequenceMatcher(autojunk=False)
-    for later in range(len(others), len(every)):
-        text = folded[later]
-        matcher.set_seq2(text)
-        for earlier in range(later):
-            if digits[earlier] == digits[later] and _is_like(
-                folded[earlier], text, matcher, cutoff
-            ):
-                yield every[later], every[earlier]
-
-
-def _is_like(other: str, text: str, matcher: SequenceMatcher[str], cutoff: float) -> bool:
-    """Compare two folded names; the matcher has ``text`` as its second sequence."""
-    if other == text or _is_plural(other, text) or _is_plural(text, other):
-        return True
-    # No ratio exceeds that of a short name that is wholly within a long one.
-    if 2 * min(len(other), len(text)) <= cutoff * (len(other) + len(text)):
-        return False
-    matcher.set_seq1(other)
-    return matcher.quick_ratio() > cutoff and matcher.ratio() > cutoff
-
-
-def _folded(name: str) -> str:
-    """Return a name without case and separators."""
-    text = spelling(name)
-    return re.sub(r"[\s_.-]", "", text) or text
-
-
-def _is_plural(many: str, one: str) -> bool:
-    return many in (one + "s", one + "es") or (one.endswith("y") and many == one[:-1] + "ies")

@@ -1,8 +1,8 @@
-"""Examine the images of an update without learning them."""
+"""Examine the images of an update without learning them. Imports no torch."""
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Literal, final
 
 from grace.base.refusals import GraceError
 from grace.base.units import counted
-from grace.data.advice import Expected, advise
+from grace.data.class_names import spelling
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
 from grace.data.folder_tree import ImageFile, scan
@@ -49,8 +49,6 @@ class Examination:
     """Width and height of the readable image with the fewest pixels; ``None``: no image."""
     largest: tuple[int, int] | None
     """Width and height of the readable image with the most pixels."""
-    modes: Mapping[str, int]
-    """Number of readable images by PIL's name of the pixel format, the most frequent first."""
 
     @property
     def is_ready(self) -> bool:
@@ -70,16 +68,14 @@ class Examination:
             classes = counted(len(self.classes), "class", "classes")
             return f"Ready: {counted(num_images, 'image')} of {classes} can be learned."
         start = "Not ready" if first.severity == "error" else "Ready, but could be better"
-        stop = "" if first.text.endswith("?") else ";"
         advice = first.error.advice(settings)
-        return f"{start}: {first.text}{stop} {advice}." if advice else f"{start}: {first.text}."
+        return f"{start}: {first.text}; {advice}." if advice else f"{start}: {first.text}."
 
 
 def examine(
     root: Path,
     *,
     known_classes: Sequence[str] | None = None,
-    known_images: Mapping[bytes, str] | None = None,
     channels: Literal[1, 3] = 3,
     image_size: int | None = None,
     max_pixels: int = MAX_PIXELS,
@@ -92,8 +88,6 @@ def examine(
     Args:
         root: folder of the images, with the layout of ``load_update``.
         known_classes: names of the learner's classes; ``None``: there is no learner.
-        known_images: class names of the learner's stored images by ``selection.pixel_keys``; needs
-            ``image_size``.
         channels: 1 for grey, 3 for colour.
         image_size: side in pixels of the learner's square; ``None``: images keep their size.
         max_pixels: an image with more pixels is unreadable.
@@ -104,7 +98,6 @@ def examine(
     Raises:
         GraceError: if ``root`` is not a folder. Every other problem is a finding.
     """
-    assert known_images is None or image_size is not None
     rules = Rules(
         skip_unreadable=skip_unreadable,
         skip_duplicates=skip_duplicates,
@@ -117,28 +110,46 @@ def examine(
     looks = _looks(files, rules, channels)
     judged = judge_images(root, files, looks, rules)
     learnt = [unicodedata.normalize("NFC", name) for name in known_classes or ()]
-    expected = Expected(
-        channels=channels, image_size=image_size, class_names=learnt, images=known_images or {}
-    )
-    known, names = known_classes and learnt, {folder.name for folder in tree.folders}
-    classes = _class_counts(sorted(names), files, looks, judged, known)
-    readable = [(f, look) for f, look in zip(files, looks, strict=True) if isinstance(look, Look)]
-    train = {name: classes[name].train for name in tree.class_names}
-    advice = advise(tree, readable, train, expected)
-    sizes = sorted({look.size for _, look in readable}, key=lambda size: (size[0] * size[1], size))
+    names = sorted({folder.name for folder in tree.folders})
+    known = None if known_classes is None else learnt
+    classes = _class_counts(names, files, looks, judged, known)
+    findings = [
+        *judge_layout(tree, rules),
+        *judged.findings,
+        *_clashes(tree.class_names, learnt),
+        *_amounts({name: classes[name].train for name in tree.class_names}),
+    ]
+    order = ("error", "warning", "note")
+    readable = [look for look in looks if isinstance(look, Look)]
+    sizes = sorted({look.size for look in readable}, key=lambda size: (size[0] * size[1], size))
     return Examination(
         classes=classes,
-        findings=_worst_first([*judge_layout(tree, rules), *judged.findings, *advice]),
+        findings=sorted(findings, key=lambda finding: order.index(finding.severity)),
         num_images=len(files),
         smallest=sizes[0] if sizes else None,
         largest=sizes[-1] if sizes else None,
-        modes=dict(Counter(look.kind.mode for _, look in readable if look.kind).most_common()),
     )
 
 
-def _worst_first(findings: Sequence[Finding]) -> list[Finding]:
-    order = ("error", "warning", "note")
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+def _clashes(names: Sequence[str], learnt: Sequence[str]) -> Iterator[Finding]:
+    """Find new classes that are known in another spelling; an update refuses them."""
+    known = {spelling(name): name for name in learnt}
+    clashes = [
+        f"'{name}' is the known class '{known[spelling(name)]}'"
+        for name in names
+        if name not in learnt and spelling(name) in known
+    ]
+    if clashes:
+        what, remedy = "class names in another spelling", "rename the folders"
+        yield Finding(severity="error", what=what, where=clashes, remedy=remedy)
+
+
+def _amounts(counts: Mapping[str, int]) -> Iterator[Finding]:
+    # A class without any usable image is an error, which is found before.
+    few = [f"'{name}' ({count})" for name, count in counts.items() if 0 < count < 5]
+    if few:
+        what, remedy = "classes with at most 4 images", "add images: so few show little of a class"
+        yield Finding(severity="warning", what=what, where=few, remedy=remedy)
 
 
 def _looks(

@@ -4,7 +4,7 @@ The doctor prints the list; code that loads images raises its first error.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -35,8 +35,6 @@ class Finding:
     remedy: str
     setting: Setting | None = None
     """A setting that is another way out."""
-    others: Sequence[Setting] = ()
-    """More settings each of which is another way out."""
 
     @property
     def text(self) -> str:
@@ -49,7 +47,7 @@ class Finding:
     @property
     def error(self) -> GraceError:
         """The finding as an error."""
-        return GraceError(self.text, self.remedy, setting=self.setting, others=self.others)
+        return GraceError(self.text, self.remedy, setting=self.setting)
 
 
 @final
@@ -78,37 +76,20 @@ class Rules:
 
 
 def refuse_first(findings: Sequence[Finding], root: Path) -> None:
-    """Raise the first finding that is an error.
-
-    Raises:
-        GraceError: if there is an error; its place is ``root``.
-    """
+    """Raise the first finding that is an error; its place is ``root``."""
     for finding in findings:
         if finding.severity == "error":
             raise finding.error.found_in(printable(str(root)))
 
 
-def shown(path: Path, root: Path) -> str:
-    """Return a file's path below ``root`` in quotes, on one line."""
-    return f"'{printable(path.relative_to(root).as_posix())}'"
-
-
-def some(
+def _some(
     severity: Severity,
     what: str,
     where: Sequence[str],
     remedy: str,
     setting: Setting | None = None,
 ) -> Iterator[Finding]:
-    """Yield one finding if there are places, else nothing.
-
-    Args:
-        severity: how serious the problem is.
-        what: the problem.
-        where: places with the problem; may be empty.
-        remedy: what to do.
-        setting: a setting that is another way out.
-    """
+    """Yield one finding if there are places, else nothing."""
     if where:
         yield Finding(severity=severity, what=what, where=where, remedy=remedy, setting=setting)
 
@@ -119,105 +100,89 @@ def judge_layout(tree: FolderTree, rules: Rules) -> list[Finding]:
 
 
 def _parts(tree: FolderTree) -> Iterator[Finding]:
-    def names(paths: Sequence[Path]) -> list[str]:
-        return [shown(path, tree.root) for path in paths]
+    def named(paths: Sequence[Path]) -> list[str]:
+        return [_shown(path, tree.root) for path in paths]
 
-    yield from some(
+    yield from _some(
         "error",
         "folders that could be a class or a part of the images",
-        names(tree.unclear),
+        named(tree.unclear),
         "for parts, put class folders and no images into 'train' and 'test'; for a class, put its "
         "images directly into its folder",
     )
-    closed = [path for folder in tree.folders for path in folder.found.closed]
-    closed = [*tree.closed, *closed]
-    yield from some(
-        "error", "folders that cannot be listed", names(closed), "allow them to be read"
+    closed = [*tree.closed, *(path for folder in tree.folders for path in folder.found.closed)]
+    yield from _some(
+        "error", "folders that cannot be listed", named(closed), "allow them to be read"
     )
     tested = {folder.is_test for folder in tree.folders}
     for part, is_test in ((tree.train, False), (tree.test, True)):
         if part is not None and is_test not in tested and not tree.unclear and part not in closed:
-            place = "" if part == tree.root else f" in {shown(part, tree.root)}"
+            place = "" if part == tree.root else f" in {_shown(part, tree.root)}"
             loose = sum(path.parent == part for path in tree.loose)
-            yield Finding(
-                severity="error",
-                what=f"no class folders{place}"
-                + (f", only {counted(loose, 'image')}" if loose else ""),
-                remedy="put the images of each class into a folder of its name",
-            )
-    yield from some(
-        "warning",
-        "images outside the class folders, which are ignored",
-        names(tree.loose),
-        "put them into the folders of their classes",
-    )
+            only = f", only {counted(loose, 'image')}" if loose else ""
+            remedy = "put the images of each class into a folder of its name"
+            what = f"no class folders{place}{only}"
+            yield Finding(severity="error", what=what, remedy=remedy)
+    loose_images = "images outside the class folders, which are ignored"
+    remedy = "put them into the folders of their classes"
+    yield from _some("warning", loose_images, named(tree.loose), remedy)
     beside = "folders beside train, which are ignored"
-    yield from some("warning", beside, names(tree.unused), "move class folders into train")
+    yield from _some("warning", beside, named(tree.unused), "move class folders into train")
 
 
 def _names(tree: FolderTree, rules: Rules) -> Iterator[Finding]:
     refused = [folder.refusal.what for folder in tree.folders if folder.refusal is not None]
-    yield from some("error", "refused class names", refused, "rename the folders")
+    yield from _some("error", "refused class names", refused, "rename the folders")
     train, test = (
         {folder.path.name: folder for folder in tree.folders if folder.is_test == is_test}
         for is_test in (False, True)
     )
     pairs = [
-        f"{shown(part[first].path, tree.root)} and {shown(part[second].path, tree.root)}"
+        f"{_shown(part[first].path, tree.root)} and {_shown(part[second].path, tree.root)}"
         for part in (train, test)
         for first, second in twins(list(part))
     ]
-    yield from some("error", "two folders for one class", pairs, "merge or rename them")
-
-    def lacking(part: Mapping[str, ClassFolder], other: Mapping[str, ClassFolder]) -> list[str]:
-        names = [folder.name for folder in other.values()]
-        return [
-            f"{shown(folder.path, tree.root)}{did_you_mean(folder.name, names)}"
-            for folder in part.values()
-            if folder.name not in names
-        ]
-
+    yield from _some("error", "two folders for one class", pairs, "merge or rename them")
     remedy = "give them such images, or remove them"
-    yield from some("error", "test classes without training images", lacking(test, train), remedy)
-    if test and rules.use != "learner":
-        what = "training classes without test images"
-        yield from some("error", what, lacking(train, test), remedy)
+    for what, part, other in (
+        ("test classes without training images", test, train),
+        ("training classes without test images", train, test),
+    ):
+        if part is test or (test and rules.use != "learner"):
+            names = [folder.name for folder in other.values()]
+            lacking = [
+                f"{_shown(folder.path, tree.root)}{did_you_mean(folder.name, names)}"
+                for folder in part.values()
+                if folder.name not in names
+            ]
+            yield from _some("error", what, lacking, remedy)
 
 
 def _files(tree: FolderTree) -> Iterator[Finding]:
     def all_of(kind: Callable[[ClassFolder], Sequence[Path]]) -> list[str]:
-        return [shown(path, tree.root) for folder in tree.folders for path in kind(folder)]
+        return [_shown(path, tree.root) for folder in tree.folders for path in kind(folder)]
 
     empty = [
-        shown(folder.path, tree.root)
+        _shown(folder.path, tree.root)
         + (f" (only {len(folder.found.refused)} {REFUSED_TEXT})" if folder.found.refused else "")
         for folder in tree.folders
         if not folder.found.images
     ]
-    yield from some(
-        "error",
-        "class folders without images",
-        empty,
-        "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders",
-    )
-    yield from some(
-        "warning",
-        "links to folders, which are not followed",
-        all_of(lambda folder: folder.found.links),
-        "move the images themselves into the class folders",
-    )
-    yield from some(
-        "warning",
-        REFUSED_TEXT,
-        all_of(lambda folder: folder.found.refused),
-        "convert them to PNG or JPEG",
-    )
-    yield from some(
-        "note",
-        "files that are no images, which are ignored",
-        all_of(lambda folder: folder.found.others),
-        "convert them to JPEG or PNG if they are to be learned",
-    )
+    add = "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders"
+    yield from _some("error", "class folders without images", empty, add)
+    links = all_of(lambda folder: folder.found.links)
+    move = "move the images themselves into the class folders"
+    yield from _some("warning", "links to folders, which are not followed", links, move)
+    refused = all_of(lambda folder: folder.found.refused)
+    yield from _some("warning", REFUSED_TEXT, refused, "convert them to PNG or JPEG")
+    others = all_of(lambda folder: folder.found.others)
+    convert = "convert them to JPEG or PNG if they are to be learned"
+    yield from _some("note", "files that are no images, which are ignored", others, convert)
+
+
+def _shown(path: Path, root: Path) -> str:
+    """Return a file's path below ``root`` in quotes, on one line."""
+    return f"'{printable(path.relative_to(root).as_posix())}'"
 
 
 @final
@@ -243,128 +208,111 @@ def judge_images(
         looks: for each file, its properties, or the error if it cannot be read.
         rules: decides what is refused and what is left out.
     """
-    copies = _copies(files, looks)
+    shown = [_shown(file.path, root) for file in files]
+    copies = _Copies(files, looks)
     duplicates = copies.left_out(rules)
     unreadable = {
-        place: f"{shown(files[place].path, root)} ({printable(look.what)})"
+        place: f"{shown[place]} ({printable(look.what)})"
         for place, look in enumerate(looks)
         if isinstance(look, GraceError)
     }
     left_out = {*unreadable, *duplicates}
+    skips = rules.skip_unreadable
     findings = [
-        *some(
-            "warning" if rules.skip_unreadable else "error",
-            "unreadable images" + (", which are left out" if rules.skip_unreadable else ""),
+        *_some(
+            "warning" if skips else "error",
+            "unreadable images" + (", which are left out" if skips else ""),
             list(unreadable.values()),
             "replace or remove them",
-            None if rules.skip_unreadable else Setting("data.skip_unreadable", "true"),
+            None if skips else Setting("data.skip_unreadable", "true"),
         ),
-        *_duplicates(root, files, copies, rules),
-        *(_sizes(root, files, looks) if rules.image_size is None else ()),
+        *_duplicates(shown, copies, rules),
+        *(_sizes(shown, looks) if rules.image_size is None else ()),
         *_lost(files, left_out, rules),
     ]
     return Judgement(findings=findings, left_out=left_out, duplicates=duplicates)
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class _Copies:
     """Equal images, by their positions among the files."""
 
-    repeated: Sequence[int]
-    """Further copies of an image of the same class and part."""
-    shared: Sequence[tuple[int, int]]
-    """Pairs of one image in two classes of a part."""
-    tested: Sequence[tuple[int, int]]
-    """Pairs (training image, test image) of one image."""
-    superfluous: Collection[int]
-    """Further copies in a class, all copies of an image in two classes, and training images that
-    are test images too, unless the test images are superfluous themselves."""
-    leaked: Collection[int]
-    """All training images that are test images too."""
+    def __init__(self, files: Sequence[ImageFile], looks: Sequence[Look | GraceError]) -> None:
+        self.repeated: list[int] = []
+        """Further copies of an image of the same class and part."""
+        self.shared: list[tuple[int, int]] = []
+        """Pairs of one image in two classes of a part."""
+        self.tested: list[tuple[int, int]] = []
+        """Pairs (training image, test image) of one image."""
+        self._superfluous: set[int] = set()
+        """Further copies in a class, all copies of an image in two classes, and training images
+        that are test images too, unless the test images are superfluous themselves."""
+        self._leaked: set[int] = set()
+        """All training images that are test images too."""
+        places: dict[Hashable, list[int]] = defaultdict(list)
+        for place, look in enumerate(looks):
+            if isinstance(look, Look):
+                places[look.key].append(place)
+        for own in places.values():
+            self._add(files, own)
+        for found in (self.repeated, self.shared, self.tested):
+            found.sort()
+
+    def _add(self, files: Sequence[ImageFile], own: Sequence[int]) -> None:
+        train, test = ([p for p in own if files[p].is_test == is_test] for is_test in (False, True))
+        for part in (train, test):
+            others = [p for p in part if files[p].class_name != files[part[0]].class_name]
+            self.shared += [(part[0], place) for place in others]
+            self.repeated += [] if others else part[1:]
+            self._superfluous.update(part if others else part[1:])
+        is_tested = bool(test) and test[0] not in self._superfluous
+        self._superfluous.update(train if is_tested else ())
+        self._leaked.update(train if test else ())
+        self.tested += [(train[0], place) for place in (test[:1] if is_tested else test) if train]
 
     def left_out(self, rules: Rules) -> Collection[int]:
         """Return the positions that are not used, refused ones included."""
         if rules.use == "learner":
-            return self.superfluous
-        return self.leaked if rules.skip_duplicates else ()
+            return self._superfluous
+        return self._leaked if rules.skip_duplicates else ()
 
 
-def _copies(files: Sequence[ImageFile], looks: Sequence[Look | GraceError]) -> _Copies:
-    places: dict[Hashable, list[int]] = defaultdict(list)
-    for place, look in enumerate(looks):
-        if isinstance(look, Look):
-            places[look.key].append(place)
-    repeated: list[int] = []
-    shared: list[tuple[int, int]] = []
-    tested: list[tuple[int, int]] = []
-    superfluous: set[int] = set()
-    leaked: set[int] = set()
-    for own in places.values():
-        train, test = ([p for p in own if files[p].is_test == is_test] for is_test in (False, True))
-        for part in (train, test):
-            others = [p for p in part if files[p].class_name != files[part[0]].class_name]
-            shared += [(part[0], place) for place in others]
-            repeated += [] if others else part[1:]
-            superfluous.update(part if others else part[1:])
-        is_tested = bool(test) and test[0] not in superfluous
-        superfluous.update(train if is_tested else ())
-        leaked.update(train if test else ())
-        tested += [(train[0], place) for place in (test[:1] if is_tested else test) if train]
-    return _Copies(
-        repeated=sorted(repeated),
-        shared=sorted(shared),
-        tested=sorted(tested),
-        superfluous=superfluous,
-        leaked=leaked,
-    )
-
-
-def _duplicates(
-    root: Path, files: Sequence[ImageFile], copies: _Copies, rules: Rules
-) -> Iterator[Finding]:
+def _duplicates(shown: Sequence[str], copies: _Copies, rules: Rules) -> Iterator[Finding]:
     def pairs(found: Sequence[tuple[int, int]]) -> list[str]:
-        both = ((files[first].path, files[second].path) for first, second in found)
-        return [f"{shown(first, root)} and {shown(second, root)}" for first, second in both]
+        return [f"{shown[first]} and {shown[second]}" for first, second in found]
 
     is_learner, skips = rules.use == "learner", rules.skip_duplicates
     setting = Setting("data.skip_duplicates", "true")
-    yield from some(
+    yield from _some(
         "error" if is_learner and not skips else "warning",
         "images in two classes" + (", which are left out" if is_learner and skips else ""),
         pairs(copies.shared),
         "remove the wrong one of each",
         setting if is_learner else None,
     )
-    yield from some(
+    yield from _some(
         "error" if rules.use != "benchmark" and not skips else "warning",
         "training images that are test images too" + (", which are left out" if skips else ""),
         pairs(copies.tested),
         "remove one of each",
         setting,
     )
-    yield from some(
-        "note",
-        "further copies of images of the same class"
-        + (", which are used once" if is_learner else ""),
-        [shown(files[place].path, root) for place in copies.repeated],
-        "remove them if you like",
-    )
+    once = ", which are used once" if is_learner else ""
+    what, repeated = f"further copies of images of the same class{once}", copies.repeated
+    yield from _some("note", what, [shown[place] for place in repeated], "remove them if you like")
 
 
-def _sizes(
-    root: Path, files: Sequence[ImageFile], looks: Sequence[Look | GraceError]
-) -> Iterator[Finding]:
+def _sizes(shown: Sequence[str], looks: Sequence[Look | GraceError]) -> Iterator[Finding]:
     found: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for file, look in zip(files, looks, strict=True):
+    for name, look in zip(shown, looks, strict=True):
         if isinstance(look, Look):
-            found[look.size].append(shown(file.path, root))
+            found[look.size].append(name)
     sizes = [
         f"{width}×{height} of {counted(len(own), 'image')}, such as {own[0]}"
         for (width, height), own in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
     what, setting = "different sizes in pixels", Setting("data.image_size")
-    yield from some("error", what, sizes if len(sizes) > 1 else (), "make them alike", setting)
+    yield from _some("error", what, sizes if len(sizes) > 1 else (), "make them alike", setting)
 
 
 def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -> Iterator[Finding]:
@@ -374,4 +322,4 @@ def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -
     for is_test, part in ((False, "training"), (True, "test")):
         names = [f"'{name}'" for own, name in sorted(lost) if own == is_test]
         if not is_test or rules.use != "learner":
-            yield from some("error", f"classes without usable {part} images", names, "add some")
+            yield from _some("error", f"classes without usable {part} images", names, "add some")

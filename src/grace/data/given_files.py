@@ -19,7 +19,7 @@ class GivenFiles:
     notes: Sequence[str]
 
 
-def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFiles:
+def given_files(names: Sequence[Path]) -> GivenFiles:
     """Find the image files that are named or lie below a named folder.
 
     A named file may have any extension; in a folder, images are found by their extension. A name
@@ -27,7 +27,6 @@ def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFi
 
     Args:
         names: files and folders.
-        may_be_empty: accept folders without images.
 
     Raises:
         GraceError: if a folder holds no images.
@@ -44,7 +43,7 @@ def given_files(names: Sequence[Path], *, may_be_empty: bool = False) -> GivenFi
         refused = f"{REFUSED_TEXT} ({len(found.refused)})" if found.refused else ""
         if refused:
             notes.append(f"'{name}' holds {refused}")
-        if not found.images and not may_be_empty:
+        if not found.images:
             known = ", ".join(extension[1:] for extension in EXTENSIONS)
             only = f", only {refused}" if refused else ""
             raise GraceError(f"'{name}' holds no images ({known}){only}")

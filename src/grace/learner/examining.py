@@ -5,13 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-import torch
-
 from grace.base.refusals import GraceError, GraceWarning
 from grace.data.doctor import Examination, examine
 from grace.data.findings import Finding
-from grace.data.joined import concatenate
-from grace.data.selection import pixel_keys
 from grace.engine.progress import Silence
 from grace.learner.estimate import Estimate, estimate
 from grace.learner.folder_update import FolderUpdate
@@ -50,7 +46,6 @@ def examine_call(call: ResolvedCall) -> Checked:
     found = examine(
         call.images,
         known_classes=learner.class_names if is_saved else None,
-        known_images=_own_images(learner) if is_saved and side is not None else None,
         channels=channels,
         image_size=side,
         max_pixels=data.max_pixels,
@@ -85,18 +80,6 @@ def _finding(error: GraceError) -> Finding:
     return Finding(
         severity="error",
         what=what,
-        remedy=error.remedy,
+        remedy=", or ".join(filter(None, [error.remedy, *map(str, error.others)])),
         setting=error.setting,
-        others=error.others,
     )
-
-
-def _own_images(learner: Learner) -> dict[bytes, str]:
-    """Return the class name of every image that a learner keeps, by the hash of its pixels."""
-    parts = [learner.method.memory.data(), learner.held_out.data()]
-    data = concatenate([part for part in parts if part is not None])
-    if not len(data):
-        return {}
-    keys = pixel_keys(data.images.gather(torch.arange(len(data))))
-    names = [learner.class_names[int(label)] for label in data.labels]
-    return dict(zip(keys, names, strict=True))
