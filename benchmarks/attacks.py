@@ -24,8 +24,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from grace.base.escaping import printable
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import printable
 from grace.runs import commit
 
 ROOT = Path(__file__).parents[1]

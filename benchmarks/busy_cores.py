@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from grace.base.processor import processor_name, usable_cores
+from grace.base.machine import processor_name, usable_cores
 from grace.learner.budget import measure_speed
 from grace.learner.model import Model
 from grace.settings.experiment import BackboneSettings, ExperimentSettings

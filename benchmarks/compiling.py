@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from grace.base.processor import processor_name
+from grace.base.machine import processor_name
 from grace.engine.device import is_long
 from grace.learner.budget import measure_speed
 from grace.learner.model import Model

@@ -32,7 +32,7 @@ sys.path.insert(0, sys.argv[2])
 import grace.methods.module_factory
 from grace.settings.methods import ReplaySettings
 from grace.learner.learner import Learner
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from support import tiny_streams as tiny
 torch.set_num_threads(1)
 grace.methods.module_factory.build_backbone = tiny._resnet8

@@ -22,7 +22,7 @@ from statistics import median
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from grace.base.processor import processor_name
+from grace.base.machine import processor_name
 
 
 def write_images(folder: Path) -> Path:

@@ -8,7 +8,7 @@ It prints the table that ``grace report --table md`` prints and writes the repor
 import argparse
 from pathlib import Path
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs import RunRecord
 from grace.runs.run import run_experiment
 from grace.settings.load import load_experiment

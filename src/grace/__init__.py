@@ -39,7 +39,7 @@ __all__ = [
 
 # Editors and type checkers read these imports; the running program uses ``_PLACES``.
 if TYPE_CHECKING:
-    from grace.base.refusals import (
+    from grace.base.errors import (
         BusyError,
         DamagedError,
         GraceError,
@@ -63,19 +63,19 @@ if TYPE_CHECKING:
     from grace.studies.report import write_report
 else:
     _PLACES = {
-        "BusyError": "grace.base.refusals:BusyError",
+        "BusyError": "grace.base.errors:BusyError",
         "Comparison": "grace.studies.comparison:Comparison",
         "ConfigError": "grace.settings.load:ConfigError",
         "ConfigWarning": "grace.settings.load:ConfigWarning",
-        "DamagedError": "grace.base.refusals:DamagedError",
+        "DamagedError": "grace.base.errors:DamagedError",
         "Evaluated": "grace.learner.evaluated:Evaluated",
         "ExperimentSettings": "grace.settings.experiment:ExperimentSettings",
-        "GraceError": "grace.base.refusals:GraceError",
-        "GraceWarning": "grace.base.refusals:GraceWarning",
+        "GraceError": "grace.base.errors:GraceError",
+        "GraceWarning": "grace.base.errors:GraceWarning",
         "LearnOptions": "grace.learner.learn_call:LearnOptions",
         "LearnResult": "grace.learner.learn_call:LearnResult",
         "Learner": "grace.learner.learner:Learner",
-        "NewerFormatError": "grace.base.refusals:NewerFormatError",
+        "NewerFormatError": "grace.base.errors:NewerFormatError",
         "RequestedSettings": "grace.learner.requested:RequestedSettings",
         "RunRecord": "grace.runs:RunRecord",
         "TaskRecord": "grace.runs:TaskRecord",

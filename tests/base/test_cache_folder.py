@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.cache_folder import cache_folder
+from grace.base.machine import cache_folder
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from grace.base import lock
+from grace.base.errors import BusyError, DamagedError
 from grace.base.lock import exclusive, shared
-from grace.base.refusals import BusyError, DamagedError
 
 HOLDER = """
 import sys

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.base import memory
-from grace.base.memory import memory_bytes, refuse_too_large
+from grace.base import machine
+from grace.base.machine import memory_bytes, refuse_too_large
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -41,9 +41,9 @@ def test_a_container_may_have_less(
 
 
 def test_half_of_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory_bytes", lambda: 1001)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 1001)
     refuse_too_large(500, "a thing")
     with pytest.raises(ValueError, match="a thing takes 501 bytes"):
         refuse_too_large(501, "a thing")
-    monkeypatch.setattr(memory, "memory_bytes", lambda: None)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: None)
     refuse_too_large(10**15, "a thing")

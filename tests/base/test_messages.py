@@ -2,9 +2,9 @@
 
 import pytest
 
-from grace.base.escaping import one_line
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
 from grace.base.strict_json import parse
+from grace.base.words import one_line
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from grace.base.nearest import did_you_mean_one_of
+from grace.base.words import did_you_mean_one_of
 
 
 def test_the_choices_are_listed_after_the_nearest() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from grace.base.errors import DamagedError
 from grace.base.objects import ObjectStore, Ref
-from grace.base.refusals import DamagedError
 
 # The examples of FIPS 180-4.
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.processor import usable_cores
+from grace.base.machine import usable_cores
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.reading import read_exactly, read_small
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
+from grace.base.files import read_exactly, read_small
 
 
 def test_regular_files_are_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.base.strict_json import dump, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)

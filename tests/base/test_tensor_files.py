@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.base.tensors import decode, encode, encoded_size
 
 DTYPES = [

@@ -1,6 +1,6 @@
 import pytest
 
-from grace.base.units import counted, in_bytes, in_count, in_percent, in_seconds, named_versions
+from grace.base.words import counted, in_bytes, in_count, in_percent, in_seconds, named_versions
 
 
 @pytest.mark.parametrize(

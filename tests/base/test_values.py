@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from grace.base import values
-from grace.base.refusals import DamagedError
+from grace.base import tensors
+from grace.base.errors import DamagedError
 
 
 def test_all_kinds_come_back() -> None:
@@ -17,7 +17,7 @@ def test_all_kinds_come_back() -> None:
         "deep": {"pair": (torch.tensor([[1.5, math.nan]]), torch.tensor(7, dtype=torch.uint8))},
         "empty": [{}, [], torch.empty(0, 3)],
     }
-    found = values.decode(values.encode(value), "it")
+    found = tensors.decode_value(tensors.encode_value(value), "it")
     first, second = found["deep"].pop("pair")
     assert first.dtype == torch.float32
     assert first[0, 0] == 1.5
@@ -35,8 +35,8 @@ def test_all_kinds_come_back() -> None:
 
 def test_what_has_no_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        values.encode({"loss": math.inf})
+        tensors.encode_value({"loss": math.inf})
     with pytest.raises(AssertionError):
-        values.encode(object())
+        tensors.encode_value(object())
     with pytest.raises(DamagedError, match="it is damaged"):
-        values.decode(b"nothing", "it")
+        tensors.decode_value(b"nothing", "it")

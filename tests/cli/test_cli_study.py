@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli.study import _typed
 from grace.cli.study_lines import plan_lines, result_lines
 from grace.settings.study import StudySettings, list_studies, load_study

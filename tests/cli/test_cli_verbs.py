@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import grace
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli.app import VERBS
 from grace.cli.errors import one_line_warnings
 from grace.runs import RunRecord

@@ -15,7 +15,7 @@ from torchvision import datasets
 from torchvision.datasets import utils
 from torchvision.transforms import functional as tv
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.images import TensorImages
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import read_pixels, upright_size
 from grace.data.looks import Look, file_keys
 from grace.data.reading import decode_all

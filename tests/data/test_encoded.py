@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from grace.base.errors import GraceError
 from grace.base.randomness import generator
-from grace.base.refusals import GraceError
 from grace.data.encoded import AsStored, Codec, EncodedImages, codec_of, most_bytes
 from grace.data.images import LabelledImages, TensorImages
 from grace.data.joined import concatenate

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.given_files import given_files
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageOps
 from torchvision.transforms.v2.functional import center_crop, resize
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import read_pixels
 from grace.data.files import FileImages
 from grace.data.folders import load_folder

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.update_folder import UpdateFolder, load_update
 from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
 

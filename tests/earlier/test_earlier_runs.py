@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from earlier_files import facts, refuse_unlike, renamed
-from grace.base.refusals import GraceWarning
+from grace.base.errors import GraceWarning
 from grace.runs import read_record
 from grace.runs.run import run_experiment
 from grace.settings.experiment import ExperimentSettings

@@ -80,7 +80,7 @@ def test_autocast_only_below_float32() -> None:
 def test_auto_precision_follows_the_instructions(
     monkeypatch: pytest.MonkeyPatch, flags: str, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr("grace.base.processor.processor_flags", lambda: flags)
+    monkeypatch.setattr("grace.base.machine.processor_flags", lambda: flags)
     assert device(device="cpu", precision="auto").precision == dtype
     assert device(device="cpu").precision == torch.float32
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.base import tensors
+from grace.base.errors import DamagedError
 from grace.base.randomness import generator
-from grace.base.refusals import DamagedError
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.parts import frozen, named_buffers

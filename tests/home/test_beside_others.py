@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from grace.base import lock
+from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
 from grace.base.objects import ObjectStore
-from grace.base.refusals import BusyError, GraceError
 from grace.learner.creation import Creation
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
@@ -32,7 +32,7 @@ from pathlib import Path
 from grace.settings.experiment import ExperimentSettings
 from grace.learner.creation import Creation
 from grace.learner.store import ModelStore
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 settings = ExperimentSettings(description=sys.argv[1])
 creation = Creation.of(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
 print("ready", flush=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from grace.base import reading
-from grace.base.refusals import DamagedError
+from grace.base import files
+from grace.base.errors import DamagedError
 from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
@@ -26,13 +26,13 @@ HOLES = 2 << 30
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no file of more than 100 MB be read."""
-    read = reading._read
+    read = files._read
 
     def small(file: Any, size: int, what: str) -> bytes:
         assert size < 10**8, f"{what} is read, all its {size} bytes"
         return read(file, size, what)
 
-    monkeypatch.setattr(reading, "_read", small)
+    monkeypatch.setattr(files, "_read", small)
 
 
 def holes(path: Path, tensors: dict[str, tuple[str, list[int]]], metadata: Any = None) -> int:
@@ -116,8 +116,8 @@ def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_header_alone_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    assert reading.read_start(path, "it", 10, 4) == b"0123"
-    assert reading.read_start(path, "it", 10, 40) == b"0123456789"
-    refused: Callable[[], object] = lambda: reading.read_start(path, "it", 11, 4)  # noqa: E731
+    assert files.read_start(path, "it", 10, 4) == b"0123"
+    assert files.read_start(path, "it", 10, 40) == b"0123456789"
+    refused: Callable[[], object] = lambda: files.read_start(path, "it", 11, 4)  # noqa: E731
     with pytest.raises(DamagedError, match="it has 10 bytes instead of 11"):
         refused()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.creation import Creation
 from grace.learner.model import Model
 from grace.learner.saving import carried_out_here

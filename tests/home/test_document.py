@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from grace.base import strict_json
-from grace.base.escaping import printable
-from grace.base.refusals import DamagedError, NewerFormatError
+from grace.base.errors import DamagedError, NewerFormatError
+from grace.base.words import printable
 from grace.learner.document import Document, parse_document
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.inside import inside, open_to_append, refuse_path
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
+from grace.base.files import inside, open_to_append, refuse_path
 from grace.engine.trainer import Trainer
 from grace.learner.creation import Creation
 from grace.learner.learner import Learner

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.learner.accuracies import Accuracies, ClassAccuracy
 from grace.learner.judging import Limits, judge, lost_classes, too_fine
 

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.learner.changes import Change, ChangeLog
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.card import card, card_of
 from grace.learner.intervals import wilson
 from grace.learner.learner import Learner

@@ -8,7 +8,7 @@ from typing import final
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.update_folder import load_update
 from grace.engine.progress import Progress
 from grace.learner import teaching
@@ -24,7 +24,7 @@ from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = [
     pytest.mark.usefixtures("tiny_backbones"),
-    pytest.mark.filterwarnings("ignore::grace.base.refusals.GraceWarning"),
+    pytest.mark.filterwarnings("ignore::grace.base.errors.GraceWarning"),
 ]
 
 BASE = ("engine.device=cpu", "engine.threads=1", "engine.compile=false", "budget.minutes=null")

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.base.tensors import decode, encode
 from grace.data.encoded import AsStored, EncodedImages
 from grace.data.images import TensorImages

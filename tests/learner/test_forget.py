@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.engine.phase import Phase, Work
 from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
 from grace.base.tensors import encode
 from grace.cli.learn_page import page
 from grace.learner import teaching

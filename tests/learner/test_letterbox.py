@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import read_pixels
 from grace.data.images import TensorImages
 from grace.data.selection import image_keys

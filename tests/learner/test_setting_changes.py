@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import grace
-from grace.base.refusals import BusyError
+from grace.base.errors import BusyError
 from grace.learner.changing import fit, with_settings
 from grace.learner.judging import Limits
 from grace.learner.learner import Learner

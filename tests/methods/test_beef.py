@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from grace.base.errors import DamagedError
 from grace.base.randomness import generator
-from grace.base.refusals import DamagedError
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Mode, Phase
 from grace.learner import estimate as estimating

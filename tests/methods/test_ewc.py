@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.data.scenario import Task
 from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC

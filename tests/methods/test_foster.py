@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.data.scenario import Task
 from grace.engine.parts import named_parameters
 from grace.engine.phase import Loss, Phase, Sweep

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.base.tensors import encoded_size
 from grace.engine.phase import Phase
 from grace.learner.export import Preprocessing, check_onnx, export_onnx

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.engine.device import Device
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.state import DeclaredState, MethodState

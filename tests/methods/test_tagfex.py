@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Loss, Phase
 from grace.learner.learner import Learner

@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.nn.backbone import WithMaps
 from grace.nn.branching import split
 from grace.nn.expandable import copy_of

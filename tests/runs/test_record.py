@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.document import UpdateRecord
 from grace.runs import (
     DatasetRecord,

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, features
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data import cifar
 from grace.data.class_names import class_name, twins
 from grace.data.decoding import decoded, read_pixels

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import console
 from grace.runs import read_record, read_records
 from grace.settings import yaml_text

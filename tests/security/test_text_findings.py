@@ -11,9 +11,8 @@ import torch
 
 import grace.cli
 from grace.base import atomic
-from grace.base.escaping import printable
-from grace.base.markup import code_block, latex, markdown, spreadsheet
-from grace.base.refusals import GraceError, GraceWarning
+from grace.base.errors import GraceError, GraceWarning
+from grace.base.words import code_block, latex, markdown, printable, spreadsheet
 from grace.cli import console
 from grace.data.class_names import class_name
 from grace.engine.device import Device, can_compile

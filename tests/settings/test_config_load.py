@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs.run import run_experiment
 from grace.settings.describe import describe_settings
 from grace.settings.effects import refuse_learner_settings

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
-from grace.base.refusals import BusyError, GraceError
 from grace.runs.run import run_experiment
 from grace.settings.load import load_experiment
 from grace.studies.cells import Cell, cells_of, settings_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.load import list_experiments
 from grace.settings.registry import METHODS
 from grace.settings.study import StudySettings, load_study

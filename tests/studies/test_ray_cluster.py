@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.experiment import EngineSettings
 from grace.settings.load import load_experiment
 from grace.studies import ray_cluster

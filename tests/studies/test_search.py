@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs import RunRecord
 from grace.settings.study import StudySettings
 from grace.studies.replay import replay

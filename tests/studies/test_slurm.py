@@ -11,7 +11,7 @@ import pytest
 from test_study import Whole, copy_without, of, study_of
 from test_study import whole as whole
 
-from grace.base.refusals import BusyError, GraceError
+from grace.base.errors import BusyError, GraceError
 from grace.studies import slurm
 from grace.studies.pool import Job, Unwatched
 from grace.studies.reservations import Reservations

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.refusals import GraceError, GraceWarning
+from grace.base.errors import GraceError, GraceWarning
 from grace.runs import RunRecord, read_record
 from grace.runs.run import identify, run_experiment
 from grace.settings import yaml_text

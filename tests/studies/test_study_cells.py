@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs import DatasetRecord, RunRecord
 from grace.runs.model import ParameterRecord
 from grace.settings.study import RowSettings, StudySettings, load_study

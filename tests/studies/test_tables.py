@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from grace.base.markup import latex
+from grace.base.words import latex
 from grace.runs import RunRecord, TaskAwareRecord
 from grace.studies.groups import Spread
 from grace.studies.tables import (

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import grace.data.sources
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import main
 from grace.data.images import TensorImages
 from grace.engine.ranks import PeerGoneError, Ranks

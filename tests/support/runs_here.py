@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from grace.base.refusals import BusyError
+from grace.base.errors import BusyError
 from grace.runs.run import run_experiment
 from grace.studies.cells import loaded
 from grace.studies.pool import Job, JobSource, Watcher

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grace.base.refusals import BusyError, DamagedError
+from grace.base.errors import BusyError, DamagedError
 
 _FLAGS = os.O_RDWR | os.O_CREAT
 _NUM_TRIES = 5

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import final
 
 from grace.base.atomic import remove_leftovers, sync_folder, write_bytes
-from grace.base.reading import read_exactly, read_start
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
+from grace.base.files import read_exactly, read_start
 
 _SUFFIX = ".safetensors"
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -6,9 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from grace.base.refusals import DamagedError, GraceError
+from pydantic import BaseModel, ValidationError
+
+from grace.base.errors import DamagedError, GraceError, first_problem
+from grace.base.files import read_small
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -157,3 +161,38 @@ def _refuse_half_surrogates(value: object) -> None:
 
 def _shortened(text: str) -> str:
     return ascii(text if len(text) <= 40 else f"{text[:40]}…")
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def read_model(path: Path, model: type[ModelT], max_bytes: int) -> ModelT:
+    """Read a JSON file as a model.
+
+    Args:
+        path: a regular file, no link.
+        model: the model that it must hold.
+        max_bytes: the largest size in bytes that is read.
+
+    Raises:
+        DamagedError: if it is missing, a link, larger, or holds something else.
+    """
+    what = f"'{path}'"
+    return checked(model, parse(read_small(path, what, max_bytes), what), what)
+
+
+def checked(model: type[ModelT], raw: object, what: str) -> ModelT:
+    """Validate the content of a file.
+
+    Args:
+        model: the model that it must hold.
+        raw: its content as plain values.
+        what: name of the file in messages.
+
+    Raises:
+        DamagedError: if it is not such a model.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error

@@ -1,4 +1,4 @@
-"""Convert tensors to the bytes of safetensors files and back; equal tensors give equal bytes.
+"""Tensors as bytes of safetensors files and back; equal tensors give equal bytes.
 
 Files are named after their bytes, so the bytes are made here: the safetensors package (0.8) changes
 the order of metadata from call to call. That package reads them, after the checks of this module.
@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from grace.base.escaping import in_one_line
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
 from grace.base.strict_json import dump, parse
+from grace.base.words import in_one_line
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_DIMENSIONS = 8
@@ -241,3 +241,56 @@ def _damaged(what: str, why: str) -> DamagedError:
 
 def _short(name: str) -> str:
     return ascii(name if len(name) <= 80 else f"{name[:80]}…")
+
+
+def take_apart(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
+    """Convert a value to JSON; put its tensors, of any shape, into ``kept``.
+
+    Args:
+        value: a tensor, ``None``, a boolean, number or text, or a mapping with text keys, list or
+            tuple of such values.
+        kept: receives the tensors by name.
+    """
+    if isinstance(value, Tensor):
+        name = str(len(kept))
+        kept[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        assert all(isinstance(key, str) for key in value)
+        return {"mapping": {key: take_apart(item, kept) for key, item in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"list": [take_apart(item, kept) for item in value]}
+    assert value is None or isinstance(value, bool | int | float | str), type(value)
+    return {"plain": value}
+
+
+def put_together(described: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
+    """Undo ``take_apart``, with its tensors of any shape; a tuple becomes a list."""
+    if "tensor" in described:
+        return kept[described["tensor"]]
+    if "mapping" in described:
+        return {key: put_together(item, kept) for key, item in described["mapping"].items()}
+    if "list" in described:
+        return [put_together(item, kept) for item in described["list"]]
+    return described["plain"]
+
+
+def encode_value(value: Any) -> bytes:  # noqa: ANN401
+    """Return a value of ``take_apart`` as bytes.
+
+    Raises:
+        GraceError: if it holds a number that is not finite, or a tensor of an unusual type.
+    """
+    kept: dict[str, Tensor] = {}
+    described = take_apart(value, kept)
+    return encode(kept, {"value": dump(described).decode()})
+
+
+def decode_value(data: bytes, what: str) -> Any:  # noqa: ANN401
+    """Undo ``encode_value``: tensors are on the CPU, tuples become lists.
+
+    Raises:
+        DamagedError: if the bytes are something else; ``what`` is their name in the message.
+    """
+    kept, metadata = decode(data, what)
+    return put_together(parse(metadata["value"].encode(), what), kept)

@@ -6,7 +6,7 @@ from typing import Annotated, final
 import typer
 
 import grace
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, show_tracebacks
 from grace.cli.lazy import LazyGroup, Verb

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 
 def split(arguments: Sequence[str]) -> tuple[str, list[str]]:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from grace.base.escaping import printable
-from grace.base.units import in_interval
+from grace.base.words import in_interval, printable
 from grace.cli.columns import aligned
 from grace.learner.accuracies import Accuracies, ClassAccuracy
 from grace.learner.intervals import LEVEL, wilson

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
-from grace.base.escaping import printable
+from grace.base.words import printable
 
 
 def widest(texts: Iterable[str]) -> int:

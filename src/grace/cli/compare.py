@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import options
 from grace.cli.arguments import split
 from grace.cli.comparison_progress import ComparisonProgress, print_comparison

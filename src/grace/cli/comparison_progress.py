@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from grace.base.units import counted
+from grace.base.words import counted
 from grace.cli.clock import in_clock
 from grace.cli.columns import aligned
 from grace.cli.console import terminal, text_of

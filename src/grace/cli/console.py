@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from grace.base.escaping import printable
+from grace.base.words import printable
 
 
 def say(*lines: str, err: bool = False, bold: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from grace.base.units import counted, in_bytes, in_seconds
+from grace.base.words import counted, in_bytes, in_seconds
 from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say

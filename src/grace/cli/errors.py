@@ -9,7 +9,7 @@ from typing import TextIO
 
 import typer
 
-from grace.base.refusals import GraceError, GraceWarning
+from grace.base.errors import GraceError, GraceWarning
 from grace.cli.console import say
 from grace.engine.launch import Launch
 

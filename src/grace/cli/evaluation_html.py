@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grace.base.atomic import write_bytes
-from grace.base.escaping import printable
-from grace.base.html import element, escape, join
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import element, escape, join, printable
 from grace.cli.evaluation_page import calibration, cells, in_words
 from grace.data.decoding import decoded
 from grace.learner.evaluated import Evaluated, ImageResult

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from grace.base.escaping import printable
-from grace.base.units import counted, in_interval
+from grace.base.words import counted, in_interval, printable
 from grace.cli.columns import aligned
 from grace.learner.evaluated import ClassResult, Evaluated
 

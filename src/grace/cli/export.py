@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from grace.base.refusals import GraceError
-from grace.base.units import in_bytes
+from grace.base.errors import GraceError
+from grace.base.words import in_bytes
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from grace.base.refusals import GraceError
-from grace.base.units import named_versions
+from grace.base.errors import GraceError
+from grace.base.words import named_versions
 from grace.cli import options
 from grace.cli.console import ask, say
 from grace.cli.errors import one_line_errors

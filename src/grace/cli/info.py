@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from grace.base.atomic import write_bytes
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors

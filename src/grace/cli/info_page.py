@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from grace.base.escaping import printable
-from grace.base.units import counted, in_bytes, in_count, in_percent
+from grace.base.words import counted, in_bytes, in_count, in_percent, printable
 from grace.cli.class_lines import predictor_text
 from grace.cli.columns import aligned
 from grace.learner.changes import Change

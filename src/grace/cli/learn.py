@@ -7,7 +7,7 @@ from typing import Unpack
 
 import typer
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import learn_options as options
 from grace.cli.console import emit_json, say, terminal
 from grace.cli.errors import one_line_errors, one_line_warnings

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from grace.base.units import counted, in_bytes, in_count, in_percent, in_seconds
+from grace.base.words import counted, in_bytes, in_count, in_percent, in_seconds
 from grace.cli.class_lines import (
     TEST,
     change,

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
-from grace.base.escaping import printable
-from grace.base.markup import spreadsheet
-from grace.base.units import in_bytes, in_count, in_percent, in_seconds
+from grace.base.words import in_bytes, in_count, in_percent, in_seconds, printable, spreadsheet
 from grace.cli.class_lines import TEST, class_facts, gate_facts, losses
 from grace.cli.columns import aligned
 from grace.learner.changes import Change

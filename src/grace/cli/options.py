@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.base.nearest import did_you_mean_one_of
+from grace.base.words import did_you_mean_one_of
 from grace.cli.console import say
 
 argument = partial(typer.Argument, show_default=False)

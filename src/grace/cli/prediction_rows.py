@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from grace.base.escaping import printable
+from grace.base.words import printable
 from grace.cli.columns import padded, widest
 
 if TYPE_CHECKING:

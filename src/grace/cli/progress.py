@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from grace.base.escaping import printable
-from grace.base.units import counted, in_percent, in_seconds
+from grace.base.words import counted, in_percent, in_seconds, printable
 from grace.cli import task_table
 from grace.cli.clock import RunClock, UpdateClock, in_clock
 from grace.cli.console import terminal, text_of

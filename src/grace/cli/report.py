@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from grace.base.units import counted
+from grace.base.words import counted
 from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import grace
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.cli import options
 from grace.cli.class_lines import gate_text
 from grace.cli.console import say

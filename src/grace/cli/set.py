@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import grace
-from grace.base.units import in_bytes
+from grace.base.words import in_bytes
 from grace.cli import options
 from grace.cli.columns import aligned
 from grace.cli.console import say

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import study_options as options
 from grace.cli.compare import ended_like_ctrl_c, numbers
 from grace.cli.comparison_progress import ComparisonProgress

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from grace.base.units import counted, in_bytes, in_seconds
+from grace.base.words import counted, in_bytes, in_seconds
 from grace.cli.columns import aligned
 from grace.studies.made_study import MadeStudy
 from grace.studies.study_cells import scale_name

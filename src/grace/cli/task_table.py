@@ -1,6 +1,6 @@
 """The table of tasks on the terminal: one line per finished task, 80 characters wide."""
 
-from grace.base.units import in_bytes, in_count, in_percent
+from grace.base.words import in_bytes, in_count, in_percent
 from grace.cli.clock import in_clock
 from grace.runs import TaskRecord
 

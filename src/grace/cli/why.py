@@ -1,6 +1,6 @@
 """Explain the verdict of an update in one sentence. Imports no torch."""
 
-from grace.base.escaping import printable
+from grace.base.words import printable
 from grace.learner.document import UpdateRecord
 from grace.settings.experiment import ExperimentSettings
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.base.cache_folder import cache_folder
-from grace.base.escaping import first_line
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.machine import cache_folder
+from grace.base.words import first_line
 from grace.data.arrays import RawDataset, finish
 from grace.data.images import Dataset
 from grace.settings.experiment import DataSettings

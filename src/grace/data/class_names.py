@@ -4,8 +4,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from grace.base.escaping import JOINERS, is_shown, one_line
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import JOINERS, is_shown, one_line
 
 
 def class_name(text: str) -> str:

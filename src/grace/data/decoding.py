@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal, cast, final
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.data.decoding_budget import BUDGET
 from grace.data.image_file import (
     open_regular,

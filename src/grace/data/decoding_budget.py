@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import final
 
-from grace.base.memory import memory_bytes, return_freed_memory
+from grace.base.machine import memory_bytes, return_freed_memory
 
 
 @final

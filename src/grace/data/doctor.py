@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
-from grace.base.refusals import GraceError
-from grace.base.units import counted
+from grace.base.errors import GraceError
+from grace.base.words import counted
 from grace.data.class_names import spelling
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import Pixels, as_array, opened
 from grace.data.images import Images, TensorImages
 from grace.data.selection import image_keys

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.data.crops import crop_boxes
 from grace.data.decoding import MAX_PIXELS, Pixels, as_array, decoded, read_pixels
 from grace.data.images import CroppableImages

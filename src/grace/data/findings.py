@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.base.escaping import printable
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError, Setting
-from grace.base.units import counted
+from grace.base.errors import GraceError, Setting
+from grace.base.words import counted, did_you_mean, printable
 from grace.data.class_names import twins
 from grace.data.decoding import MAX_PIXELS
 from grace.data.folder_tree import REFUSED_TEXT, ClassFolder, FolderTree, ImageFile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.base.escaping import printable
-from grace.base.refusals import GraceError, not_there
+from grace.base.errors import GraceError, not_there
+from grace.base.words import printable
 from grace.data.class_names import class_name
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")

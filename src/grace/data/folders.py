@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.arrays import imagenet_constants
 from grace.data.decoding import upright_size
 from grace.data.findings import Rules, judge_layout, refuse_first

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.folder_tree import EXTENSIONS, REFUSED_TEXT, files_below
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 _FLAGS = os.O_RDONLY
 if sys.platform == "win32":

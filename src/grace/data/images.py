@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 
 class Images(ABC):

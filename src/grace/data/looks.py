@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, final
 
 import numpy as np
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import MAX_PIXELS, Kind, Pixels, as_array, decoded
 from grace.data.squares import squared
 from grace.settings.experiment import Fit

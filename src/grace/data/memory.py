@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.data.encoded import (
     BYTES_PER_CLASS,
     BYTES_PER_IMAGE,

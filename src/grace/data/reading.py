@@ -12,10 +12,9 @@ from typing import Literal, final
 
 import torch
 
-from grace.base.escaping import printable
-from grace.base.memory import memory_bytes
-from grace.base.refusals import GraceError, Setting
-from grace.base.units import in_bytes
+from grace.base.errors import GraceError, Setting
+from grace.base.machine import memory_bytes
+from grace.base.words import in_bytes, printable
 from grace.data.decoding import MAX_PIXELS, decoded, upright_size
 from grace.data.files import FileImages
 from grace.data.findings import Finding, Rules, judge_images, refuse_first

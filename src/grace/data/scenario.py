@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.images import Dataset, LabelledImages
 from grace.settings.experiment import ScenarioSettings
 

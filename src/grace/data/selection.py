@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from grace.base.nearest import did_you_mean
+from grace.base.errors import GraceError
 from grace.base.randomness import generator
-from grace.base.refusals import GraceError
+from grace.base.words import did_you_mean
 from grace.data.images import Images
 from grace.settings.experiment import DataSettings
 

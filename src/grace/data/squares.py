@@ -7,7 +7,7 @@ import sys
 
 from PIL import Image
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.experiment import Fit
 
 GREY = 128

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan

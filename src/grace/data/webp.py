@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.images import Dataset
 from grace.engine.device import device_name
 from grace.engine.ranks import Ranks

@@ -10,9 +10,9 @@ from typing import Literal, TypeVar, final
 import torch
 from torch import nn
 
-from grace.base.escaping import first_line
-from grace.base.processor import computes_in_bfloat16, processor_name
-from grace.base.refusals import GraceError, GraceWarning
+from grace.base.errors import GraceError, GraceWarning
+from grace.base.machine import computes_in_bfloat16, processor_name
+from grace.base.words import first_line
 from grace.settings.experiment import EngineSettings
 from grace.settings.recipe import Recipe
 

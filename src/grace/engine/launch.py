@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Self, final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 
 @final

@@ -8,7 +8,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
 from grace.settings.recipe import Recipe

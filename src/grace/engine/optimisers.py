@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.engine.phase import Parts
 from grace.settings.recipe import Group, Recipe
 

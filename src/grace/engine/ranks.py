@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from grace.base import values
-from grace.base.refusals import GraceError
+from grace.base import tensors
+from grace.base.errors import GraceError
 from grace.engine.device import device_name
 from grace.engine.launch import Launch
 from grace.settings.experiment import EngineSettings
@@ -245,14 +245,18 @@ class Ranks:
             return value
         data, is_source = torch.empty(0, dtype=torch.uint8), self.rank == source
         if is_source:
-            data = torch.frombuffer(bytearray(values.encode(value)), dtype=torch.uint8)
+            data = torch.frombuffer(bytearray(tensors.encode_value(value)), dtype=torch.uint8)
         size = torch.tensor(len(data))
         with self._needing_others():
             dist.broadcast(size, source)
             if not is_source:
                 data = torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(data, source)
-        return value if is_source else values.decode(data.numpy().tobytes(), "a broadcast value")
+        return (
+            value
+            if is_source
+            else tensors.decode_value(data.numpy().tobytes(), "a broadcast value")
+        )
 
     def _exchange(self, tensors: Sequence[Tensor], work: Callable[[Tensor], object]) -> None:
         """Run a collective on the tensors joined to one of each dtype and device."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grace.base.processor import processor_flags, processor_name
+from grace.base.machine import processor_flags, processor_name
 from grace.engine.device import Device
 
 _VARIABLES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "NVIDIA_TF32", "CUBLAS_", "TORCH_ALLOW_TF32")

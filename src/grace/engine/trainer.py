@@ -11,8 +11,8 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from grace.base.errors import GraceError
 from grace.base.randomness import generator, seeded_globally
-from grace.base.refusals import GraceError
 from grace.data.augmentation import Augmentation
 from grace.data.batches import (
     augmented_batches,

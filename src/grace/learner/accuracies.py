@@ -7,7 +7,7 @@ from typing import Annotated, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.intervals import sign_test, wilson
 
 Share = Annotated[float, Field(ge=0, le=1)]

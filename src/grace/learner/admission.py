@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import final
 
 from grace.base import strict_json
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.encoded import most_bytes
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks

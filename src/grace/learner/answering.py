@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import Pixels
 from grace.learner import twins
 from grace.learner.export import traced

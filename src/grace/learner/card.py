@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grace.base.markup import markdown
-from grace.base.refusals import GraceError
-from grace.base.units import in_bytes, in_count, in_interval
+from grace.base.errors import GraceError
+from grace.base.words import in_bytes, in_count, in_interval, markdown
 from grace.learner.accuracies import ClassAccuracy
 from grace.learner.changes import Change
 from grace.learner.document import Document, ObjectRef, UpdateRecord

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from grace.base import strict_json
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.data.memory import Room
 from grace.learner.document import UpdateRecord
 from grace.settings.experiment import ExperimentSettings

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.setting_changes import SettingChange, shown
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.flat import flatten

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self, final
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grace.base import atomic, strict_json
-from grace.base.models import read_model
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
+from grace.base.strict_json import read_model
 from grace.learner.removed import MAX_VERSIONS, RemovedVersion
 from grace.learner.setting_changes import Line, SettingChange
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
 from grace.learner import saving
 from grace.learner.changeable import refuse_fixed
 from grace.learner.machine_speed import with_speed

@@ -7,10 +7,9 @@ from typing import Literal, Self, final
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grace.base import atomic, strict_json
-from grace.base.models import checked
-from grace.base.reading import read_small
-from grace.base.refusals import DamagedError, GraceError
-from grace.base.validation import first_problem
+from grace.base.errors import DamagedError, GraceError, first_problem
+from grace.base.files import read_small
+from grace.base.strict_json import checked
 from grace.learner.document import (
     FORMAT,
     Mean,

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, Self, final
 from pydantic import Field, ValidationError, model_validator
 
 from grace.base import strict_json
+from grace.base.errors import DamagedError, GraceError, NewerFormatError, first_problem
 from grace.base.objects import Ref
-from grace.base.refusals import DamagedError, GraceError, NewerFormatError
-from grace.base.validation import first_problem
 from grace.data.class_names import class_name, spelling
 from grace.engine.work import WorkDone
 from grace.learner.accuracies import Accuracies, Strict

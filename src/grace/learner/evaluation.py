@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.images import LabelledImages
 from grace.data.selection import image_keys
 from grace.engine.parts import frozen

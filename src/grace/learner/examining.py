@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from grace.base.refusals import GraceError, GraceWarning
+from grace.base.errors import GraceError, GraceWarning
 from grace.data.doctor import Examination, examine
 from grace.data.findings import Finding
 from grace.engine.progress import Silence

@@ -22,8 +22,8 @@ from typing_extensions import override
 
 import grace
 from grace.base.atomic import write_bytes
-from grace.base.escaping import first_line
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import first_line
 from grace.data.augmentation import Enlarge
 from grace.data.squares import GREY
 from grace.learner.familiarity import UnknownScore

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from grace.base import atomic
+from grace.base.errors import GraceError
 from grace.base.randomness import generator
-from grace.base.refusals import GraceError
 from grace.data.images import LabelledImages, TensorImages
 from grace.learner.evaluation import scores
 from grace.learner.export import OnnxCheck, Preprocessing, check_onnx, export_onnx, load_onnx

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 if TYPE_CHECKING:
     from torch import Tensor

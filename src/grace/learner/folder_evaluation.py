@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
 from grace.learner.answering import answerer_of

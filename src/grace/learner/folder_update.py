@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
-from grace.base.refusals import GraceError, GraceWarning, Setting
-from grace.base.units import counted, in_bytes
+from grace.base.errors import GraceError, GraceWarning, Setting
+from grace.base.words import counted, in_bytes
 from grace.data.folder_tree import split_folders
 from grace.data.update_folder import UpdateFolder, load_update
 from grace.engine.progress import Progress

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from grace.base.nearest import did_you_mean_one_of
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
+from grace.base.words import did_you_mean_one_of
 from grace.learner.store import ModelStore
 
 

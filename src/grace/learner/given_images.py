@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.decoding import pixels_of
 from grace.data.images import Images, TensorImages
 from grace.learner.image_files import channels_and_side, of_size, read_file

@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 
 from grace.base import atomic, strict_json, tensors
-from grace.base.escaping import one_line
-from grace.base.inside import inside
-from grace.base.reading import read_exactly, read_start
-from grace.base.refusals import DamagedError, GraceError, GraceWarning, Setting
-from grace.base.values import put_together, take_apart
+from grace.base.errors import DamagedError, GraceError, GraceWarning, Setting
+from grace.base.files import inside, read_exactly, read_start
+from grace.base.tensors import put_together, take_apart
+from grace.base.words import one_line
 from grace.engine.checkpoint import Snapshot, SweepResult
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, LossProbe, Phase, Rounds, Sweep, Work

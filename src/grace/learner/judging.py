@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from grace.base.refusals import GraceError, GraceWarning, Setting
-from grace.base.units import counted
+from grace.base.errors import GraceError, GraceWarning, Setting
+from grace.base.words import counted
 from grace.learner.accuracies import Accuracies, ClassAccuracy
 from grace.learner.intervals import LEVEL, holm, sign_test, smallest_drop, wilson
 from grace.settings.experiment import GateSettings

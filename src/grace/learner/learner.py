@@ -7,7 +7,7 @@ from typing import Any, Self, final
 
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.learner import pruning, saving, updating

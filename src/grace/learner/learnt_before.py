@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.learner.document import Document
 from grace.learner.judging import Limits
 from grace.learner.setting_changes import SettingChange

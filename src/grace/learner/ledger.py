@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.changes import Change
 from grace.learner.document import Document, UpdateRecord
 from grace.learner.judging import lost_classes

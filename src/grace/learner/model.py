@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grace.base.processor import usable_cores
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
+from grace.base.machine import usable_cores
 from grace.data.decoding import Pixels
 from grace.learner.prediction import Numbers
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner.document import Document
 from grace.learner.store import ModelStore
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from grace.base.processor import usable_cores
-from grace.base.refusals import GraceError
-from grace.base.units import counted
+from grace.base.errors import GraceError
+from grace.base.machine import usable_cores
+from grace.base.words import counted
 from grace.data.folder_tree import FolderTree, scan
 from grace.learner.requested import RequestedSettings
 from grace.settings.experiment import ExperimentSettings

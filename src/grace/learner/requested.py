@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.learner.changeable import is_idle, is_limit, is_recipe, refuse_fixed
 from grace.learner.setting_changes import SettingChange, differences
 from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, final
 
 from grace.base import strict_json
-from grace.base.escaping import one_line
+from grace.base.errors import DamagedError
+from grace.base.files import read_start
 from grace.base.lock import holder
-from grace.base.reading import read_start
-from grace.base.refusals import DamagedError
+from grace.base.words import one_line
 
 _MAX_HEADER = 1 << 22
 

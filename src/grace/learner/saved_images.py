@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
 from grace.data.encoded import EncodedImages
 from grace.data.images import Images, TensorImages
 from grace.learner.document import Document, ObjectRef

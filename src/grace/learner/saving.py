@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import grace
-from grace.base.escaping import one_line
-from grace.base.memory import memory_bytes
-from grace.base.refusals import DamagedError, GraceError
+from grace.base.errors import DamagedError, GraceError
+from grace.base.machine import memory_bytes
 from grace.base.tensors import encoded_size
+from grace.base.words import one_line
 from grace.data.encoded import BYTES_PER_IMAGE
 from grace.learner.document import Document, UpdateRecord
 from grace.learner.held_out import HeldOut

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Self, final
 from pydantic import BaseModel, ConfigDict
 
 from grace.base import atomic, strict_json
-from grace.base.inside import inside
+from grace.base.errors import DamagedError, GraceError, NewerFormatError, Setting, not_there
+from grace.base.files import inside
 from grace.base.lock import exclusive
-from grace.base.models import read_model
-from grace.base.refusals import DamagedError, GraceError, NewerFormatError, Setting, not_there
+from grace.base.strict_json import read_model
 from grace.learner.changes import Change, ChangeLog
 from grace.learner.creation import Creation as Creation
 from grace.learner.creation import read_creation, refuse_taken

@@ -5,7 +5,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from grace.base.refusals import GraceWarning
+from grace.base.errors import GraceWarning
 from grace.engine.progress import Progress, Silence
 from grace.learner.changeable import is_limit, is_pace
 from grace.learner.learn_call import LearnOptions, LearnResult

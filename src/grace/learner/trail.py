@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.base.units import counted
+from grace.base.words import counted
 from grace.learner.changes import Change, in_words
 from grace.learner.ledger import LedgerEntry
 

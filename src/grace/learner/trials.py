@@ -15,9 +15,9 @@ import torch
 
 from grace.base import strict_json
 from grace.base.atomic import sync_folder, unfinished
-from grace.base.cache_folder import cache_folder
-from grace.base.reading import read_small
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
+from grace.base.files import read_small
+from grace.base.machine import cache_folder
 from grace.engine.device import can_compile, is_long
 from grace.engine.rounding import Rounding
 from grace.learner.budget import measure_speed

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.learner import twins
 from grace.learner.onnx_graph import run_graph
 from grace.learner.prediction import Answerer

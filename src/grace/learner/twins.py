@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 import grace
 from grace.base import atomic, strict_json
-from grace.base.cache_folder import cache_folder
-from grace.base.reading import read_small
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
+from grace.base.files import read_small
+from grace.base.machine import cache_folder
 from grace.learner.accuracies import Strict
 
 FOLDER = "twins"

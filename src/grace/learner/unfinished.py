@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grace.base import atomic
-from grace.base.refusals import BusyError, GraceError
+from grace.base.errors import BusyError, GraceError
 from grace.learner.store import ModelStore
 
 

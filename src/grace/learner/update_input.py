@@ -11,7 +11,7 @@ from typing import Any, final
 
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.class_names import class_name, spelling
 from grace.data.images import Images, LabelledImages
 from grace.data.memory import ExemplarMemory

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self, final
 
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
 from grace.engine.progress import Progress
 from grace.learner import saving, updating
 from grace.learner.changeable import lasting

@@ -15,7 +15,7 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.methods.distilling import distil_old_self

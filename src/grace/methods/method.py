@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, final
 
 import torch
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
 from grace.data.memory import ExemplarMemory

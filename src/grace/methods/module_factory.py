@@ -11,10 +11,10 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from grace.base.escaping import first_line
-from grace.base.memory import refuse_too_large
+from grace.base.errors import GraceError, Setting
+from grace.base.machine import refuse_too_large
 from grace.base.randomness import generator
-from grace.base.refusals import GraceError, Setting
+from grace.base.words import first_line
 from grace.engine.device import Device
 from grace.nn.backbone import Backbone
 from grace.nn.branching import split

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.loading import load_exactly, load_tensors, refuse_unlike

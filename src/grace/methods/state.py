@@ -12,9 +12,8 @@ from typing import Any, ClassVar, TypeVar, final
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError, first_problem
 from grace.base.tensors import encoded_size
-from grace.base.validation import first_problem
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.slots import ModuleSlot, ModuleT, NetworkSlot, Parts, Slot, TensorsSlot
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.nn.backbone import Backbone, JoinedStage
 
 

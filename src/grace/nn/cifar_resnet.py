@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
+from grace.base.errors import GraceError
 from grace.base.randomness import generator
-from grace.base.refusals import GraceError
 from grace.nn.backbone import Backbone
 from grace.settings.experiment import BackboneSettings
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 MASKED = -1e4
 """Logit of a forgotten class: its softmax is exactly 0 in every precision."""

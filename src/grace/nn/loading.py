@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from grace.base.escaping import one_line
-from grace.base.refusals import DamagedError
+from grace.base.errors import DamagedError
+from grace.base.words import one_line
 
 
 def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import copy_of
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.data.arrays import for_channels
 from grace.data.augmentation import Enlarge
 from grace.nn.timm_backbone import pretraining_of

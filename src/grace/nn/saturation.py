@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 
 def effective_rank(singular_values: Tensor, *, drop_below: float = 1e-5) -> float:

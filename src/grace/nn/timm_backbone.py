@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from grace.base.escaping import in_one_line, one_line
+from grace.base.errors import GraceError
 from grace.base.randomness import seeded_globally
-from grace.base.refusals import GraceError
+from grace.base.words import in_one_line, one_line
 from grace.nn.backbone import Backbone, JoinedStage
 from grace.settings.experiment import BackboneSettings
 

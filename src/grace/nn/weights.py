@@ -11,12 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grace.base.escaping import one_line
-from grace.base.memory import refuse_too_large
-from grace.base.nearest import nearest
-from grace.base.reading import read_exactly
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
+from grace.base.files import read_exactly
+from grace.base.machine import refuse_too_large
 from grace.base.tensors import decode, encode
+from grace.base.words import nearest, one_line
 from grace.nn.backbone import Backbone
 from grace.nn.timm_backbone import TimmBackbone, pretrained_state
 from grace.nn.torchvision_resnet import TorchvisionResNet

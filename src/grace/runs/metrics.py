@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 Matrix = list[list[float | None]]
 

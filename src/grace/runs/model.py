@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.methods.outcome import MethodVerdict
 from grace.runs import metrics
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grace
-from grace.base.processor import processor_name
+from grace.base.machine import processor_name
 from grace.settings.experiment import ExperimentSettings
 
 

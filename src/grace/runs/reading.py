@@ -9,9 +9,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from grace.base import strict_json
-from grace.base.reading import read_given
-from grace.base.refusals import DamagedError, GraceError, GraceWarning, not_there
-from grace.base.validation import first_problem
+from grace.base.errors import DamagedError, GraceError, GraceWarning, first_problem, not_there
+from grace.base.files import read_given
 from grace.methods.outcome import MethodVerdict
 from grace.runs import metrics
 from grace.runs.model import RunInfo, RunRecord, TaskRecord

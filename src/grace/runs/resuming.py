@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from grace.base.atomic import remove
-from grace.base.inside import inside
+from grace.base.errors import BusyError, GraceError, GraceWarning
+from grace.base.files import inside
 from grace.base.lock import exclusive
-from grace.base.refusals import BusyError, GraceError, GraceWarning
 from grace.runs.model import RunInfo, RunRecord
 from grace.runs.reading import find_same_run, read_record
 

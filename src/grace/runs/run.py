@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.base.atomic import remove_leftovers
-from grace.base.inside import inside
+from grace.base.files import inside
 from grace.base.lock import exclusive
 from grace.runs import (
     DatasetRecord,

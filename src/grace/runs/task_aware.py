@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 
 
 def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[int]) -> Tensor:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, final
 
 from grace.base.atomic import is_leftover, write_text
-from grace.base.escaping import in_one_line
-from grace.base.inside import refuse_path
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.files import refuse_path
+from grace.base.words import in_one_line
 from grace.runs.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.runs.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.settings.experiment import ExperimentSettings

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, final, get_args
 
 from pydantic import BeforeValidator
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import did_you_mean
 
 AugmentationName = Literal["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
 """Names of whole augmentations."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.recipe import Recipe
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from grace.base.escaping import printable
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import printable
 from grace.settings.augmentation import AugmentationSetting
 from grace.settings.measures import MeasureSettings
 from grace.settings.methods import GraceSettings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings import yaml_text
 from grace.settings.recipe import scaled
 from grace.settings.setting_problems import Problem, WrongValue

@@ -13,8 +13,8 @@ from typing import Any, final
 
 from pydantic import ValidationError
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError, GraceWarning
+from grace.base.errors import GraceError, GraceWarning
+from grace.base.words import did_you_mean
 from grace.settings import yaml_text
 from grace.settings.describe import describe_settings
 from grace.settings.effects import settings_without_effect

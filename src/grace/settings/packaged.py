@@ -7,8 +7,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, final
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import did_you_mean
 from grace.settings import yaml_text
 from grace.settings.setting_problems import MOST_PROBLEMS, Problem
 

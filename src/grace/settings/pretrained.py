@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.methods import ProbeSettings
 from grace.settings.recipe import Recipe

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.settings_model import Settings
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, final
 
 from pydantic import Field
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import did_you_mean
 from grace.settings import methods
 from grace.settings.methods import AnyMethodSettings
 from grace.settings.outside import installed, load_outside

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from grace.base.nearest import did_you_mean, nearest
-from grace.base.validation import demand_of, error_of
+from grace.base.errors import demand_of, error_of
+from grace.base.words import did_you_mean, nearest
 
 Model = type[BaseModel]
 

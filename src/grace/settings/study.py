@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import did_you_mean
 from grace.settings.claims import ClaimSettings, MetricName, Number, Words
 from grace.settings.packaged import ConfigError, find, packaged, read_mapping
 from grace.settings.setting_problems import booleans_as_numbers, problems_of

@@ -11,9 +11,9 @@ from typing import Any, final
 
 import yaml
 
-from grace.base.escaping import in_one_line
-from grace.base.reading import read_given
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.files import read_given
+from grace.base.words import in_one_line
 
 MAX_BYTES = 2**20
 """The largest text that is read."""

@@ -1,6 +1,6 @@
 """The exemplars with which a method costs what the largest one costs. Imports no torch."""
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs import RunRecord, metrics
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError, Setting
+from grace.base.errors import GraceError, Setting
+from grace.base.words import did_you_mean
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, load_experiment

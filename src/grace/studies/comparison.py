@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import final
 
 from grace.base.atomic import write_text
-from grace.base.inside import inside, refuse_path
+from grace.base.errors import GraceError
+from grace.base.files import inside, refuse_path
 from grace.base.lock import exclusive
-from grace.base.refusals import GraceError
 from grace.runs import RunRecord
 from grace.runs.resuming import tidy
 from grace.runs.run import identify

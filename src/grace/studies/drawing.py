@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from grace.base.atomic import write_text
-from grace.base.escaping import printable
+from grace.base.words import printable
 from grace.studies.figures import STYLES, Style
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from grace.base.escaping import printable
+from grace.base.words import printable
 from grace.runs import RunRecord, TaskRecord
 from grace.settings.registry import METHODS
 from grace.studies.groups import Group, Spread, spread

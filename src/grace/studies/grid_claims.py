@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 
-from grace.base.units import counted
+from grace.base.words import counted
 from grace.settings.claims import ClaimSettings
 from grace.studies.pareto import Point, front_places, merged
 from grace.studies.study_results import Results

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grace
-from grace.base.memory import memory_bytes
-from grace.base.processor import usable_cores
+from grace.base.machine import memory_bytes, usable_cores
 from grace.settings.experiment import ExperimentSettings
 
 

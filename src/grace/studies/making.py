@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import final
 
 from grace.base.atomic import remove_leftovers, write_text
-from grace.base.inside import inside
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.files import inside
 from grace.runs import RunRecord, read_record
 from grace.runs.reading import num_tasks
 from grace.settings.load import dump_settings

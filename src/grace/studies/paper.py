@@ -8,9 +8,9 @@ from typing import Any, Literal, final
 from pydantic import BaseModel, ConfigDict
 
 from grace.base import strict_json
-from grace.base.models import checked
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.strict_json import checked
+from grace.base.words import did_you_mean
 
 Metric = Literal["parameters", "last", "average", "exemplars"]
 

@@ -12,7 +12,7 @@ from typing import Protocol, final
 
 from typing_extensions import override
 
-from grace.base.inside import open_to_append
+from grace.base.files import open_to_append
 from grace.settings.experiment import ExperimentSettings
 from grace.studies.cells import Cell
 

@@ -18,10 +18,10 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from grace.base.escaping import first_line, in_one_line
+from grace.base.errors import GraceError
+from grace.base.files import read_small
 from grace.base.lock import holder
-from grace.base.reading import read_small
-from grace.base.refusals import GraceError
+from grace.base.words import first_line, in_one_line
 from grace.settings.experiment import ExperimentSettings
 from grace.studies.machine import has_small_images
 from grace.studies.pool import Attempt, Job, Machines, start_process, why_failed

@@ -16,9 +16,9 @@ from typing import Any
 
 import grace
 from grace.base.atomic import write_text
-from grace.base.html import element, escape, join
-from grace.base.reading import read_head
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.files import read_head
+from grace.base.words import element, escape, join
 from grace.runs import RunRecord
 from grace.studies import figures
 from grace.studies.figures import Figure, Style

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import final
 
 from grace.base.atomic import write_text
-from grace.base.inside import inside
+from grace.base.errors import BusyError, DamagedError
+from grace.base.files import inside, read_small
 from grace.base.lock import exclusive, holder
-from grace.base.reading import read_small
-from grace.base.refusals import BusyError, DamagedError
 
 
 @final

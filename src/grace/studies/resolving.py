@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs import RunRecord, collect_versions
 from grace.settings.experiment import ExperimentSettings
 from grace.studies.run_store import RunStore

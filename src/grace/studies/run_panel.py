@@ -5,8 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from grace.base.html import element, escape
-from grace.base.units import in_bytes, in_percent, in_seconds
+from grace.base.words import element, escape, in_bytes, in_percent, in_seconds
 from grace.runs import RunRecord, TaskRecord
 from grace.settings.describe import SettingRow, describe_settings
 from grace.settings.experiment import ExperimentSettings

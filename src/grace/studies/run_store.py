@@ -14,10 +14,9 @@ from typing import final
 from pydantic import ValidationError
 
 from grace.base.atomic import write_bytes
-from grace.base.inside import inside
-from grace.base.reading import read_given
-from grace.base.refusals import GraceError, GraceWarning
-from grace.base.units import counted
+from grace.base.errors import GraceError, GraceWarning
+from grace.base.files import inside, read_given
+from grace.base.words import counted
 from grace.runs import RunRecord, find_runs, read_record, settings_fingerprint
 from grace.runs.resuming import tidy
 from grace.settings.experiment import ExperimentSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, final
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.runs import RunRecord
 from grace.settings.study import RowSettings, StudySettings
 from grace.studies.search_storage import (

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from grace.base.inside import inside
-from grace.base.reading import read_small
-from grace.base.refusals import DamagedError, GraceError, GraceWarning
+from grace.base.errors import DamagedError, GraceError, GraceWarning
+from grace.base.files import inside, read_small
 
 MAX_BYTES = 64 * 2**20
 """A journal takes about 1 kB for a pair."""

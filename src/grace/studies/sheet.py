@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, final
 
-from grace.base.escaping import printable
-from grace.base.markup import latex, markdown
+from grace.base.words import latex, markdown, printable
 
 Mark = Literal["", "best", "second"]
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grace.base.atomic import write_text
-from grace.base.escaping import one_line
-from grace.base.inside import inside
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.files import inside
+from grace.base.words import one_line
 from grace.studies.machine import own_command, run_environment
 
 _REFUSED = ("--array", "-a", "--wrap", "--output", "-o", "--parsable", "--help", "-h")

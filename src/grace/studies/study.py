@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grace.base.inside import inside, refuse_path
+from grace.base.errors import BusyError, GraceError
+from grace.base.files import inside, refuse_path
 from grace.base.lock import exclusive, shared
-from grace.base.refusals import BusyError, GraceError
 from grace.settings.study import StudySettings
 from grace.studies.made_study import MadeStudy
 from grace.studies.making import make_folders

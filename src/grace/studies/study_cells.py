@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.base.nearest import did_you_mean
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
+from grace.base.words import did_you_mean
 from grace.runs import RunRecord
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning

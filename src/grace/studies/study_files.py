@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grace.base.atomic import remove_leftovers, write_text
-from grace.base.inside import inside
-from grace.base.markup import code_block, markdown, spreadsheet
+from grace.base.files import inside
+from grace.base.words import code_block, markdown, spreadsheet
 from grace.runs import RunRecord
 from grace.studies.drawing import write_svg
 from grace.studies.front_table import FRONT_HEADINGS, front_tables

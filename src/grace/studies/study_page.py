@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grace.base.html import element, escape, join
+from grace.base.words import element, escape, join
 from grace.studies.figures import Figure, plot_text
 from grace.studies.grid_claims import by_seed, grid_rows
 from grace.studies.origins import REPLAYED, OriginName, by_origin, origin

@@ -10,9 +10,9 @@ from typing import final
 
 from typing_extensions import override
 
-from grace.base.inside import inside
-from grace.base.refusals import GraceError, GraceWarning
-from grace.base.units import counted
+from grace.base.errors import GraceError, GraceWarning
+from grace.base.files import inside
+from grace.base.words import counted
 from grace.runs import RunRecord, settings_fingerprint
 from grace.runs.run import identify
 from grace.settings.experiment import ExperimentSettings

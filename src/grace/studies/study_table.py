@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from grace.base.markup import spreadsheet
-from grace.base.units import in_percent
+from grace.base.words import in_percent, spreadsheet
 from grace.studies.groups import Spread
 from grace.studies.origins import REPLAYED, origin
 from grace.studies.paper import row_in_paper

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from grace.base.markup import code_block, markdown
-from grace.base.units import in_percent, in_seconds
+from grace.base.words import code_block, in_percent, in_seconds, markdown
 from grace.runs import RunRecord
 from grace.runs.model import as_time
 from grace.studies.groups import Group, group_records, spread

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import final
 
-from grace.base.markup import spreadsheet
-from grace.base.units import counted
+from grace.base.words import counted, spreadsheet
 from grace.runs import RunRecord, TaskRecord
 from grace.studies.groups import Group, Spread, group_records
 from grace.studies.sheet import Entry, Sheet

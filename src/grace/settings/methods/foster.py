@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.methods.method_settings import SmoothingSettings
 from grace.settings.recipe import Recipe
 from grace.settings.traits import Traits

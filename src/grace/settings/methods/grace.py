@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.methods.method_settings import AligningSettings
 from grace.settings.recipe import Recipe, multistep
 from grace.settings.traits import ThresholdRule, Traits

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.settings.recipe import Recipe, completed, first_task
 from grace.settings.settings_model import Settings
 from grace.settings.traits import ThresholdRule, Traits

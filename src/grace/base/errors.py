@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from typing_extensions import override
 
-from grace.base.escaping import one_line
+from grace.base.words import one_line, printable
 
 
 @final
@@ -145,3 +145,82 @@ class BusyError(GraceError):
 @final
 class NewerFormatError(GraceError):
     """A later version of grace wrote the file in a format that this one does not know."""
+
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+_DEMANDS: Mapping[str, str] = {
+    "bool_type": "a valid boolean",
+    "bool_parsing": "a valid boolean",
+    "int_type": "a valid integer",
+    "int_parsing": "a valid integer",
+    "int_from_float": "a valid integer",
+    "float_type": "a valid number",
+    "float_parsing": "a valid number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "string_too_long": "a text of at most {max_length} characters",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of settings",
+    "model_attributes_type": "a mapping of settings",
+    "none_required": "none",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "greater than or equal to {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "less than or equal to {le}",
+    "string_pattern_mismatch": "a text of the form {pattern}",
+}
+"""What a value should be, by pydantic's error type; braces hold facts of the error."""
+_OF_FILES: Mapping[str, str] = {
+    "missing": "it is missing",
+    "extra_forbidden": "it is unknown",
+    "model_type": "it should be a mapping",
+    "string_pattern_mismatch": "it has another form",
+}
+"""What is wrong with a part of a file, where these are other words than those of a setting."""
+
+
+def error_of(detail: "ErrorDetails") -> ValueError | None:
+    """Return the error that grace's own validator raised; ``None``: pydantic found the problem."""
+    error = detail.get("ctx", {}).get("error")
+    return error if isinstance(error, ValueError) else None
+
+
+def demand_of(detail: "ErrorDetails") -> str | None:
+    """Return what a value should be, such as "greater than 0"; ``None``: there are no words."""
+    demand, facts = _DEMANDS.get(detail["type"]), detail.get("ctx", {})
+    return demand and demand.format(**{key: _short(fact) for key, fact in facts.items()})
+
+
+def first_problem(error: "ValidationError") -> str:
+    """Return in one line what is wrong with a file that was read, and where in it.
+
+    Only printable characters of the file are quoted. A remedy is left out: it is for the person who
+    sets the value, not for the person who reads the file.
+    """
+    detail = error.errors(include_url=False)[0]
+    cause = error_of(detail)
+    where = [".".join(str(part) for part in detail["loc"])[:200]]
+    if isinstance(cause, GraceError):
+        where += [cause.where, cause.what]
+    else:
+        where += [str(cause or _fault(detail))]
+    return printable(": ".join(part for part in where if part))
+
+
+def _fault(detail: "ErrorDetails") -> str:
+    """Return what is wrong with a part of a file."""
+    if detail["type"] in _OF_FILES:
+        return _OF_FILES[detail["type"]]
+    demand = demand_of(detail)
+    return f"it should be {demand}" if demand else detail["msg"]
+
+
+def _short(fact: object) -> str:
+    """Write a whole number without decimals: 1, not 1.0."""
+    return str(int(fact) if isinstance(fact, float) and fact.is_integer() else fact)
