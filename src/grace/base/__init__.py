@@ -1,4 +1,4 @@
-"""What every room stands on: errors, words, files, locks, JSON, tensors, seeds, the machine.
+"""Files written whole and read with suspicion, errors, words for people, seeds.
 
-Nothing here knows of learning: no network, no data set, no setting.
+Everything here could serve another program. Nothing here knows a network, a method or a run.
 """

@@ -1,1 +1,4 @@
-"""The living model: update, predict, evaluate."""
+"""The living model on disk: teach, judge, predict, forget, export, and its versions.
+
+Everything of the product lives here. Runs, records and studies of research do not.
+"""

@@ -1,4 +1,7 @@
-"""The record of a run on disk: what every table, plot and report is made from. Torch-free."""
+"""One run is a scenario, a method and a seed; its record is what every table is made from.
+
+Reading a record needs no torch. Versions, the gate and ceilings belong to learners, not to runs.
+"""
 
 from grace.runs.model import (
     ClassifierRecord,

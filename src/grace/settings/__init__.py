@@ -1,1 +1,4 @@
-"""Settings models, the registry of names, and packaged experiments; nothing here imports torch."""
+"""Experiments as data: settings models, their loading and checking, the registry of names.
+
+The packaged experiments live here too. Nothing here trains, reads images or imports torch.
+"""
