@@ -1,4 +1,4 @@
-"""Files written whole and read with suspicion, errors, words for people, seeds.
+"""What every room stands on: errors, words, files, locks, JSON, tensors, seeds, the machine.
 
-Everything here could serve another program. Nothing here knows a network, a method or a run.
+Nothing here knows of learning: no network, no data set, no setting.
 """
