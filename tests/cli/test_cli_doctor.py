@@ -31,8 +31,6 @@ def test_good_images_are_ready(tmp_path: Path) -> None:
     assert lines[0] == f"{root}: 50 images in 2 classes"
     assert lines[-1] == "Ready: 50 images of 2 classes can be learned."
     assert "sizes     16×16 pixels" in result.output
-    assert "on this machine when idle" in result.output
-    assert "images/s in training" in result.output
 
 
 def test_what_learn_would_refuse_exits_with_2_and_says_what_to_change(tmp_path: Path) -> None:
@@ -68,7 +66,7 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
         "Not ready: class names in another spelling (1): 'Ant' is the known class 'ant'; "
         "rename the folders."
     )
-    assert found["estimate"]["seconds"] > 0
+    assert found["passes"] is None
     again = json.loads(call(first, "--model", tmp_path / "model", "--json").output)
     assert again["classes"]["ant"]["is_new"] is False
     # Nothing was learnt and nothing changed.

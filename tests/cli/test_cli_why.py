@@ -123,39 +123,22 @@ def test_bars_name_the_update() -> None:
     with RichProgress(console) as progress:
         progress.waiting("reading")
         progress.update_started(["ant"])
-        progress.training_expected(198.0)
         progress.phase_started("grow", 2, 30)
         progress.epoch_finished("grow", 2, 2, {"classification": 0.5}, 0.1)
         progress.phase_finished("grow", 1.5)
     assert "update  grow" in screen.getvalue()
-    assert "about 3:18 min of training" in screen.getvalue()
     assert "epoch 2/2" in screen.getvalue()
     assert "tasks" not in screen.getvalue()
-
-
-def test_a_note_says_that_the_fewest_epochs_take_longer_than_the_budget() -> None:
-    notes = io.StringIO()
-    with RichProgress(Console(file=io.StringIO()), Console(file=notes)) as progress:
-        progress.update_started([])
-        progress.training_expected(25.0, 6.0)
-        progress.training_expected(6.0, 6.0)
-    assert notes.getvalue().splitlines()[1:] == [
-        "update: about 25.0 s of training on this machine when idle, over its budget of 6.0 s: "
-        "epochs are as few as can be",
-        "update: about 6.0 s of training on this machine when idle",
-    ]
 
 
 def test_notes_name_the_update() -> None:
     notes = io.StringIO()
     with RichProgress(Console(file=io.StringIO()), Console(file=notes)) as progress:
         progress.update_started(["ant"])
-        progress.training_expected(198.0)
         progress.phase_started("grow", 2, 30)
         progress.update_started([])
     assert notes.getvalue().splitlines() == [
         "update: 1 new class (ant)",
-        "update: about 3:18 min of training on this machine when idle",
         "update: grow, 2 epochs over 30 images",
         "update: no new class",
     ]

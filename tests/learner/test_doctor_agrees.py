@@ -42,12 +42,6 @@ WISHES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How fast the machine is decides on the time that is told, not on what is refused."""
-    monkeypatch.setattr("grace.learner.estimate.measure_speed", lambda *_: 10.0)
-
-
 @final
 class _ReachedError(Exception):
     """Training would begin."""

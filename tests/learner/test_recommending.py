@@ -47,7 +47,6 @@ def test_backbone_and_side_fit(facts: Facts, backbone: str, side: str) -> None:
         "data.image_size=48",
         "budget.minutes=10",
         "method.relative_threshold=1.5",
-        "method.base.epochs=7",
         "method.grow.batch_size=8",
     ],
 )
@@ -86,11 +85,10 @@ def test_every_method_resolves_without_warnings(method: str, tmp_path: Path) -> 
     assert reasons[0].startswith("network   resnet20 at 32 pixels: for 24 images of 2 classes on ")
 
 
-def test_epochs_given_are_not_scaled() -> None:
-    texts = ["budget.minutes=5", "method.base.epochs=7"]
-    assert RequestedSettings(overrides=texts).settings().budget.fixed == ("base",)
-    # Without a budget nothing is scaled.
-    assert RequestedSettings(overrides=texts[1:]).settings().budget.fixed == ()
+@pytest.mark.parametrize("given", ["method.base.epochs=7", "budget.passes=9"])
+def test_who_says_how_long_to_train_gets_no_minutes(given: str) -> None:
+    left_out = chosen(CPU).keys() - chosen(CPU, given).keys()
+    assert left_out - {"method.base.epochs"} == {"budget.minutes"}
 
 
 def test_a_named_experiment_is_taken_as_it_is(tmp_path: Path) -> None:

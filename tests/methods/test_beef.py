@@ -14,7 +14,6 @@ from grace.base.errors import DamagedError
 from grace.base.randomness import generator
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Mode, Phase
-from grace.learner import estimate as estimating
 from grace.learner.learner import Learner
 from grace.learner.phase_content import content_address
 from grace.methods.beef import Beef
@@ -22,6 +21,7 @@ from grace.methods.energies import energy_samples
 from grace.methods.fusion import Fusion
 from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
+from grace.methods.planning import Coming
 from grace.nn.heads import MASKED
 from grace.settings.methods import BeefSettings, DERSettings
 from grace.settings.recipe import Recipe
@@ -435,21 +435,26 @@ class TestClasses:
                 made.method.state.restore(type(saved)(values, saved.parts), 5)
 
 
-def test_the_plan_counts_the_steps_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimating, "measure_speed", lambda *_: 10.0)
+def test_the_plan_counts_the_steps_of_the_samples() -> None:
     own = {"base": recipe(2), "expand": recipe(3), "fuse": recipe(5)}
 
-    def seconds(method: Any) -> list[float]:
+    def passes(method: Any) -> list[float]:
         made = Learner.create(settings(method), shape=(3, 8, 8))
-        first = estimating.estimate(made, num_new=2, num_train=40).seconds
+        first = Coming(
+            is_first=True, num_new=2, num_images=40, num_kept=0, num_seen=0, num_backbones=0
+        )
+        before = sum(phase.passes for phase in made.method.plan(first))
         teach(made, {0: 20, 1: 20})
-        return [first, estimating.estimate(made, num_new=1, num_train=18).seconds]
+        later = Coming(
+            is_first=False, num_new=1, num_images=18, num_kept=12, num_seen=40, num_backbones=1
+        )
+        return [before, sum(phase.passes for phase in made.method.plan(later))]
 
     # Twice 40 images, each 1 + 1 + 3·2/3 = 4 passes. Then 18 and 12 exemplars; the fusion takes 12
     # and 6 of the new class, beside two frozen backbones.
-    assert seconds(beef(**own)) == pytest.approx([2 * 40 * 0.4, (3 * 30 * 4 + 5 * 18 * 2 / 3) / 10])
+    assert passes(beef(**own)) == pytest.approx([2 * 40 * 4, 3 * 30 * 4 + 5 * 18 * 2 / 3])
     plain = beef(energy_weight=0.0, **own)
-    assert seconds(plain) == pytest.approx([2 * 40 / 10, (3 * 30 + 5 * 18 * 2 / 3) / 10])
+    assert passes(plain) == pytest.approx([2 * 40, 3 * 30 + 5 * 18 * 2 / 3])
 
 
 def test_settings_without_effect_are_told() -> None:

@@ -140,7 +140,7 @@ def _let_threads_sleep() -> None:
     """Let OpenMP's threads wait awake for 0.1 to 1 ms only, unless the user says otherwise.
 
     By default they spin 30 times longer: where other work shares the cores, they keep them from
-    the very threads that they wait for (benchmarks/busy_cores.py). OpenMP reads this once, when
+    the very threads that they wait for. OpenMP reads this once, when
     torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from grace.base.words import counted, in_bytes, in_seconds
+from grace.base.words import counted, in_count
 from grace.cli import learn_options as options
 from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
@@ -58,7 +58,7 @@ def doctor(
 
 
 def _as_dict(checked: "Checked") -> dict[str, Any]:
-    found, cost = checked.found, checked.estimate
+    found = checked.found
     findings = [
         {
             "severity": finding.severity,
@@ -73,13 +73,13 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
         "verdict": found.worded(_REMEDIES),
         **asdict(found),
         "findings": findings,
-        "estimate": asdict(cost) if cost else None,
+        "passes": checked.passes,
         "chosen": list(checked.chosen),
     }
 
 
 def _page(images: Path, checked: "Checked") -> list[str]:
-    found, cost = checked.found, checked.estimate
+    found = checked.found
     classes = counted(len(found.classes), "class", "classes")
     unreadable = sum(count.unreadable for count in found.classes.values())
     readable = counted(found.num_images - unreadable, "image")
@@ -90,13 +90,8 @@ def _page(images: Path, checked: "Checked") -> list[str]:
         sizes = [f"{width}×{height}" for width, height in (found.smallest, found.largest)]
         lines += ["", f"sizes     {' to '.join(dict.fromkeys(sizes))} pixels"]
     lines += checked.chosen
-    if cost is not None:
-        how = "through the frozen backbone" if cost.is_frozen else "in training"
-        lines += [
-            f"time      about {in_seconds(cost.seconds)} on this machine when idle "
-            f"({cost.images_per_second:.0f} images/s {how})",
-            f"RAM       about {in_bytes(cost.memory_bytes)}",
-        ]
+    if checked.passes is not None:
+        lines.append(f"budget    {in_count(checked.passes)} image passes at most")
     if found.findings:
         lines.append("")
     for finding in found.findings:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from grace.base.words import counted, in_percent, in_seconds, printable
+from grace.base.words import counted, in_percent, printable
 from grace.cli import task_table
 from grace.cli.clock import RunClock, UpdateClock, in_clock
 from grace.cli.console import terminal, text_of
@@ -112,20 +112,6 @@ class RichProgress:
         self._before_phase = f"{self._task}  "
         self._update = None
         self._note(f"{self._task}: {_new_classes(class_names)}")
-
-    def training_expected(self, seconds: float, most_seconds: float | None = None) -> None:
-        """Print how long an update will train, and that it will exceed its budget if it will.
-
-        Args:
-            seconds: the estimate.
-            most_seconds: the budget; ``None``: there is none.
-        """
-        console = self._console if self._live else self._notes
-        text = f"{self._task}: about {in_seconds(seconds)} of training on this machine when idle"
-        # 1e-9 against rounding: an update that fills its budget does not exceed it.
-        if most_seconds is not None and seconds > most_seconds * (1 + 1e-9):
-            text += f", over its budget of {in_seconds(most_seconds)}: epochs are as few as can be"
-        console.print(text_of(text), soft_wrap=True)
 
     def update_planned(self, passes: Mapping[str, float]) -> None:
         """Start the bar of a learner's update; a run shows its tasks.

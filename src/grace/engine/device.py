@@ -85,7 +85,7 @@ class Device:
         """Return True if a phase is compiled; never where there is no working compiler.
 
         ``auto`` compiles long phases. A rule on sizes, not on measured seconds, so that equal runs
-        stay bit-identical. Where a trial shows no gain, a run replaces ``auto`` by false before.
+        stay bit-identical.
 
         Args:
             recipe: its epochs count.
@@ -100,14 +100,15 @@ def is_long(epochs: int, num_images: int, shape: tuple[int, int, int]) -> bool:
     """Return True if a phase may repay the 20 to 60 seconds of a compilation.
 
     The pixels that pass through the network decide. At the least number, ResNet-20 and ResNet-32
-    train for 18 minutes on one core (AMD EPYC, float32), of which compiling gains up to 3.
+    train for 18 minutes on one core (AMD EPYC, float32), of which compiling gains up to 3. Images
+    below 16 pixels gain nothing.
 
     Args:
         epochs: of the phase.
         num_images: images of the phase.
         shape: (C, H, W) of an image.
     """
-    return epochs * num_images * shape[1] * shape[2] >= 2e8
+    return min(shape[1:]) >= 16 and epochs * num_images * shape[1] * shape[2] >= 2e8
 
 
 def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:

@@ -18,16 +18,6 @@ class Progress(Protocol):
         """Called when an update of a learner begins, with its new classes."""
         return
 
-    def training_expected(self, seconds: float, most_seconds: float | None = None) -> None:
-        """Called before an update trains.
-
-        Args:
-            seconds: the estimate of all its phases together.
-            most_seconds: that it should take at most; the fewest epochs of a large update take
-                longer. ``None``: any number.
-        """
-        return
-
     def update_planned(self, passes: Mapping[str, float]) -> None:
         """Called before an update trains.
 

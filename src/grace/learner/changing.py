@@ -5,13 +5,58 @@ from collections.abc import Sequence
 import torch
 
 from grace.base.errors import DamagedError, GraceError
+from grace.data.arrays import imagenet_constants
+from grace.engine.progress import Progress
 from grace.learner import saving
+from grace.learner.budget import measured_passes, needs_passes
 from grace.learner.changeable import refuse_fixed
-from grace.learner.machine_speed import with_speed
 from grace.learner.model import Model
 from grace.learner.setting_changes import differences
-from grace.settings.experiment import ExperimentSettings
+from grace.nn.preprocessing import constants
+from grace.settings.experiment import BudgetSettings, ExperimentSettings
 from grace.settings.load import change_settings
+
+
+def new_model(
+    settings: ExperimentSettings,
+    shape: tuple[int, int, int],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    progress: Progress | None,
+) -> Model:
+    """Make the model of a new learner; arguments and errors as in ``Learner.create``."""
+    channels = 1 if shape[0] == 1 else 3
+    means, deviations = constants(settings.backbone, channels, *imagenet_constants(channels))
+    constant = tuple(mean or means), tuple(std or deviations)
+    if progress is not None and needs_passes(settings.method, settings.budget):
+        progress.waiting("measuring this machine's speed")
+    settings = _with_passes(settings, settings.budget, shape, *constant)
+    return Model(settings, shape, *constant, progress, chooses=True)
+
+
+def _with_passes(
+    settings: ExperimentSettings,
+    before: BudgetSettings,
+    shape: tuple[int, int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> ExperimentSettings:
+    """Return settings whose budget states the passes that its minutes allow.
+
+    Other minutes than ``before`` change the passes in proportion; else a batch is timed.
+    """
+    budget = settings.budget
+    if budget.minutes != before.minutes and budget.passes == before.passes:
+        passes = None
+        if budget.minutes and before.minutes and before.passes:
+            passes = budget.minutes / before.minutes * before.passes
+        budget = budget.model_copy(update={"passes": passes})
+    if needs_passes(settings.method, budget):
+        assert budget.minutes is not None
+        model = Model(settings, shape, mean, std, is_saved=True)
+        passes = measured_passes(model.state.method, model.trainer, shape, budget.minutes)
+        budget = budget.model_copy(update={"passes": passes})
+    return settings.model_copy(update={"budget": budget})
 
 
 def with_settings(model: Model, settings: ExperimentSettings) -> Model:
@@ -27,9 +72,8 @@ def with_settings(model: Model, settings: ExperimentSettings) -> Model:
         GraceError: if what the model has learnt does not fit the settings.
     """
     old, trainer = model.state, model.trainer
-    settings = with_speed(settings, model.shape, model.mean, model.std)
     made = Model(
-        settings,
+        _with_passes(settings, model.settings.budget, model.shape, model.mean, model.std),
         model.shape,
         model.mean,
         model.std,

@@ -9,7 +9,6 @@ from grace.base.errors import GraceError, GraceWarning
 from grace.data.doctor import Examination, examine
 from grace.data.findings import Finding
 from grace.engine.progress import Silence
-from grace.learner.estimate import Estimate, estimate
 from grace.learner.folder_update import FolderUpdate
 from grace.learner.learner import Learner
 from grace.learner.resolved_call import ResolvedCall
@@ -21,14 +20,14 @@ class Checked:
     """The result of examining images for a learner."""
 
     found: Examination
-    estimate: Estimate | None
-    """The cost of learning them; ``None``: there are no training images."""
+    passes: float | None
+    """The most image passes of the update, as far as it is known."""
     chosen: Sequence[str]
     """What would be chosen for a new learner, and why; empty without images."""
 
 
 def examine_call(call: ResolvedCall) -> Checked:
-    """Find the problems of a call's images, and estimate the cost of learning them.
+    """Find the problems of a call's images.
 
     The images are ready exactly if the call would begin to train.
 
@@ -60,10 +59,8 @@ def examine_call(call: ResolvedCall) -> Checked:
                 FolderUpdate.read(call, Silence()).check()
         except GraceError as error:
             found = replace(found, findings=[_finding(error), *found.findings])
-    num_train = sum(count.train for count in found.classes.values())
-    num_new = sum(count.is_new is not False for count in found.classes.values())
-    cost = estimate(learner, num_new, num_train) if num_train else None
-    return Checked(found=found, estimate=cost, chosen=call.chosen if found.num_images else ())
+    chosen = call.chosen if found.num_images else ()
+    return Checked(found=found, passes=call.wanted.budget.passes, chosen=chosen)
 
 
 def _learner(call: ResolvedCall) -> Learner:

@@ -12,14 +12,13 @@ from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.learner import pruning, saving, updating
 from grace.learner.card import card_of_model
-from grace.learner.changing import with_changes, with_settings
+from grace.learner.changing import new_model, with_changes, with_settings
 from grace.learner.document import UpdateRecord
 from grace.learner.exporting import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
 from grace.learner.judging import Limits
-from grace.learner.machine_speed import new_model
 from grace.learner.model import Model
 from grace.learner.model_state import Size
 from grace.learner.predictor import Predictor

@@ -12,6 +12,7 @@ from grace.base.errors import GraceError
 from grace.base.machine import usable_cores
 from grace.base.words import counted
 from grace.data.folder_tree import FolderTree, scan
+from grace.learner.changeable import is_recipe
 from grace.learner.requested import RequestedSettings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.recipe import Recipe
@@ -103,7 +104,7 @@ def recommend(facts: Facts, asked: ExperimentSettings, given: Set[str]) -> Recom
         side = side if "data.image_size" in given else _side(facts)
         wanted |= {"backbone.name": backbone, "data.image_size": side}
     minutes = asked.budget.minutes
-    if "budget.minutes" not in given and asked.method.traits.trains_backbone:
+    if not any(map(_is_length, given)) and asked.method.traits.trains_backbone:
         wanted["budget.minutes"] = minutes = MINUTES
     for name, recipe in asked.method:
         if isinstance(recipe, Recipe) and "backbone.weights" not in given:
@@ -178,6 +179,11 @@ def _reasons(
 
 _DECIDING = {"method.threshold", "method.expand_at", "method.relative_threshold"}
 """Settings by which the user decides when to grow."""
+
+
+def _is_length(path: str) -> bool:
+    """Return ``True`` for a setting by which the user decides how long an update takes."""
+    return path.startswith("budget.") or (is_recipe(path) and path.endswith(".epochs"))
 
 
 def _facts(tree: FolderTree, asked: ExperimentSettings) -> Facts:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import final
 
 from grace.base.errors import GraceError, Setting
-from grace.learner.changeable import is_idle, is_limit, is_recipe, refuse_fixed
-from grace.learner.setting_changes import SettingChange, differences
+from grace.learner.changeable import is_idle, is_limit, refuse_fixed
+from grace.learner.setting_changes import differences
 from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.settings.flat import flatten
 from grace.settings.layers import parse_overrides
@@ -20,10 +20,6 @@ from grace.settings.pretrained import with_lower_rates, with_weights
 
 HELD_OUT = 50
 """Default of ``memory.validation`` for a learner; at most a fifth of a class's images."""
-_EARLIER_HELD_OUT = 10
-"""The default of earlier versions of grace: learners that have it keep it."""
-_MADE_LATER = {"budget.speed", "budget.fixed"}
-"""Settings that follow from others and from the machine when a learner is made."""
 
 
 @final
@@ -105,8 +101,7 @@ class RequestedSettings:
         if data.channels is None:
             data = data.model_copy(update={"channels": 3})
         settings = with_lower_rates(settings, values)
-        changed = {"memory": MemorySettings(**memory), "data": data}
-        return self._with_fixed(settings.model_copy(update=changed))
+        return settings.model_copy(update={"memory": MemorySettings(**memory), "data": data})
 
     def _with_effect(self) -> list[str]:
         """Return the overrides that have an effect on a learner; warn about the others."""
@@ -134,15 +129,6 @@ class RequestedSettings:
         asked = {name: getattr(wanted.engine, name) for name in names}
         return saved.model_copy(update=asked) if asked else None
 
-    def _with_fixed(self, settings: ExperimentSettings) -> ExperimentSettings:
-        """Return settings whose budget does not scale the recipes whose epochs are given."""
-        budget = settings.budget
-        if budget.minutes is None:
-            return settings
-        given = {p.split(".")[1] for p in self.given if is_recipe(p) and p.endswith(".epochs")}
-        fixed = tuple(sorted({*budget.fixed, *given}))
-        return settings.model_copy(update={"budget": budget.model_copy(update={"fixed": fixed})})
-
     def changed(
         self, saved: ExperimentSettings, model: Path, *, is_begun: bool
     ) -> ExperimentSettings:
@@ -165,11 +151,11 @@ class RequestedSettings:
         given = self.given
         with self._as_written():
             change_settings(saved, self.overrides)  # Names all that is wrong.
-            wanted = self._with_fixed(change_settings(saved, self._with_effect()))
+            wanted = change_settings(saved, self._with_effect())
         asked = [(wanted, given)]
         if self.experiment is not None:
             whole, named = self.settings(), f"experiment {self.experiment}"
-            paths = flatten(whole.complete_dump()).keys() - _MADE_LATER
+            paths = flatten(whole.complete_dump()).keys() - {"budget.passes"}
             asked.insert(0, (whole, dict.fromkeys(paths, named) | given))
         for settings, written in asked:
             if is_begun:
@@ -183,11 +169,8 @@ def _refuse_changes(
     saved: ExperimentSettings, asked: ExperimentSettings, model: Path, written: Mapping[str, str]
 ) -> None:
     """Refuse other settings for a first update that was interrupted; arguments as above."""
-    held_out = SettingChange.of("memory.validation", _EARLIER_HELD_OUT, HELD_OUT)
     for change in differences(saved, asked, leave_out=("engine", "description")):
         text = written.get(change.path, "")
-        if change == held_out and text.startswith("experiment "):
-            continue
         if text and not is_idle(change.path) and not is_limit(change.path):
             raise GraceError(
                 f"the first update of '{model}' was begun with {change.path} {change.before}, but "

@@ -15,7 +15,7 @@ from grace.data.scenario import Task
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
 from grace.learner import choosing, saving
-from grace.learner.budget import coming_update, expected_seconds, within_budget
+from grace.learner.budget import within_budget
 from grace.learner.document import UpdateRecord
 from grace.learner.evaluation import accuracy, finite, scores
 from grace.learner.journal import Journal
@@ -98,11 +98,12 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     old = set(range(task.num_old_outputs)) - state.forgotten
     judges = held_out.judging(state.held_out, old)
     size = model.size()
-    coming = coming_update(
-        state.method,
-        len(new_names),
-        len(task.data),
+    coming = Coming(
         is_first=task.number == 1,
+        num_new=len(new_names),
+        num_images=len(task.data),
+        num_kept=len(state.method.memory),
+        num_seen=sum(state.method.memory.original_counts.values()),
         num_backbones=size.num_backbones,
     )
     old_before = _are_right(model, judges.data(old)) if old else None
@@ -149,14 +150,11 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
 
 @contextmanager
 def _budgeted(model: Model, coming: Coming) -> Iterator[None]:
-    """Bound the training by the budget; say what it will be and how long it will take."""
-    method, budget, progress = model.state.method, model.settings.budget, model.trainer.progress
-    expected = expected_seconds(method, budget, coming)
-    if expected is not None:
-        most = None if budget.minutes is None else 60 * budget.minutes
-        progress.training_expected(expected, most)
+    """Bound the training by the budget; say what is planned."""
+    method, budget = model.state.method, model.settings.budget
     with within_budget(method, budget, coming):
-        progress.update_planned({phase.name: phase.passes for phase in method.plan(coming)})
+        plan = {phase.name: phase.passes for phase in method.plan(coming)}
+        model.trainer.progress.update_planned(plan)
         yield
 
 

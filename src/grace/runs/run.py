@@ -27,7 +27,7 @@ from grace.runs import (
 from grace.runs.resuming import drop_checkpoint, noted_rounding, same_run
 from grace.runs.task_line import compare_predictions, task_record
 from grace.settings.effects import refuse_learner_settings
-from grace.settings.experiment import EngineSettings, ExperimentSettings
+from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, as_settings
 from grace.settings.methods import AnyMethodSettings
 
@@ -162,13 +162,6 @@ def _run(
         place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
         if earlier is None:
             refuse_occupied(place)
-        engine = settings.engine
-        if not ranks.are_several:
-            engine = _settled(learner, len(dataset.train), earlier)
-        if engine != settings.engine:
-            settings = settings.model_copy(update={"engine": engine})
-            learner = Learner(Model(settings, shape, model.mean, model.std, progress, ranks=ranks))
-            info = _describe(settings, dataset, digest, scenario, learner)
         place.mkdir(parents=True, exist_ok=True)
         with exclusive(place / "lock", f"the run '{place}'"):
             remove_leftovers(place)
@@ -263,28 +256,6 @@ def _here(settings: ExperimentSettings) -> ExperimentSettings:
 
     engine = settings.engine.model_copy(update={"precision": chosen_precision(settings.engine)})
     return settings.model_copy(update={"engine": engine})
-
-
-def _settled(learner: "Learner", num_images: int, earlier: RunRecord | None) -> EngineSettings:
-    """Return the engine's settings with what is faster here; a run goes on as it began.
-
-    Args:
-        learner: that will be trained.
-        num_images: all training images.
-        earlier: record of the same run, if an earlier process began it.
-    """
-    engine = learner.settings.engine
-    if earlier is None:
-        from grace.learner.trials import fastest_engine
-
-        return fastest_engine(learner.settings, learner.model, num_images)
-    before = earlier.info.config.get("engine")
-    if isinstance(before, dict):
-        if engine.compile == "auto" and before.get("compile") is False:
-            engine = engine.model_copy(update={"compile": False})
-        if engine.threads is None and before.get("threads") == 1:
-            engine = engine.model_copy(update={"threads": 1})
-    return engine
 
 
 def _constants(settings: ExperimentSettings, dataset: "Dataset") -> "Constants":

@@ -317,13 +317,12 @@ class EngineSettings(Settings):
     compile: bool | Literal["auto"] = Field(
         "auto",
         description="compile training steps; auto: only phases long enough to save more time "
-        "than that takes, and in a run only if a short trial on this machine shows a gain",
+        "than that takes",
     )
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads. More: faster, up to the number of cores; none: torch's choice, "
-        "but 1 for a run on images below 32×32 pixels if a short trial shows no gain from more",
+        description="CPU threads. More: faster, up to the number of cores; none: torch's choice",
     )
     eval_batch_size: int = Field(
         128,
@@ -334,7 +333,7 @@ class EngineSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """The time that an update of a learner may take; experiments have no budget."""
+    """The training that an update of a learner may take; experiments have no budget."""
 
     minutes: float | None = Field(
         None,
@@ -343,14 +342,12 @@ class BudgetSettings(Settings):
         description="minutes of training that an update should take at most; epochs are scaled "
         "down to it, never up. Lower: faster updates and lower accuracies; none: all epochs",
     )
-    speed: float | None = Field(
+    passes: float | None = Field(
         None,
         gt=0,
-        description="images per second while one backbone trains, by which minutes become epochs. "
-        "Higher: more epochs; none: measured when the learner is made, rounded to a power of two",
-    )
-    fixed: tuple[str, ...] = Field(
-        (), description="recipes whose epochs were given by the user, and are not scaled"
+        le=1e15,
+        description="the same in training passes of one image through one backbone. Higher: more "
+        "epochs; none: those of minutes, measured when the learner is made",
     )
 
 
