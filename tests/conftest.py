@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from grace.learner import twins
 from support.synthetic_records import make_record as make_record
 
 # A loaded machine is slow, not wrong: pytest's own timeout is the limit.
@@ -31,9 +30,6 @@ gc.disable()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As grace itself does before it imports onnxruntime, which some tests import first.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-# Tests compare with what torch answers, and leave nothing in the user's cache.
-os.environ["GRACE_TWINS"] = "0"
-twins.FOLDER = "/no folder of twins"
 
 
 @pytest.fixture(scope="session", autouse=True)

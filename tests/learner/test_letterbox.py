@@ -14,10 +14,8 @@ from grace.data.images import TensorImages
 from grace.data.selection import image_keys
 from grace.data.squares import letterboxed
 from grace.learner import teaching
-from grace.learner.answering import answerer_of
-from grace.learner.exporting import preprocessing_of
 from grace.learner.learner import Learner
-from grace.learner.prediction import FilePredictor
+from grace.learner.prediction import FilePredictor, answerer_of
 from grace.learner.requested import RequestedSettings
 from support.picture_folders import picture
 
@@ -77,9 +75,6 @@ def test_learning_predicting_and_exporting(tmp_path: Path) -> None:
         assert torch.allclose(learner.predict_proba(given).max(dim=1).values, likely, atol=1e-5)
         for one, other in zip(learner.recognise(given), learner.recognise(wanted), strict=True):
             assert torch.allclose(one, other, atol=1e-4)
-    preprocessing = preprocessing_of(learner.model)
-    assert preprocessing.fit == "letterbox"
-    assert preprocessing.resizing().startswith("letterbox: longer side to 16 pixels")
 
 
 def test_it_stays_with_a_learner(tmp_path: Path) -> None:

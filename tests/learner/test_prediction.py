@@ -12,9 +12,8 @@ from torch import Tensor
 
 from grace.data.decoding import Pixels
 from grace.learner import image_files
-from grace.learner.answering import answerer_of
 from grace.learner.learner import Learner
-from grace.learner.prediction import FilePredictor
+from grace.learner.prediction import FilePredictor, answerer_of
 from grace.settings.methods import FinetuneSettings
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe, settings

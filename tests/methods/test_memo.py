@@ -223,8 +223,7 @@ def test_exported_it_predicts_the_same(tmp_path: Path) -> None:
         version=1,
     )
     data = labelled({0: 4, 1: 4, 2: 4}, seed=5).images.gather(torch.arange(12))
-    check = check_onnx(path, data, made.decision_function(data))
-    assert check.num_images == check.same_argmax == 12
+    assert check_onnx(path, data, made.decision_function(data)) < 1e-4
 
 
 @pytest.mark.parametrize("missing", ["trunk", "backbone.0", "head"])

@@ -122,8 +122,7 @@ def test_the_onnx_file_gives_the_same_scores(tmp_path: Path) -> None:
         normalised = (images / 255 - torch.tensor(means)[:, None, None]) / 0.25
         scores = made(backbone(normalised))
     assert scores[:, 1].tolist() == [MASKED] * 7
-    check = check_onnx(path, images, scores)
-    assert (check.num_images, check.same_argmax) == (7, 7)
+    assert check_onnx(path, images, scores) < 1e-4
 
 
 def test_each_class_is_scored_by_its_own_auto_encoder_alone() -> None:

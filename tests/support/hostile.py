@@ -259,10 +259,6 @@ def main() -> None:
         patches.enter_context(small_backbones())
         # Nothing here outlives the process.
         patches.enter_context(mock.patch("os.fsync"))
-        # The user's twins are looked through when a version is removed; they are not meant here.
-        patches.enter_context(
-            mock.patch("grace.learner.twins.FOLDER", str(args.folder / "no twins"))
-        )
         if args.quick:
             # Tracing modules takes a third of the time, and meets nothing of what files say.
             patches.enter_context(mock.patch("grace.engine.trainer.folded", lambda module: module))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.base.errors import GraceError
+from grace.base.refusals import GraceError
 from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
@@ -55,21 +55,21 @@ def predict(
         rate = _rate(unknown, false_alarms)
         files = _found_files(images)
         # These take half a second to import: --help and what is refused here do not wait for them.
-        from grace.learner.prediction import FilePredictor
-        from grace.learner.twin import answering
+        from grace.learner.learner import Learner
+        from grace.learner.prediction import FilePredictor, answerer_of
 
-        with answering(model, version) as answerer:
-            predictor = FilePredictor(answerer, top=top, false_alarms=rate)
-            rows = FORMS[form](answerer.class_names, predictor.top, unknown)
-            emit(rows.head())
-            num_problems = 0
-            for batch in predictor.predict(files):
-                num_problems += sum(prediction.problem is not None for prediction in batch)
-                emit(b"".join(rows.row(prediction) for prediction in batch))
-            if rate is not None:
-                say(_about_unknown(predictor, rate), err=form != "table")
-            if num_problems:
-                say(f"{num_problems} of {len(files)} images could not be read", err=True)
+        answerer = answerer_of(Learner.load(model, version))
+        predictor = FilePredictor(answerer, top=top, false_alarms=rate)
+        rows = FORMS[form](answerer.class_names, predictor.top, unknown)
+        emit(rows.head())
+        num_problems = 0
+        for batch in predictor.predict(files):
+            num_problems += sum(prediction.problem is not None for prediction in batch)
+            emit(b"".join(rows.row(prediction) for prediction in batch))
+        if rate is not None:
+            say(_about_unknown(predictor, rate), err=form != "table")
+        if num_problems:
+            say(f"{num_problems} of {len(files)} images could not be read", err=True)
         if num_problems:
             raise typer.Exit(1)
 
@@ -85,10 +85,13 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
 
 def _found_files(images: Sequence[Path]) -> Sequence[Path]:
     """Return the image files that are named or lie in named folders; ``-``: on standard input."""
-    listed = [names_in(sys.stdin.buffer) if str(name) == "-" else [name] for name in images]
-    found = given_files([name for names in listed for name in names])
-    for note in found.notes:
-        say(f"warning: {note}", err=True)
+    names = [
+        own
+        for name in images
+        for own in (names_in(sys.stdin.buffer) if str(name) == "-" else [name])
+    ]
+    found = given_files(names)
+    say(*(f"warning: {note}" for note in found.notes), err=True)
     return found.paths
 
 

@@ -1,46 +1,47 @@
-"""Export a predictor to one ONNX file, which other programs run without torch and grace.
+"""Export a predictor to one ONNX file for programs without torch and grace, and check the file.
 
 The graph takes pixels in [0, 1] and normalises them itself, so that no user of the file can get the
 constants wrong. The file's metadata describes how to make such pixels and what the outputs mean.
 
-Shapes: N images, C channels, H×W pixels, K classes.
+Shapes: N images, C channels, H×W pixels, D features, K classes.
 """
 
-import io
 import json
+import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 import grace
-from grace.base.atomic import write_bytes
-from grace.base.errors import GraceError
-from grace.base.words import first_line
+from grace.base import atomic
+from grace.base.randomness import generator
+from grace.base.refusals import GraceError
 from grace.data.augmentation import Enlarge
-from grace.data.squares import GREY
+from grace.data.images import LabelledImages, TensorImages
+from grace.learner.evaluation import scores
 from grace.learner.familiarity import UnknownScore
-from grace.learner.onnx_graph import send_no_reports
+from grace.learner.model import Model
 from grace.learner.unknown import Recogniser
 from grace.nn.expandable import copy_of
 from grace.nn.folding import folded
 from grace.nn.heads import MASKED
 from grace.settings.experiment import Fit
 
-_OUTPUTS = ("logits", "probabilities", "familiarity")
+ImageKind = Literal["held-out images", "exemplars", "images of noise"]
+MOST_CHECKED = 256
+"""Most images that a file is checked on."""
 
 
 @final
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a picture is converted into the network's input.
+    """How a picture becomes the network's input.
 
     Args:
         shape: (C, H, W) of the input.
@@ -56,47 +57,18 @@ class Preprocessing:
     enlarge: Enlarge | None = None
     fit: Fit = "crop"
 
-    def __post_init__(self) -> None:
-        assert len(self.mean) == len(self.std) == self.shape[0]
-
-    def metadata(self) -> dict[str, str]:
-        """Return what an exported file's metadata say of its input.
-
-        As JSON: ``input_size`` [C, H, W], ``input_range``, ``mean`` and ``std`` (already applied
-        inside); as words: ``fit`` (``crop`` or ``letterbox``) and ``resize``.
-        """
-        return {
-            "input_size": json.dumps(self.shape),
-            "input_range": json.dumps([0, 1]),
-            "mean": json.dumps(self.mean),
-            "std": json.dumps(self.std),
-            "resize": self.resizing(),
-            "fit": self.fit,
-        }
-
-    def resizing(self) -> str:
-        """Describe in words how a picture is resized to H×W (``squared``)."""
-        _, height, width = self.shape
-        if height != width:
-            return f"none: every picture is {width} pixels wide and {height} high"
-        if self.fit == "letterbox":
-            return (
-                f"letterbox: longer side to {height} pixels, bilinear with antialiasing, then "
-                f"centred on a square of grey {GREY}"
-            )
-        return f"shorter side to {height} pixels, bilinear with antialiasing, then centre crop"
-
 
 @final
 @dataclass(frozen=True)
-class OnnxCheck:
-    """The result of comparing an exported file with its learner."""
+class Exported:
+    """The result of an export: on all checked images the file predicts the learner's class."""
 
     num_images: int
+    checked_on: ImageKind
     max_difference: float
     """Largest |difference| of a logit."""
-    same_argmax: int
-    """Number of images with the same predicted class: all of them."""
+    labels: Path
+    """File of the class names, one a line, in the order of the outputs."""
 
 
 @final
@@ -132,6 +104,55 @@ class _Graph(nn.Module):
         return logits, logits.softmax(dim=1), self.familiarity(features, logits)
 
 
+def export_checked(model: Model, path: Path, *, replace: bool = False) -> Exported:
+    """Write the chosen predictor to a file, which gets its name only after it passed its check.
+
+    It is checked on held-out images; if there are none, on exemplars; if none of those, on noise.
+
+    Args:
+        model: a model that has learnt something.
+        path: file to write; the names of the classes are written to ``<stem>.labels.txt``.
+        replace: replace existing files.
+
+    Raises:
+        GraceError: if a file exists, its folder does not, the model cannot be exported, or the
+            file's predictions differ from the model's.
+    """
+    labels = path.with_suffix(".labels.txt")
+    for taken in (path, labels):
+        if taken.exists() and not replace:
+            raise GraceError(f"'{taken}' exists already", "choose another name or remove it")
+    if not path.parent.is_dir():
+        raise GraceError(f"there is no folder '{path.parent}' to export into", "create it")
+    state, classifier = model.state, model.classifier()
+    images, kind = _check_images(model)
+    data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))
+    # By default a GPU's convolutions round to TF32.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        logits = scores(model.trainer, {"": classifier}, data)[""]
+    beside = atomic.unfinished(path)
+    try:
+        export_onnx(
+            classifier.score,
+            classifier.backbones,
+            Preprocessing(
+                model.shape, model.mean, model.std, model.enlarge, model.settings.data.fit
+            ),
+            state.class_names,
+            sorted(state.forgotten),
+            beside,
+            method=state.method.settings.name,
+            version=state.version or 0,
+            unknown=state.recogniser,
+        )
+        difference = check_onnx(beside, images, logits)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    atomic.write_bytes(labels, "".join(f"{name}\n" for name in state.class_names).encode())
+    return Exported(len(images), kind, difference, labels)
+
+
 def export_onnx(
     score: Callable[[Tensor], Tensor],
     backbones: Sequence[nn.Module],
@@ -148,10 +169,15 @@ def export_onnx(
 
     Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its outputs are
     float32: ``logits`` and ``probabilities`` (N, K), and ``familiarity`` (N,), which is low for
-    images unlike anything learnt. The metadata holds, as JSON, ``class_names`` by output index,
-    ``masked_classes`` (output indices that are never predicted) and ``unknown_below`` (familiarity
-    below which an image is unknown, by the share of false alarms); as words, ``unknown_score``,
-    ``grace_version``, ``model_version`` and ``method``; and :meth:`Preprocessing.metadata`.
+    images unlike anything learnt. The metadata holds, as JSON:
+
+    - ``class_names`` by output index, and ``masked_classes``, which are never predicted;
+    - ``input_size`` [C, H, W], and ``mean`` and ``std``, which the graph applies;
+    - ``unknown_below``: familiarity below which an image is unknown, by share of false alarms;
+    - ``familiarities`` and ``left_out`` of ``Recogniser``, from which such limits are computed;
+
+    and as words ``fit`` (see ``grace.data.squares``), ``unknown_score``, ``method``,
+    ``model_version`` and ``grace_version``.
 
     Args:
         score: maps concatenated features (N, D) to logits (N, K); it masks the masked classes.
@@ -159,87 +185,47 @@ def export_onnx(
         preprocessing: input shape and normalisation constants.
         class_names: K names.
         masked: indices of forgotten classes.
-        path: file to write; its folder must exist, the file must not.
+        path: file to write.
         method: name of the method.
         version: version of the model.
         unknown: recognises unknown images; ``None``: by energy, without limits.
 
     Raises:
-        GraceError: if a library is missing, the file exists, its folder does not, the weights
-            exceed what one ONNX file holds (2 GiB), or a part cannot be exported.
+        GraceError: if a library is missing, the weights exceed what one ONNX file holds (2 GiB),
+            or a part cannot be exported.
     """
     _check_libraries()
-    _check_place(path)
-    assert all(0 <= index < len(class_names) for index in masked)
     unknown = unknown or Recogniser()
     graph = _Graph(score, backbones, preprocessing, unknown.score).eval()
     device = next((tensor.device for tensor in graph.backbones.parameters()), torch.device("cpu"))
     proto = _converted(graph.to(device), torch.zeros(2, *preprocessing.shape, device=device))
-    num_outputs = proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value
-    assert num_outputs == len(class_names), f"{num_outputs} logits, {len(class_names)} names"
-    _remove_traces(proto)
-    metadata = {
-        "class_names": json.dumps(list(class_names)),
-        "masked_classes": json.dumps(sorted(masked)),
-        "model_version": str(version),
-        "method": method,
-        "grace_version": grace.__version__,
-        "unknown_score": unknown.score.name,
-        "unknown_below": json.dumps(unknown.limits()),
-        **preprocessing.metadata(),
+    about = {
+        "class_names": list(class_names),
+        "masked_classes": list(masked),
+        "input_size": preprocessing.shape,
+        "mean": preprocessing.mean,
+        "std": preprocessing.std,
+        "unknown_below": unknown.limits(),
+        "familiarities": unknown.familiarities.tolist(),
+        "left_out": unknown.left_out.tolist(),
     }
-    for key, value in metadata.items():
+    words = {
+        "fit": preprocessing.fit,
+        "unknown_score": unknown.score.name,
+        "method": method,
+        "model_version": str(version),
+        "grace_version": grace.__version__,
+    }
+    for key, value in {**words, **{key: json.dumps(own) for key, own in about.items()}}.items():
         proto.metadata_props.add(key=key, value=value)
     proto.producer_name, proto.producer_version = "grace", grace.__version__
-    write_bytes(path, proto.SerializeToString())
-
-
-def traced(
-    score: Callable[[Tensor], Tensor],
-    backbones: Sequence[nn.Module],
-    preprocessing: Preprocessing,
-    familiarity: UnknownScore,
-) -> bytes:
-    """Return the graph of ``export_onnx`` without metadata, by torch's older exporter.
-
-    It takes a tenth of the seconds and needs no other package. It records what two images did:
-    compare its answers for other numbers of images before they are used.
-
-    Args:
-        score: maps concatenated features (N, D) to logits (N, K).
-        backbones: in the order of the features; not changed.
-        preprocessing: input shape and normalisation constants.
-        familiarity: of unknown images.
-
-    Raises:
-        Exception: of many types, if a part cannot be exported.
-    """
-    graph = _Graph(score, backbones, preprocessing, familiarity).eval()
-    file = io.BytesIO()
-    with torch.no_grad():
-        torch.onnx.export(
-            graph,
-            (torch.zeros(2, *preprocessing.shape),),
-            file,  # type: ignore[arg-type]
-            dynamo=False,
-            input_names=["images"],
-            output_names=list(_OUTPUTS),
-            dynamic_axes={"images": {0: "N"}},
-        )
-    return file.getvalue()
+    atomic.write_bytes(path, proto.SerializeToString())
 
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
-    """Open an exported file with onnxruntime, on the CPU with torch's number of threads.
+    """Return an exported file as a function from images (N, C, H, W) uint8 to logits (N, K).
 
-    Args:
-        path: a file of ``export_onnx``.
-
-    Returns:
-        A function from images (N, C, H, W) uint8 to logits (N, K) float32.
-
-    Raises:
-        GraceError: if a library is missing.
+    It is run by onnxruntime, on the CPU with torch's number of threads.
     """
     _check_libraries()
     import onnxruntime
@@ -255,66 +241,56 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     return run
 
 
-def check_onnx(path: Path, images: Tensor, logits: Tensor) -> OnnxCheck:
-    """Compare an exported file, run by onnxruntime in batches of 1, 2, 4, … 64, with its learner.
+def check_onnx(path: Path, images: Tensor, logits: Tensor) -> float:
+    """Compare an exported file, run by onnxruntime on batches of several sizes, with its learner.
 
     Args:
-        path: a file of ``export_onnx``; not changed.
+        path: a file of ``export_onnx``.
         images: (N, C, H, W) uint8, N at least 1.
         logits: (N, K) float32, the learner's logits of these images, in full float32 precision
             (not the TF32 of a GPU).
+
+    Returns:
+        The largest |difference| of a logit.
 
     Raises:
         GraceError: if a logit differs by more than 1e-4 and than 1e-5 of the image's largest logit
             (float32 rounds relative to it), or a predicted class differs.
     """
-    assert len(images) == len(logits) > 0
     run = load_onnx(path)
-    found = torch.cat([run(batch) for batch in _growing_batches(images)])
+    found = torch.cat([run(batch) for batch in (images[:1], *images[1:].split(64)) if len(batch)])
     logits = logits.cpu()
     assert found.shape == logits.shape
     differences = (found - logits).abs()
     largest = logits.masked_fill(logits <= MASKED, 0).abs().amax(dim=1, keepdim=True)
     # A logit that is not a number is not close.
     is_close = bool((differences <= (1e-5 * largest).clamp(min=1e-4)).all())
-    check = OnnxCheck(
-        num_images=len(images),
-        max_difference=float(differences.max()),
-        same_argmax=int((found.argmax(dim=1) == logits.argmax(dim=1)).sum()),
-    )
-    if not is_close or check.same_argmax < len(images):
+    num_others = int((found.argmax(dim=1) != logits.argmax(dim=1)).sum())
+    if not is_close or num_others:
         raise GraceError(
-            f"the exported file '{path}' does not predict what its learner predicts: its "
-            f"logits differ by up to {check.max_difference:.2g} (0.0001 is rounding), and "
-            f"{len(images) - check.same_argmax} of {len(images)} images get another class",
-            "do not use it, and please report this",
+            "the exported file does not predict what its learner predicts: its logits differ by "
+            f"up to {float(differences.max()):.2g} (0.0001 is rounding), and {num_others} of "
+            f"{len(images)} images get another class",
+            "please report this",
         )
-    return check
+    return float(differences.max())
 
 
-def latency(run: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> float:
-    """Measure how long one call takes.
-
-    Args:
-        run: the function to measure.
-        repeats: number of timed calls, at least 1.
-        warm_up: number of calls before the timed ones.
-
-    Returns:
-        Median in milliseconds.
-    """
-    for _ in range(warm_up):
-        run()
-    seconds = []
-    for _ in range(repeats):
-        start = perf_counter()
-        run()
-        seconds.append(perf_counter() - start)
-    return 1000 * median(seconds)
+def _check_images(model: Model) -> tuple[Tensor, ImageKind]:
+    """Choose images (N, C, H, W) at even distances, and say what they are."""
+    held_out, exemplars = model.state.held_out.data(), model.state.method.memory.data()
+    kind: ImageKind = "exemplars" if held_out is None else "held-out images"
+    data = exemplars if held_out is None else held_out
+    if len(data.labels) == 0:
+        noise = torch.randint(0, 256, (32, *model.shape), generator=generator(0, "export"))
+        return noise.to(torch.uint8), "images of noise"
+    places = torch.arange(0, len(data.labels), -(-len(data.labels) // MOST_CHECKED))
+    return data.images.gather(places).cpu(), kind
 
 
 def _check_libraries() -> None:
-    send_no_reports()
+    # Otherwise onnxruntime's published packages send events to their makers.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         # Late, because they belong to an extra and take a second.
         import onnx  # noqa: F401
@@ -324,13 +300,6 @@ def _check_libraries() -> None:
         raise GraceError(
             "exporting needs onnx, onnxscript and onnxruntime", "pip install 'grace-cil[onnx]'"
         ) from error
-
-
-def _check_place(path: Path) -> None:
-    if path.exists():
-        raise GraceError(f"'{path}' exists already", "choose another name or remove it")
-    if not path.parent.is_dir():
-        raise GraceError(f"there is no folder '{path.parent}' to export into", "create it")
 
 
 def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx.ModelProto
@@ -353,35 +322,23 @@ def _converted(graph: _Graph, example: Tensor) -> Any:  # noqa: ANN401 - an onnx
                 (example,),
                 dynamo=True,
                 input_names=["images"],
-                output_names=list(_OUTPUTS),
+                output_names=["logits", "probabilities", "familiarity"],
                 # Keyed by the name of forward's argument, not by that of the input.
                 dynamic_shapes={"images": {0: torch.export.Dim("N", min=1)}},
                 external_data=False,
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = first_line(error.__cause__ or error)
+        # Torch's own words name folders and functions of this machine.
+        reason = type(error.__cause__ or error).__name__
         raise GraceError(
-            f"this model cannot be exported to ONNX ({reason})", "use one of grace's own backbones"
+            f"torch cannot export this model to ONNX ({reason})", "use one of grace's own backbones"
         ) from error
     assert program is not None
     proto = program.model_proto
     onnx.checker.check_model(proto, full_check=True)
-    return proto
-
-
-def _remove_traces(proto: Any) -> None:  # noqa: ANN401 - an onnx.ModelProto
-    """Remove the exporter's notes, which contain source paths of this machine."""
-    graph = proto.graph
-    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+    # The exporter's notes contain source paths of this machine.
+    own = proto.graph
+    for part in (own, *own.node, *own.input, *own.output, *own.value_info, *own.initializer):
         del part.metadata_props[:]
-    for tensor in graph.initializer:
-        del tensor.metadata_props[:]
-
-
-def _growing_batches(images: Tensor) -> Iterator[Tensor]:
-    """Split images (N, C, H, W) into batches of 1, 2, 4, … 64 and then 64 images."""
-    start, size = 0, 1
-    while start < len(images):
-        yield images[start : start + size]
-        start, size = start + size, min(2 * size, 64)
+    return proto

@@ -7,10 +7,9 @@ from pathlib import Path
 from grace.base.errors import GraceError
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
-from grace.learner.answering import answerer_of
 from grace.learner.evaluated import Evaluated, ImageResult
 from grace.learner.learner import Learner
-from grace.learner.prediction import FilePredictor
+from grace.learner.prediction import FilePredictor, answerer_of
 
 
 def evaluate(

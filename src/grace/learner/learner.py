@@ -14,7 +14,7 @@ from grace.learner import pruning, saving, updating
 from grace.learner.card import card_of_model
 from grace.learner.changing import new_model, with_changes, with_settings
 from grace.learner.document import UpdateRecord
-from grace.learner.exporting import Exported, export_checked
+from grace.learner.export import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -22,7 +22,6 @@ from grace.learner.judging import Limits
 from grace.learner.model import Model
 from grace.learner.model_state import Size
 from grace.learner.predictor import Predictor
-from grace.learner.reduced_precision import Precision
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser
@@ -448,22 +447,19 @@ class Learner:
         names = as_labels(labels, len(predictions))
         return sum(p == name for p, name in zip(predictions, names, strict=True)) / len(names)
 
-    def export(
-        self, path: str | Path, *, replace: bool = False, precision: Precision = "float32"
-    ) -> Exported:
+    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
         """Write the chosen predictor as an ONNX file, and check it on images that are kept.
 
         Args:
             path: file to write; its folder must exist. The names of the classes are written beside
                 it, to ``<stem>.labels.txt``.
             replace: replace existing files.
-            precision: lower ones make smaller files, whose answers may differ a little.
 
         Raises:
             GraceError: before the first update, if the file exists, or if it cannot be exported.
         """
         self._refuse_ignorance()
-        return export_checked(self.model, Path(path), precision, replace=replace)
+        return export_checked(self.model, Path(path), replace=replace)
 
     def card(self) -> str:
         """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""

@@ -1,4 +1,6 @@
-"""Predict the classes of image files, a few hundred files at a time. Torch-free.
+"""Predict the classes of image files, a few hundred files at a time.
+
+What answers is a learner, or a file that was exported from one: then torch is not imported.
 
 Shapes: N images, C channels, H×W pixels, K classes, n held-out images.
 """
@@ -23,6 +25,8 @@ from grace.settings.experiment import DataSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from grace.learner.learner import Learner
 
 Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -56,7 +60,7 @@ class Prediction:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Answerer:
-    """What answers for a learner: the learner itself, or its twin."""
+    """What answers for a learner: the learner itself, or a file that was exported from it."""
 
     class_names: Sequence[str]
     """Names of all classes, forgotten ones included."""
@@ -74,6 +78,27 @@ class Answerer:
     """See ``Recogniser``."""
     answer: Callable[[Pixels], tuple[Numbers, Numbers]]
     """Map pixels (N, H, W, C) to probabilities (N, K), and to how familiar images look (N,)."""
+
+
+def answerer_of(learner: "Learner") -> Answerer:
+    """Return the answerer of a learner in memory."""
+    import torch
+
+    def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        scores, familiarities = learner.recognise(images)
+        return scores.softmax(dim=1).numpy(), familiarities.numpy()
+
+    return Answerer(
+        class_names=learner.class_names,
+        forgotten=learner.forgotten,
+        shape=learner.shape,
+        data=learner.settings.data,
+        score_name=learner.recogniser.score.name,
+        familiarities=learner.familiarities,
+        left_out=learner.recogniser.left_out,
+        answer=answer,
+    )
 
 
 @final

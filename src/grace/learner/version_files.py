@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar, final
 from pydantic import BaseModel, ConfigDict, Field
 
 from grace.base import atomic, strict_json
-from grace.base.errors import DamagedError, GraceError, NewerFormatError
-from grace.base.files import inside, read_small
+from grace.base.inside import inside
+from grace.base.models import read_model
 from grace.base.objects import ObjectStore
-from grace.base.strict_json import read_model
-from grace.learner import twins
+from grace.base.reading import read_small
+from grace.base.refusals import DamagedError, GraceError, NewerFormatError
 from grace.learner.document import MAX_BYTES, Document, ObjectRef, parse_document
 
 # torch is imported only where tensors are read or written, so that reading documents is quick.
@@ -240,8 +240,7 @@ class VersionFiles:
                 f"more than the {MAX_BYTES} that can be read",
                 "learn fewer classes",
             )
-        with self._without_twin(document.number):
-            atomic.write_bytes(self._document_path(document.number), data)
+        atomic.write_bytes(self._document_path(document.number), data)
 
     def make_current(self, number: int) -> None:
         """Put a version in use."""
@@ -288,11 +287,10 @@ class VersionFiles:
     def drop(self, number: int) -> None:
         """Remove the document of a version; its objects stay until ``remove_unused``."""
         path = self._document_path(number)
-        with self._without_twin(number):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                atomic.remove(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            atomic.remove(path)
 
     def remove_unused(self) -> None:
         """Remove objects that no version refers to."""
@@ -309,21 +307,6 @@ class VersionFiles:
                 continue  # An old version that cannot be read uses nothing.
             used.update(match.decode() for match in _REFERENCE.findall(data))
         self._objects.keep_only(used)
-
-    @contextmanager
-    def _without_twin(self, number: int) -> Iterator[None]:
-        """Remove the twin of a document that the context replaces or removes, if it can be read.
-
-        Before the context, as the process may be killed in it; and after it, as another process may
-        have made the twin meanwhile.
-        """
-        document = None
-        with suppress(GraceError, OSError):
-            document = self.document_bytes(number)
-            twins.remove(document)
-        yield
-        if document is not None:
-            twins.remove(document)
 
     def _document_path(self, number: int) -> Path:
         return inside(self.path, "versions") / f"{number:04d}.json"
