@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.base.refusals import GraceError
+from grace.base.errors import GraceError
 from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors

@@ -20,8 +20,8 @@ from typing_extensions import override
 
 import grace
 from grace.base import atomic
+from grace.base.errors import GraceError
 from grace.base.randomness import generator
-from grace.base.refusals import GraceError
 from grace.data.augmentation import Enlarge
 from grace.data.images import LabelledImages, TensorImages
 from grace.learner.evaluation import scores

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, TypeVar, final
 from pydantic import BaseModel, ConfigDict, Field
 
 from grace.base import atomic, strict_json
-from grace.base.inside import inside
-from grace.base.models import read_model
+from grace.base.errors import DamagedError, GraceError, NewerFormatError
+from grace.base.files import inside, read_small
 from grace.base.objects import ObjectStore
-from grace.base.reading import read_small
-from grace.base.refusals import DamagedError, GraceError, NewerFormatError
+from grace.base.strict_json import read_model
 from grace.learner.document import MAX_BYTES, Document, ObjectRef, parse_document
 
 # torch is imported only where tensors are read or written, so that reading documents is quick.
