@@ -73,7 +73,7 @@ def export(
     masked: Sequence[int] = (),
 ) -> None:
     made = Preprocessing((channels, 16, 16), MEANS[:channels], STDS[:channels])
-    export_onnx(score, backbones, made, NAMES, masked, path, method="grace", version=3)
+    export_onnx(score, backbones, made, NAMES, list(masked), path, method="grace", version=3)
 
 
 def some_images(num: int, channels: int = 3) -> Tensor:

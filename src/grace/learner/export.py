@@ -1,7 +1,16 @@
 """Export a predictor to one ONNX file for programs without torch and grace, and check the file.
 
-The graph takes pixels in [0, 1] and normalises them itself, so that no user of the file can get the
-constants wrong. The file's metadata describes how to make such pixels and what the outputs mean.
+Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N: the graph normalises
+them itself. Its outputs are float32: ``logits`` and ``probabilities`` (N, K), and ``familiarity``
+(N,), which is low for images unlike anything learnt. The metadata holds, as JSON:
+
+- ``class_names`` by output index, and ``masked_classes``, which are never predicted;
+- ``input_size`` [C, H, W], and ``mean`` and ``std``, which the graph applies;
+- ``unknown_below``: familiarity below which an image is unknown, by share of false alarms;
+- ``familiarities`` and ``left_out`` of ``Recogniser``, from which such limits are computed;
+
+and as words ``fit`` (see ``grace.data.squares``), ``unknown_score``, ``method``, ``model_version``
+and ``grace_version``.
 
 Shapes: N images, C channels, H×W pixels, D features, K classes.
 """
@@ -56,6 +65,11 @@ class Preprocessing:
     std: tuple[float, ...]
     enlarge: Enlarge | None = None
     fit: Fit = "crop"
+
+    def metadata(self) -> dict[str, str]:
+        """Return what an exported file says of its input."""
+        numbers = {"input_size": self.shape, "mean": self.mean, "std": self.std}
+        return {"fit": self.fit, **{key: json.dumps(own) for key, own in numbers.items()}}
 
 
 @final
@@ -158,7 +172,7 @@ def export_onnx(
     backbones: Sequence[nn.Module],
     preprocessing: Preprocessing,
     class_names: Sequence[str],
-    masked: Sequence[int],
+    masked: list[int],
     path: Path,
     *,
     method: str,
@@ -166,18 +180,6 @@ def export_onnx(
     unknown: Recogniser | None = None,
 ) -> None:
     """Write a predictor as one ONNX file.
-
-    Its input ``images`` is float32 (N, C, H, W) with pixels in [0, 1] and any N, its outputs are
-    float32: ``logits`` and ``probabilities`` (N, K), and ``familiarity`` (N,), which is low for
-    images unlike anything learnt. The metadata holds, as JSON:
-
-    - ``class_names`` by output index, and ``masked_classes``, which are never predicted;
-    - ``input_size`` [C, H, W], and ``mean`` and ``std``, which the graph applies;
-    - ``unknown_below``: familiarity below which an image is unknown, by share of false alarms;
-    - ``familiarities`` and ``left_out`` of ``Recogniser``, from which such limits are computed;
-
-    and as words ``fit`` (see ``grace.data.squares``), ``unknown_score``, ``method``,
-    ``model_version`` and ``grace_version``.
 
     Args:
         score: maps concatenated features (N, D) to logits (N, K); it masks the masked classes.
@@ -199,24 +201,9 @@ def export_onnx(
     graph = _Graph(score, backbones, preprocessing, unknown.score).eval()
     device = next((tensor.device for tensor in graph.backbones.parameters()), torch.device("cpu"))
     proto = _converted(graph.to(device), torch.zeros(2, *preprocessing.shape, device=device))
-    about = {
-        "class_names": list(class_names),
-        "masked_classes": list(masked),
-        "input_size": preprocessing.shape,
-        "mean": preprocessing.mean,
-        "std": preprocessing.std,
-        "unknown_below": unknown.limits(),
-        "familiarities": unknown.familiarities.tolist(),
-        "left_out": unknown.left_out.tolist(),
-    }
-    words = {
-        "fit": preprocessing.fit,
-        "unknown_score": unknown.score.name,
-        "method": method,
-        "model_version": str(version),
-        "grace_version": grace.__version__,
-    }
-    for key, value in {**words, **{key: json.dumps(own) for key, own in about.items()}}.items():
+    words = {"method": method, "model_version": str(version), "grace_version": grace.__version__}
+    names = {"class_names": json.dumps(list(class_names)), "masked_classes": json.dumps(masked)}
+    for key, value in {**words, **names, **preprocessing.metadata(), **unknown.metadata()}.items():
         proto.metadata_props.add(key=key, value=value)
     proto.producer_name, proto.producer_version = "grace", grace.__version__
     atomic.write_bytes(path, proto.SerializeToString())

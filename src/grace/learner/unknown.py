@@ -9,6 +9,7 @@ the share found is a rough estimate, too high or too low.
 Shapes: n held-out images, N images, M exemplars, D features, K classes.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,16 @@ class Recogniser:
         """Return the limit of each rate of false alarms that the held-out images allow."""
         enough = [rate for rate in rates if rate * (len(self.familiarities) + 1) >= 1]
         return {f"{rate:g}": self.cutoff(rate) for rate in enough}
+
+    def metadata(self) -> dict[str, str]:
+        """Return what an exported file says of unknown images."""
+        numbers = {
+            "unknown_below": self.limits(),
+            "familiarities": self.familiarities.tolist(),
+            "left_out": self.left_out.tolist(),
+        }
+        words = {"unknown_score": self.score.name}
+        return {**words, **{key: json.dumps(own) for key, own in numbers.items()}}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
