@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 
 from grace.cli.class_lines import class_facts, class_table, gate_text, losses, predictor_text
 from grace.learner.accuracies import Accuracies, ClassAccuracy
-from grace.learner.judging import Limits, judge
+from grace.learner.gate import Limits, judge
 from grace.learner.predictor import Predictor
 
 NAMES = ("cat", "dog", "emu")

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from scipy.stats import binomtest
 
 from grace.learner.document import Document
-from grace.learner.intervals import sign_test
 from grace.learner.learner import Learner
+from grace.learner.statistics import sign_test
 from grace.learner.store import ModelStore
 from grace.settings.methods import ReplaySettings
 from support.commands import call, ran

@@ -19,9 +19,9 @@ from grace.learner.choosing import (
     classifier_of,
     fit_temperature,
 )
-from grace.learner.intervals import calibration_error
 from grace.learner.learner import Learner
 from grace.learner.predictor import Predictor
+from grace.learner.statistics import calibration_error
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import DERSettings, FosterSettings, ReplaySettings

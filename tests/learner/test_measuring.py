@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from grace.learner.accuracies import Accuracies
+from grace.learner.gate import Limits
 from grace.learner.held_out import affordable, hold_out
-from grace.learner.judging import Limits
 from grace.learner.learner import Learner
 from grace.learner.measuring import compared
 from grace.learner.model import Model

@@ -6,9 +6,9 @@ from typing import Any
 from grace.base.words import in_interval, printable
 from grace.cli.columns import aligned
 from grace.learner.accuracies import Accuracies, ClassAccuracy
-from grace.learner.intervals import LEVEL, wilson
-from grace.learner.judging import Ruling, can_show, lost_classes
+from grace.learner.gate import Ruling, can_show, lost_classes
 from grace.learner.predictor import Predictor
+from grace.learner.statistics import LEVEL, wilson
 
 TEST = f"paired test at {100 * LEVEL:g} %"
 """Name of the test in messages."""

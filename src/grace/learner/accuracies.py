@@ -8,7 +8,7 @@ from typing import Annotated, Self, final
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grace.base.errors import GraceError
-from grace.learner.intervals import sign_test, wilson
+from grace.learner.statistics import sign_test, wilson
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _Number = Annotated[int, Field(ge=0, le=10_000_000)]

@@ -14,10 +14,10 @@ from grace.base.words import in_bytes, in_count, in_interval, markdown
 from grace.learner.accuracies import ClassAccuracy
 from grace.learner.changes import Change
 from grace.learner.document import Document, ObjectRef, UpdateRecord
-from grace.learner.intervals import wilson
 from grace.learner.inventory import ClassEntry, InUse
 from grace.learner.ledger import ledger
 from grace.learner.removed import RemovedVersion, by_update, key_of
+from grace.learner.statistics import wilson
 from grace.learner.store import ModelStore
 from grace.learner.trail import trail
 from grace.settings.describe import describe_settings

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.learner.intervals import LEVEL, calibration_error, sign_test
 from grace.learner.predictor import Predictor
+from grace.learner.statistics import LEVEL, calibration_error, sign_test
 from grace.methods.classification import corrects_shares
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method

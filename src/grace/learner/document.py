@@ -14,7 +14,7 @@ from grace.base.objects import Ref
 from grace.data.class_names import class_name, spelling
 from grace.engine.work import WorkDone
 from grace.learner.accuracies import Accuracies, Strict
-from grace.learner.judging import Limits, Ruling, judge
+from grace.learner.gate import Limits, Ruling, judge
 from grace.learner.predictor import Predictor
 from grace.learner.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome

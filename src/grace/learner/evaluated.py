@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from grace.learner.intervals import calibration_error, wilson
+from grace.learner.statistics import calibration_error, wilson
 
 
 @final

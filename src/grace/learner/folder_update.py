@@ -16,7 +16,7 @@ from grace.engine.progress import Progress
 from grace.learner import updating
 from grace.learner.changeable import lasting
 from grace.learner.document import Document
-from grace.learner.judging import Limits, too_fine
+from grace.learner.gate import Limits, too_fine
 from grace.learner.learn_call import LearnOptions, LearnResult
 from grace.learner.learner import Learner
 from grace.learner.learnt_before import LearntBefore, note_on

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from grace.learner.document import Document
-from grace.learner.judging import Limits
+from grace.learner.gate import Limits
 
 
 @final

@@ -16,9 +16,9 @@ from grace.learner.changing import new_model, with_changes, with_settings
 from grace.learner.document import UpdateRecord
 from grace.learner.export import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
+from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
-from grace.learner.judging import Limits
 from grace.learner.model import Model
 from grace.learner.model_state import Size
 from grace.learner.predictor import Predictor
@@ -338,7 +338,7 @@ class Learner:
             max_drop: percentage points of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
                 learner stays as it was. ``None``: ``gate.max_drop``.
-            max_class_drop: the same for every single class; see ``grace.learner.judging``.
+            max_class_drop: the same for every single class; see ``grace.learner.gate``.
                 ``None``: ``gate.max_class_drop``.
             min_new: accuracy in percent that new classes must reach on their held-out images.
                 ``None``: ``gate.min_new``.

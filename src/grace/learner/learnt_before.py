@@ -6,7 +6,7 @@ from typing import final
 
 from grace.base.errors import DamagedError
 from grace.learner.document import Document
-from grace.learner.judging import Limits
+from grace.learner.gate import Limits
 from grace.learner.setting_changes import SettingChange
 from grace.learner.store import ModelStore
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 from grace.base.errors import GraceError
 from grace.learner.changes import Change
 from grace.learner.document import Document, UpdateRecord
-from grace.learner.judging import lost_classes
+from grace.learner.gate import lost_classes
 from grace.learner.removed import by_update, key_of
 from grace.learner.setting_changes import SettingChange
 from grace.nn.threshold import Threshold, Verdict

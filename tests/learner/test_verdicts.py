@@ -7,7 +7,7 @@ import pytest
 
 from grace.base.errors import GraceError, Setting
 from grace.learner.accuracies import Accuracies, ClassAccuracy
-from grace.learner.judging import Limits, judge, lost_classes, too_fine
+from grace.learner.gate import Limits, judge, lost_classes, too_fine
 
 Counts = tuple[int, int, int]
 """Of a class of 50 images: right before, lost, won."""

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.learner.intervals import calibration_error, holm, sign_test, smallest_drop, wilson
+from grace.learner.statistics import calibration_error, holm, sign_test, smallest_drop, wilson
 
 
 @given(st.data(), st.integers(1, 400))
@@ -50,9 +50,9 @@ def test_the_sign_test_is_scipys(lost: int, won: int) -> None:
 
 
 @pytest.mark.parametrize(("lost", "won"), [(520, 490), (600, 500), (1000, 900), (5000, 4900)])
-def test_many_images_by_the_normal_distribution(lost: int, won: int) -> None:
+def test_the_sign_test_of_many_images_is_scipys(lost: int, won: int) -> None:
     expected = scipy.stats.binomtest(lost, lost + won, 0.5, alternative="greater").pvalue
-    assert sign_test(lost, won) == pytest.approx(expected, abs=1e-4)
+    assert sign_test(lost, won) == pytest.approx(expected, rel=1e-8)
 
 
 def test_the_sign_test_by_hand() -> None:

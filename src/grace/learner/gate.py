@@ -1,4 +1,4 @@
-"""The gate: what an update may cost, and the verdict on what it did cost. Torch-free.
+"""The gate: limits on what an update may cost, and the verdict by each of them. Torch-free.
 
 The same held-out images are classified before and after an update, so that the two results of each
 image form a pair. Three limits:
@@ -19,7 +19,7 @@ from typing import Literal, final
 from grace.base.errors import GraceError, GraceWarning, Setting
 from grace.base.words import counted
 from grace.learner.accuracies import Accuracies, ClassAccuracy
-from grace.learner.intervals import LEVEL, holm, sign_test, smallest_drop, wilson
+from grace.learner.statistics import LEVEL, holm, sign_test, smallest_drop, wilson
 from grace.settings.experiment import GateSettings
 
 LimitName = Literal["max_drop", "max_class_drop", "min_new"]
@@ -89,12 +89,7 @@ class Ruling:
 
 
 def judge(accuracy: Accuracies, limits: Limits) -> list[Ruling]:
-    """Judge an update by each limit that is given; see this module for the rules.
-
-    Args:
-        accuracy: on held-out images.
-        limits: what the update may cost.
-    """
+    """Judge an update by each limit that is given; see this module for the rules."""
     rulings = []
     if limits.max_drop is not None:
         rulings.append(_by_old(accuracy, limits.max_drop))

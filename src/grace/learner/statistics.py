@@ -36,12 +36,7 @@ def sign_test(num_lost: int, num_won: int) -> float:
     """Compute how likely chance alone loses so many images (McNemar's exact test, one side).
 
     ``P(X ≥ lost)`` for X of a binomial distribution with n = lost + won and probability 1/2: if
-    nothing changed, an image whose result differs is as often lost as won. Above n = 1000 by the
-    normal distribution with correction for continuity.
-
-    Args:
-        num_lost: images that were right before and are wrong after.
-        num_won: images that were wrong before and are right after.
+    nothing changed, an image whose result differs is as often lost as won.
 
     Returns:
         The p-value in (0, 1]; 1 if nothing is lost.
@@ -50,7 +45,10 @@ def sign_test(num_lost: int, num_won: int) -> float:
     if num_lost == 0:
         return 1.0
     if num > 1000:
-        return 0.5 * math.erfc((num_lost - 0.5 - num / 2) / math.sqrt(num / 2))
+        # The sum of so many integers is slow. scipy is imported where it is needed: it is slow too.
+        from scipy.special import bdtrc
+
+        return float(bdtrc(num_lost - 1, num, 0.5))
     num_cases = sum(math.comb(num, k) for k in range(num_lost, num + 1))
     return float(num_cases / 2**num)
 
