@@ -40,4 +40,4 @@ def test_a_run_is_drawn_and_one_without_tasks_refused(
         assert (tmp_path / "run.svg").read_text().startswith("<?xml")
         (tmp_path / "run.svg").unlink()
     with pytest.raises(ValueError, match="no finished task"):
-        draw(make_record("grace", done=0, status="running"), tmp_path / "run.svg")
+        draw(make_record("grace", 2, done=0, status="running"), tmp_path / "run.svg")
