@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import GraceError
-from grace.learner.document import UpdateRecord
 from grace.runs import (
     DatasetRecord,
     RecordWriter,
@@ -63,18 +62,6 @@ def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
     assert read.lone_class_tasks == (3,)
     # What the classifier says untold is untouched.
     assert read.last == lines[2]["classifiers"]["linear"]["all"]
-
-
-@pytest.mark.parametrize(("earlier", "now"), [("base", "start"), ("update", "train")])
-def test_a_verdict_of_an_earlier_version_has_its_word_of_today(
-    earlier: str, now: str, make_record: MakeRecord
-) -> None:
-    path = make_record("grace", verdicts=[now] + ["grow"] * 4).directory / "tasks.jsonl"
-    line, *rest = path.read_text().splitlines()
-    path.write_text("\n".join([json.dumps(json.loads(line) | {"verdict": earlier}), *rest]) + "\n")
-    assert [task.verdict for task in read_record(path.parent).tasks] == [now] + ["grow"] * 4
-    raw = {"task": 1, "new_class_names": [], "outcome": {"verdict": earlier}}
-    assert UpdateRecord.model_validate(raw).outcome.verdict == now
 
 
 def test_records_without_task_aware_numbers_are_read(make_record: MakeRecord) -> None:

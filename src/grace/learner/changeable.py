@@ -85,7 +85,7 @@ def refuse_fixed(
     Raises:
         GraceError: naming the first such setting and the reason.
     """
-    old, new = (flatten(each.complete_dump()) for each in (before, after))
+    old, new = (flatten(each.model_dump(mode="json")) for each in (before, after))
     # A change of the method changes its other settings too: name the method.
     for path in sorted(new, key=lambda path: path != "method.name"):
         why = why_fixed(path)

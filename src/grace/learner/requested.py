@@ -155,7 +155,7 @@ class RequestedSettings:
         asked = [(wanted, given)]
         if self.experiment is not None:
             whole, named = self.settings(), f"experiment {self.experiment}"
-            paths = flatten(whole.complete_dump()).keys() - {"budget.passes"}
+            paths = flatten(whole.model_dump(mode="json")).keys() - {"budget.passes"}
             asked.insert(0, (whole, dict.fromkeys(paths, named) | given))
         for settings, written in asked:
             if is_begun:

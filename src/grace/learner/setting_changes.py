@@ -50,7 +50,7 @@ def differences(
         after: the settings after.
         leave_out: sections that are not compared, such as ``engine``.
     """
-    old, new = (flatten(each.complete_dump()) for each in (before, after))
+    old, new = (flatten(each.model_dump(mode="json")) for each in (before, after))
     return tuple(
         SettingChange.of(path, old.get(path), new.get(path))
         for path in [*old, *(path for path in new if path not in old)]

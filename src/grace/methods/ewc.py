@@ -41,9 +41,7 @@ class EWC(Method[EWCSettings]):
     ) -> None:
         super().__init__(settings, factory, memory)
         # The anchor is not saved: it is the network itself.
-        self.importance = self.state.tensors_slot(
-            "importance", _like_parameters, renamed={"head.0.": "head."}
-        )
+        self.importance = self.state.tensors_slot("importance", _like_parameters)
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

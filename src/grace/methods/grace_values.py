@@ -1,6 +1,6 @@
 """The values that GRACE saves beside its tensors, and the threshold that follows from them."""
 
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 from pydantic import Field
 from typing_extensions import override
@@ -13,8 +13,6 @@ from grace.settings.methods import GraceSettings
 @final
 class GraceValues(StateValues):
     """What GRACE remembers of its decisions and backbones."""
-
-    later: ClassVar[frozenset[str]] = frozenset({"first_saturation"})
 
     compressions: int = Field(0, ge=0)
     """Number of compressions since the last expansion."""

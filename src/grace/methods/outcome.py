@@ -3,21 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, final
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-_RENAMED = {"base": "start", "update": "train"}
-
-
-def _current_word(word: object) -> object:
-    """Translate a verdict written by an earlier version of grace."""
-    return _RENAMED.get(word, word) if isinstance(word, str) else word
-
-
-MethodVerdict = Annotated[
-    Literal["start", "grow", "compress", "compress (budget)", "refresh", "train", "skip"],
-    BeforeValidator(_current_word),
+MethodVerdict = Literal[
+    "start", "grow", "compress", "compress (budget)", "refresh", "train", "skip"
 ]
-
 
 MeasureKey = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 

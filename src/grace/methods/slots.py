@@ -133,7 +133,6 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
         is_needed: refuse a saved method that has a network but lacks these tensors.
         has_class_rows: row ``i`` of every tensor belongs to class index ``i``; the rows of
             forgotten classes are set to 0.
-        renamed: prefixes of names that earlier versions wrote → today's prefixes.
     """
 
     def __init__(
@@ -144,14 +143,12 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
         *,
         is_needed: bool = True,
         has_class_rows: bool = False,
-        renamed: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name)
         self._like = like
         self._device = device
         self._is_needed = is_needed
         self._has_class_rows = has_class_rows
-        self._renamed = renamed or {}
 
     @override
     def parts(self) -> Parts:
@@ -168,7 +165,7 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
             return {}
         if self.name not in parts:
             raise DamagedError(f"the saved method lacks the {what} of its network")
-        saved = {self._now(name): tensor for name, tensor in parts.pop(self.name).items()}
+        saved = parts.pop(self.name)
         like = self._like(network)
         refuse_unlike(like, saved, what)
         return {self.name: {name: saved[name] for name in like}}
@@ -186,12 +183,6 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
         if self._has_class_rows and self.value is not None:
             for tensor in self.value.values():
                 tensor[list(classes)] = 0
-
-    def _now(self, name: str) -> str:
-        for earlier, now in self._renamed.items():
-            if name.startswith(earlier):
-                return now + name.removeprefix(earlier)
-        return name
 
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -7,7 +7,7 @@ that: no method does any of it itself.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
@@ -24,14 +24,6 @@ class StateValues(BaseModel):
     """Small facts that a method saves: a model with a default for each, changed by assignment."""
 
     model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
-
-    later: ClassVar[frozenset[str]] = frozenset()
-    """Names of fields that earlier versions of grace lack: they are not saved while ``None``."""
-
-    def saved(self) -> dict[str, Any]:
-        """Return what is saved."""
-        values = self.model_dump()
-        return {k: v for k, v in values.items() if v is not None or k not in self.later}
 
     def problem(self, num_backbones: int, num_classes: int) -> str | None:
         """Say what contradicts a network of this size; ``None`` if nothing does."""
@@ -81,7 +73,6 @@ class DeclaredState:
         *,
         is_needed: bool = True,
         has_class_rows: bool = False,
-        renamed: Mapping[str, str] | None = None,
     ) -> TensorsSlot:
         """Declare named tensors of any shape.
 
@@ -90,7 +81,6 @@ class DeclaredState:
             like: gives their shapes.
             is_needed: refuse a saved method without them.
             has_class_rows: their rows are classes.
-            renamed: names of earlier versions.
         """
         slot = TensorsSlot(
             name,
@@ -98,7 +88,6 @@ class DeclaredState:
             self._factory.device.torch_device,
             is_needed=is_needed,
             has_class_rows=has_class_rows,
-            renamed=renamed,
         )
         self._slots.append(slot)
         return slot
@@ -125,7 +114,7 @@ class DeclaredState:
     def collect(self) -> MethodState:
         """Return the present state; its tensors are the method's own, not copies."""
         parts = {name: part for slot in self._slots for name, part in slot.parts().items()}
-        return MethodState(self._values.saved() if self._values else {}, parts)
+        return MethodState(self._values.model_dump() if self._values else {}, parts)
 
     def refuse_unlike(self, parts: Parts, num_classes: int) -> None:
         """Refuse saved tensors by their names, shapes and types alone.
@@ -193,7 +182,7 @@ class DeclaredState:
             found = type(self._values).model_validate(saved)
         except ValidationError as error:
             raise DamagedError(f"the saved {method} is damaged: {first_problem(error)}") from error
-        missing = type(found).model_fields.keys() - found.later - saved.keys()
+        missing = type(found).model_fields.keys() - saved.keys()
         if missing:
             raise DamagedError(f"the saved {method} is damaged: it lacks '{min(missing)}'")
         problem = found.problem(num_backbones, num_classes if num_backbones else 0)

@@ -111,8 +111,7 @@ def fingerprints(
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
         "recipe": config["method"].get("base"),
-        # Absent while it is 0, so that fingerprints of earlier versions stay.
-        **{k: v for k, v in config["method"].items() if k == "label_smoothing"},
+        "label_smoothing": config["method"].get("label_smoothing", 0.0),
         **{key: run[key] for key in ("precision", "class_order", "seeds", "versions")},
     }
     return {
@@ -145,7 +144,9 @@ def _protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[s
 
 def _beside_protocol(settings: ExperimentSettings, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide a run beside its protocol."""
-    measured = {"measures": settings.probe.complete_dump()} if settings.probe.measures else {}
+    measured = (
+        {"measures": settings.probe.model_dump(mode="json")} if settings.probe.measures else {}
+    )
     return {
         "method": config["method"],
         "precision": config["engine"]["precision"],

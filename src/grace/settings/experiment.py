@@ -1,7 +1,7 @@
 """Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
@@ -106,8 +106,6 @@ class DataSettings(Settings):
         description="true: leave out training images that are also test images; false: refuse them",
     )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"max_pixels", "fit"})
-
     @field_validator("root")
     @classmethod
     def _root_can_be_recorded(cls, root: str | None) -> str | None:
@@ -191,8 +189,6 @@ class MemorySettings(Settings):
         "fewer exemplars in max_mb",
     )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"format", "quality"})
-
     @model_validator(mode="after")
     def _something_limits(self) -> Self:
         if self.size is None and self.per_class is None and self.max_mb is None:
@@ -252,10 +248,6 @@ class BackboneSettings(Settings):
     )
     std: tuple[PositiveFloat, ...] | None = Field(
         None, description="deviations that pixels are normalised by, likewise"
-    )
-
-    _later: ClassVar[frozenset[str]] = frozenset(
-        {"weights", "train", "last_stages", "input_size", "interpolation", "mean", "std"}
     )
 
     @model_validator(mode="after")
@@ -379,8 +371,6 @@ class GateSettings(Settings):
 
 class ExperimentSettings(Settings):
     """Everything that decides one run."""
-
-    _later: ClassVar[frozenset[str]] = frozenset({"budget", "probe", "gate"})
 
     # A name of dots only would be a path.
     name: str = Field(

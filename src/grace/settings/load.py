@@ -121,7 +121,7 @@ def change_settings(settings: ExperimentSettings, overrides: Sequence[str]) -> E
         ConfigError: if a setting is wrong; it lists all problems.
     """
     layer, problems = parse_overrides(overrides)
-    changed, found = _resolve([settings.complete_dump(), layer])
+    changed, found = _resolve([settings.model_dump(mode="json"), layer])
     if problems or found or changed is None:
         raise ConfigError([*problems, *found])
     for line in settings_without_effect(changed, flatten(layer)):

@@ -1,7 +1,7 @@
 """Recipes: optimiser and learning-rate schedule of a phase."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -34,13 +34,6 @@ class Recipe(Settings):
     rate. ``cosine`` falls from ``lr`` to ``min_lr`` over ``epochs``. Warm-up replaces the first
     rates of any schedule; later rates do not change.
     """
-
-    _later: ClassVar[frozenset[str]] = frozenset(
-        {
-            "optimiser", "betas", "min_lr", "warmup_epochs", "warmup_lr",
-            "clip_norm", "decays_vectors", "drop_last", "average_epochs", "groups",
-        }
-    )  # fmt: skip
 
     epochs: int = Field(
         ge=1,

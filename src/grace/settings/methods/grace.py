@@ -1,7 +1,7 @@
 """Settings of GRACE, with the published values as defaults."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -106,8 +106,6 @@ class GraceSettings(AligningSettings):
         description="true: keep the factor 1 − λ on the cross-entropy if both distillations are "
         "off; false: drop it",
     )
-
-    _later: ClassVar[frozenset[str]] = frozenset({"relative_threshold"})
 
     @model_validator(mode="after")
     def _expansions_are_later_tasks(self) -> Self:

@@ -101,8 +101,6 @@ class PriorSettings(BaseMethodSettings):
         "the class's share of the phase's images, so that predictions favour no class",
     )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"class_prior"})
-
 
 class SmoothingSettings(PriorSettings):
     """Settings of a method whose cross-entropy may smooth the labels."""
@@ -116,8 +114,6 @@ class SmoothingSettings(PriorSettings):
         "are",
     )
 
-    _later: ClassVar[frozenset[str]] = frozenset({"label_smoothing"})
-
 
 class AligningSettings(SmoothingSettings):
     """Settings of a method that aligns the weights of new classes after training."""
@@ -128,8 +124,6 @@ class AligningSettings(SmoothingSettings):
         "leave them as trained. none: true without a class_prior, false with one, as both "
         "correct the same imbalance",
     )
-
-    _later: ClassVar[frozenset[str]] = frozenset({"weight_alignment"})
 
     @property
     def aligns_weights(self) -> bool:
