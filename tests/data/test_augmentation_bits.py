@@ -12,8 +12,8 @@ from torch import Tensor
 from grace.data.augmentation import Augmentation, build_augmentation
 from grace.data.batches import augmented_batches, epoch_batches
 from grace.data.crops import crop_boxes, resized_crop
-from grace.data.files import FileImages
 from grace.data.images import LabelledImages, TensorImages
+from grace.data.reading import FileImages
 from grace.settings.augmentation import AugmentationName
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)

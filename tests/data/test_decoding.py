@@ -9,9 +9,10 @@ from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
 from grace.base.errors import GraceError
-from grace.data.decoding import read_pixels, upright_size
-from grace.data.looks import Look, file_keys
-from grace.data.reading import decode_all
+from grace.data.decoders import Look, read_pixels
+from grace.data.decoding import upright_size
+from grace.data.findings import Rules
+from grace.data.reading import decode_all, file_keys
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -119,11 +120,11 @@ def test_images_of_the_first_ones_size_are_kept(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.png" for name in "abc"]
     for seed, (path, size) in enumerate(zip(paths, [(8, 8), (9, 8), (8, 8)], strict=True)):
         noise(*size, seed).save(path)
-    images, looks = decode_all(paths, 3, None)
+    images, looks = decode_all(paths, 3, Rules())
     assert [look.size for look in looks if isinstance(look, Look)] == [(8, 8), (9, 8), (8, 8)]
     expected = [torch.from_numpy(np.asarray(noise(8, 8, seed)).copy()) for seed in (0, 2)]
     assert torch.equal(images.pixels, torch.stack(expected).permute(0, 3, 1, 2))
-    assert decode_all(paths, 1, 8)[0].pixels.shape == (3, 1, 8, 8)
+    assert decode_all(paths, 1, Rules(image_size=8))[0].pixels.shape == (3, 1, 8, 8)
 
 
 def test_unreadable_images_leave_their_error(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_unreadable_images_leave_their_error(tmp_path: Path) -> None:
     for path in paths:
         noise(4, 4).save(path)
     paths[1].write_bytes(b"")
-    images, looks = decode_all(paths, 3, None)
+    images, looks = decode_all(paths, 3, Rules())
     assert isinstance(looks[1], GraceError)
     assert looks[1].what == "the file is empty"
     expected = torch.from_numpy(np.asarray(noise(4, 4)).copy()).permute(2, 0, 1)
@@ -139,7 +140,7 @@ def test_unreadable_images_leave_their_error(tmp_path: Path) -> None:
     assert isinstance(looks[0], Look)
     assert isinstance(looks[2], Look)
     assert looks[0].key == looks[2].key
-    assert len(decode_all(paths[1:2], 3, None)[0]) == 0
+    assert len(decode_all(paths[1:2], 3, Rules())[0]) == 0
 
 
 def test_files_are_compared_by_length_ending_and_content(tmp_path: Path) -> None:

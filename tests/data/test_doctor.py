@@ -258,7 +258,7 @@ def grow(root: Path, classes: dict[str, list[str]]) -> None:
             put(root / name / file, CONTENTS[file])
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     parts=PARTS,
     loose=st.lists(st.sampled_from([*CONTENTS]), max_size=1),

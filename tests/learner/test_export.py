@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import grace
 from grace.base.randomness import generator
-from grace.data.decoding import read_pixels
+from grace.data.decoders import read_pixels
 from grace.data.memory import nearest_mean
 from grace.learner import export as exporting
 from grace.learner.export import Preprocessing, check_onnx, export_onnx, load_onnx

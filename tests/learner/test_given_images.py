@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import grace
-from grace.data.decoding import read_pixels
+from grace.data.decoders import read_pixels
 from grace.learner.given_images import as_images, as_labels
 from support.picture_folders import folder, picture
 

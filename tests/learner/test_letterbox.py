@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from grace.base.errors import GraceError
-from grace.data.decoding import read_pixels
+from grace.data.decoders import read_pixels
+from grace.data.decoding import letterboxed
 from grace.data.images import TensorImages
 from grace.data.selection import image_keys
-from grace.data.squares import letterboxed
 from grace.learner import teaching
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor, answerer_of

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.data.decoding import Pixels
+from grace.data.decoders import Pixels
 from grace.learner import image_files
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor, answerer_of

@@ -9,7 +9,7 @@ from grace.base.atomic import write_bytes
 from grace.base.errors import GraceError
 from grace.base.words import element, escape, join, printable
 from grace.cli.evaluation_page import calibration, cells, in_words
-from grace.data.decoding import decoded
+from grace.data.decoding import decode, naming
 from grace.learner.evaluated import Evaluated, ImageResult
 
 STYLE = """
@@ -78,12 +78,13 @@ def _figure(result: ImageResult) -> str:
 def _picture(path: Path, side: int = 128) -> str:
     """Return a thumbnail inside the page; empty if the file has changed and cannot be read."""
     try:
-        with decoded(path, 3) as (image, _):
-            image.thumbnail((side, side))
-            out = io.BytesIO()
-            image.save(out, "JPEG", quality=80)
+        with naming(path):
+            image, _ = decode(path, 3)
     except GraceError:
         return ""
+    image.thumbnail((side, side))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=80)
     data = base64.b64encode(out.getvalue()).decode()
     return f'<img src="data:image/jpeg;base64,{data}" alt="">'
 

@@ -1,32 +1,51 @@
-"""Decode image files of every pixel format, orientation and size, within a budget of memory."""
+"""Decode image files of strangers: few formats, few pixels, and little beside them.
 
+A process of ``decoders`` imports this module and no torch or settings, so that it starts quickly.
+Sizes are (width, height), as PIL has them.
+"""
+
+import io
+import json
 import os
+import signal
+import stat
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
-import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
+from typing_extensions import override
 
 from grace.base.errors import GraceError, Setting
-from grace.data.decoding_budget import BUDGET
-from grace.data.image_file import (
-    open_regular,
-    refuse_exif,
-    refuse_frames_of_films,
-    refuse_many_scans,
-    refuse_oversized_parts,
-)
-from grace.data.squares import resized, squared
-from grace.data.webp import drop_file, load_webp
-from grace.settings.experiment import DataSettings, Fit
+
+if TYPE_CHECKING:
+    from grace.settings.experiment import Fit
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-"""The formats that may be decoded, whatever a file's name is."""
+"""The formats that may be decoded, whatever a file's name is; PIL knows others that start programs.
+AVIF and HEIC are frames of films: nothing limits the pixels of the frame inside."""
+MAX_PIXELS = 89_478_485
+"""Largest number of pixels of an image, unless ``data.max_pixels`` says otherwise."""
+GREY = 128
+"""Level of the margins of a letterboxed image, in all channels."""
 
+SECONDS = 5
+"""Processor time that one file may take in a decoder of its own."""
+
+_MAX_FILE = 2**30
+_MAX_BESIDE = 2**26
+"""Bytes that may be read before the pixels, or beyond the file's length while they are decoded."""
+_READ = 100
+"""Bytes that one call of ``read`` counts for; decoders skip what they do not know byte by byte."""
+_MAX_EXIF = 2**16
+"""Bytes of an EXIF block. Each of its tags may name, and so copy, all of it."""
+_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_FLAGS |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_LARGE = threading.Lock()
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -38,142 +57,119 @@ _TURNS = {
 }
 """What turns an image upright, by the camera's orientation."""
 
-_LARGE = 2**20
-"""Pixels of an image that is large enough to be converted in strips."""
-
-_HEAVY = 2**26
-"""Pixels of a progressive JPEG of four colours that may be decoded in full before a resize."""
-
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-
 
 @final
-@dataclass(frozen=True)
-class Kind:
-    """Properties of an image file beside its pixels."""
+class _Metered(io.BufferedReader):
+    """A file that gives only so many bytes, in so many calls.
 
-    mode: str = "RGB"
-    """PIL's name of the file's kind of pixels: "RGB", "L", "P", "CMYK", "I;16", …"""
-    is_rotated: bool = False
-    """The file holds a camera orientation that must be applied."""
-    is_animated: bool = False
-    """The file has several frames; the first is used."""
+    Tags that name one block thousands of times, and millions of empty parts, end here.
+    """
 
-    @property
-    def is_grey(self) -> bool:
-        """The file stores grey levels only."""
-        return self.mode in ("1", "L", "LA", "La") or self.mode.startswith("I")
+    left = _MAX_BESIDE
 
-
-MAX_PIXELS = DataSettings.model_fields["max_pixels"].default
-"""Largest number of pixels of an image, unless ``data.max_pixels`` says otherwise."""
+    @override
+    def read(self, size: int | None = -1, /) -> bytes:
+        most = max(self.left, 0) + 1
+        data = super().read(most if size is None or size < 0 else min(size, most))
+        self.left -= len(data) + _READ
+        if self.left < 0:
+            raise GraceError("it holds too much beside its pixels")
+        return data
 
 
 @contextmanager
-def decoded(
-    path: Path,
-    channels: Literal[1, 3],
-    max_pixels: int = MAX_PIXELS,
-    shorter: int | None = None,
-) -> Iterator[tuple[Image.Image, Kind]]:
-    """Read an image file upright, as 8-bit grey or RGB; yield it with the file's properties.
+def _opened(path: Path, max_pixels: int) -> Iterator[Any]:
+    """Open an image file and read its header; refuse what would cost too much to decode."""
+    # Opening a device may have effects, and the file may be replaced before it is opened.
+    _refuse_special(path.stat().st_mode)
+    with _Metered(io.FileIO(os.open(path, _FLAGS))) as file:
+        facts = os.fstat(file.fileno())
+        _refuse_special(facts.st_mode)
+        if facts.st_size > _MAX_FILE:
+            raise GraceError(f"the file has {facts.st_size} bytes, too many for an image")
+        if file.peek(12)[4:8] == b"ftyp":
+            raise GraceError("AVIF and HEIC images are not read", "convert it to JPEG or PNG")
+        with opened(file, FORMATS, max_pixels) as image:
+            file.left = facts.st_size + _MAX_BESIDE
+            yield image
 
-    The camera's orientation is applied; 16-bit grey is scaled to 8 bits; transparent parts are
-    laid on white, as browsers show them; of an animation the first frame is taken. While the
-    context lasts, the image's memory is part of ``BUDGET``; then the image is closed. Errors in the
-    context name the file.
 
-    Args:
-        path: JPEG, PNG, WebP, BMP, GIF or TIFF, whatever its name says. PIL knows more formats,
-            some of which start other programs.
-        channels: 1 for grey (ITU-R 601 luma), 3 for RGB.
-        max_pixels: an image with more pixels is refused before it is decoded.
-        shorter: length of the shorter side after the resize in the context; ``None``: all pixels
-            are kept.
+def _refuse_special(mode: int) -> None:
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise GraceError("it is no regular file")
 
-    Raises:
-        GraceError: if the file is missing, no regular file, empty, truncated, damaged, or has too
-            many pixels; it names the file.
-    """
-    with (
-        naming(path),
-        open_regular(path) as file,
-        opened(file, FORMATS, max_pixels) as image,
-        BUDGET.taken(_cost(image, shorter)),
-    ):
-        # A camera's MPO holds a second view or a preview, not the next moment.
-        is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
-        kind = Kind(image.mode, _orientation(image) in _TURNS, is_animated)
-        pixels = _flattened(_turned(_loaded(image, shorter)), channels)
-        try:
-            yield pixels, kind
-        finally:
-            pixels.close()  # Others wait for this memory.
+
+@contextmanager
+def opened(file: io.BufferedIOBase, formats: tuple[str, ...], max_pixels: int) -> Iterator[Any]:
+    """Read the header of an image file of one of some formats; refuse too many pixels."""
+    with Image.open(cast("Any", file), formats=formats) as image:
+        num_pixels = image.width * image.height
+        # A program may have lowered PIL's own limit.
+        own = Image.MAX_IMAGE_PIXELS
+        lowered = own if own is not None and own < MAX_PIXELS else sys.maxsize
+        if num_pixels > min(max_pixels, lowered):
+            raise GraceError(
+                f"{image.width}×{image.height} pixels are too many",
+                f"make it smaller or set data.max_pixels={num_pixels}",
+            )
+        yield image
 
 
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Return width and height of an upright image, from the file's header where it shows them.
 
-    Args:
-        path: the file.
-        max_pixels: an image with more pixels is refused.
-
     Raises:
-        GraceError: as ``decoded``, as far as the header shows it.
+        GraceError: as ``decode``, as far as the header shows it.
     """
-    with (
-        naming(path),
-        open_regular(path) as file,
-        opened(file, FORMATS, max_pixels) as image,
-        BUDGET.taken(_cost(image, 1)),
-    ):
+    with naming(path), _opened(path, max_pixels) as image:
         # Orientations 5 to 8 lie on their side.
         is_turned = _orientation(image) >= 5
         return (image.height, image.width) if is_turned else (image.width, image.height)
 
 
-@contextmanager
-def opened(file: BinaryIO, formats: tuple[str, ...], max_pixels: int) -> Iterator[Any]:
-    """Open an image file without decoding it; refuse what would cost too much to decode.
+def decode(
+    path: Path,
+    channels: Literal[1, 3],
+    *,
+    size: int | None = None,
+    shorter: int | None = None,
+    fit: "Fit" = "crop",
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[Image.Image, tuple[int, int]]:
+    """Read an image file upright, as 8-bit grey or RGB, made a square when a size is given.
+
+    The camera's orientation is applied; 16-bit grey is scaled to 8 bits; transparent parts are
+    laid on white, as browsers show them; of an animation the first frame is taken.
 
     Args:
-        file: open at its start.
-        formats: PIL's names of the formats that it may have.
-        max_pixels: an image with more pixels is refused.
+        path: JPEG, PNG, WebP, BMP, GIF or TIFF, whatever its name says.
+        channels: 1 for grey (ITU-R 601 luma), 3 for RGB.
+        size: side of the square in pixels; ``None`` keeps the image as it is.
+        shorter: see ``squared``; ``None`` means ``size``.
+        fit: how it becomes a square.
+        max_pixels: an image with more pixels is refused before it is decoded.
+
+    Returns:
+        The image, and the file's own width and height, upright.
+
+    Raises:
+        GraceError: if the file is no regular file, or has too many pixels.
+        Exception: of a decoder, for a damaged file; ``naming`` makes one line of all of them.
     """
-    refuse_frames_of_films(file)
-    refuse_oversized_parts(file)
-    with Image.open(file, formats=formats) as image:
-        num_pixels = image.width * image.height
-        # A program may have lowered PIL's own limit.
-        if num_pixels > min(max_pixels, _lowered_limit()):
-            raise GraceError(
-                f"{image.width}×{image.height} pixels are too many",
-                f"make it smaller or set data.max_pixels={num_pixels}",
-            )
-        if image.format == "WEBP":
-            drop_file(image)
-        if "progressive" in image.info or _has_partial_scan(image):
-            refuse_many_scans(file, num_pixels)
-        yield image
+    with _opened(path, max_pixels) as image, _alone(image.width * image.height):
+        _orientation(image)  # Kept by PIL: loading a TIFF image takes its tags away.
+        image.load()
+        turn = _TURNS.get(_orientation(image))
+        upright = flattened(image if turn is None else image.transpose(turn), channels)
+        size_before = upright.size
+        if size is not None:
+            upright = squared(upright, size, shorter or size, fit)
+    return upright, size_before
 
 
-def _lowered_limit() -> int:
-    limit = Image.MAX_IMAGE_PIXELS
-    return limit if limit is not None and limit < MAX_PIXELS else sys.maxsize
-
-
-def _has_partial_scan(image: Any) -> bool:  # noqa: ANN401 - PIL.JpegImagePlugin is untyped
-    """Return True if the first scan of a JPEG file lacks some of its colours: others follow."""
-    if image.format not in ("JPEG", "MPO"):
-        return False
-    # The file stands behind the header of the scan, which has two bytes for each colour.
-    num_colours = image.layers
-    length = 6 + 2 * num_colours
-    if image.fp.tell() < length:
-        return True
-    image.fp.seek(-length, os.SEEK_CUR)
-    return bool(image.fp.read(length)[:3] != bytes([0, length, num_colours]))
+def _alone(num_pixels: int) -> AbstractContextManager[object]:
+    """Let large images wait for each other: each takes up to twelve bytes a pixel."""
+    return _LARGE if num_pixels > 2**24 else nullcontext()
 
 
 def _orientation(image: Image.Image) -> int:
@@ -182,25 +178,10 @@ def _orientation(image: Image.Image) -> int:
         image.load()  # The EXIF block may follow the pixels.
     for name in ("exif", "Raw profile type exif"):
         block = image.info.get(name, b"")
-        if isinstance(block, str):  # As hexadecimal digits, behind three lines.
-            block = bytes.fromhex("".join(block.split("\n")[3:]))
-        refuse_exif(block)
+        if len(block) > _MAX_EXIF * (2 if isinstance(block, str) else 1):
+            raise GraceError("its metadata is too large")
     found = image.getexif().get(ExifTags.Base.Orientation, 1)
     return found if found in range(1, 9) else 1
-
-
-def _cost(image: Image.Image, shorter: int | None) -> int:
-    """Return the bytes of memory that decoding and converting an image takes at most."""
-    # PIL holds four bytes a pixel, twice while it converts. WebP and TIFF decode into buffers of
-    # their own, progressive JPEG holds coefficients; an image that is kept whole is copied.
-    is_light = image.format in ("PNG", "BMP", "GIF") or (
-        image.format in ("JPEG", "MPO") and "progressive" not in image.info
-    )
-    num_pixels = image.width * image.height
-    if shorter is None:
-        return num_pixels * (13 if is_light else 16)
-    width, height = resized(image.width, image.height, shorter)
-    return num_pixels * (8 if is_light else 12) + 8 * width * height
 
 
 @contextmanager
@@ -209,169 +190,134 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Damaged bytes can make decoders raise anything.
-        given = error.remedy if isinstance(error, GraceError) else ""
-        is_absent = isinstance(error, FileNotFoundError) and not path.is_symlink()
-        raise GraceError(
-            "it does not exist" if is_absent else _reason(path, error),
-            given or ("check the spelling" if is_absent else "replace or remove it"),
-            setting=Setting("data.skip_unreadable", "true"),
-            where=f"cannot read image '{path}'",
-        ) from None
+        raise refusal(path, *reason(path, error)) from None
 
 
-def _reason(path: Path, error: Exception) -> str:
-    """Return in a few words why a file cannot be read."""
+def refusal(path: Path, what: str, remedy: str) -> GraceError:
+    """Return the error for a file that cannot be read."""
+    setting = Setting("data.skip_unreadable", "true")
+    return GraceError(what, remedy, setting=setting, where=f"cannot read image '{path}'")
+
+
+def reason(path: Path, error: Exception) -> tuple[str, str]:
+    """Return in a few words why a file cannot be read, and what to do."""
+    is_link = path.is_symlink()
+    if isinstance(error, FileNotFoundError) and not is_link:
+        return "it does not exist", "check the spelling"
+    remedy = "replace or remove it"
     if isinstance(error, GraceError):
-        return error.what
+        return error.what, error.remedy or remedy
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return "it has too many pixels"
-    if isinstance(error, MemoryError):
-        return "there is not enough memory for its pixels"
-    if isinstance(error, FileNotFoundError) and path.is_symlink():
-        return "it is a link to nothing"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    if path.stat().st_size == 0:
-        return "the file is empty"
-    if isinstance(error, UnidentifiedImageError):
-        return "its content is not an image"
-    return "it is damaged, cut off or of a kind that is not supported"
+        what = "it has too many pixels"
+    elif isinstance(error, MemoryError):
+        what = "decoding it takes too much memory"
+    elif isinstance(error, FileNotFoundError):
+        what = "it is a link to nothing"
+    elif isinstance(error, OSError) and error.strerror:
+        what = error.strerror.lower()
+    elif path.stat().st_size == 0:
+        what = "the file is empty"
+    elif isinstance(error, UnidentifiedImageError):
+        what = "its content is not an image"
+    else:
+        what = "it is damaged, cut off or of a kind that is not supported"
+    return what, remedy
 
 
-def read_pixels(
-    path: Path,
-    channels: Literal[1, 3],
-    image_size: int | None,
-    shorter: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    fit: Fit = "crop",
-) -> Pixels:
-    """Read an image file as pixels, made a square when a size is given; see ``squared``.
-
-    Args:
-        path: image file.
-        channels: 1 or 3.
-        image_size: side of the square in pixels; ``None`` keeps the image as it is.
-        shorter: length of the shorter side before the crop, at least ``image_size``; ``None``
-            means ``image_size``.
-        max_pixels: an image with more pixels is refused.
-        fit: how it becomes a square.
-
-    Returns:
-        (H, W, channels) uint8.
-
-    Raises:
-        GraceError: as ``decoded``.
-    """
-    shorter = shorter or image_size
-    with decoded(path, channels, max_pixels, shorter) as (image, _):
-        if image_size is not None and shorter is not None:
-            image = squared(image, image_size, shorter, fit)
-        return as_array(image, channels)
-
-
-def pixels_of(
-    image: Image.Image,
-    channels: Literal[1, 3],
-    image_size: int | None = None,
-    fit: Fit = "crop",
-) -> Pixels:
-    """Return the pixels of an image of a Python program as ``read_pixels`` does those of a file.
-
-    Args:
-        image: image of any mode.
-        channels: 1 or 3.
-        image_size: side of the square in pixels; ``None``: the image keeps its size.
-        fit: how it becomes a square.
-
-    Returns:
-        (H, W, channels) uint8.
-    """
-    upright = _flattened(ImageOps.exif_transpose(image), channels)
-    if image_size is not None:
-        upright = squared(upright, image_size, image_size, fit)
-    return as_array(upright, channels)
-
-
-def as_array(image: Image.Image, channels: Literal[1, 3]) -> Pixels:
-    """Return an image's pixels, (H, W, channels) uint8."""
-    return np.array(image, dtype=np.uint8).reshape(image.height, image.width, channels)
-
-
-def _loaded(image: Any, shorter: int | None) -> Image.Image:  # noqa: ANN401 - PIL's are untyped
-    """Return an opened image with its pixels decoded.
-
-    Args:
-        image: the file's header.
-        shorter: length of the shorter side after the resize that follows; ``None``: no resize.
-    """
-    if image.format == "WEBP":
-        return load_webp(image)
-    if shorter is not None and _is_heavy(image) and 2 * shorter <= min(image.size):
-        image.draft(None, (image.width // 2, image.height // 2))
-    image.load()
-    return cast("Image.Image", image)
-
-
-def _is_heavy(image: Any) -> bool:  # noqa: ANN401 - PIL.JpegImagePlugin is untyped
-    """Return True for JPEG files that are decoded at half their size, as they take too much memory.
-
-    The coefficients of four colours take eight bytes a pixel, and the pixels four more.
-    """
-    return (
-        image.format in ("JPEG", "MPO")
-        and image.layers > 3
-        and "progressive" in image.info
-        and image.width * image.height > _HEAVY
-    )
-
-
-def _turned(image: Image.Image) -> Image.Image:
-    """Return an image upright; a turned one replaces it in memory."""
-    # PIL itself turns TIFF images when it loads them.
-    turn = _TURNS.get(_orientation(image))
-    if turn is None:
-        return image
-    turned = image.transpose(turn)
-    image.close()
-    return turned
-
-
-def _flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
-    """Convert any mode to 8-bit grey or RGB."""
+def flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
+    """Convert any mode to 8-bit grey or RGB; transparent parts are laid on white."""
     if image.mode == "F":
         raise GraceError("its pixels are floating-point numbers, which have no known range")
-    mode = "L" if channels == 1 else "RGB"
-    if image.mode == mode and not image.has_transparency_data:
-        return image
-    flat = _converted(image, mode)
-    image.close()
-    return flat
-
-
-def _converted(image: Image.Image, mode: str) -> Image.Image:
-    """Convert any mode to another, 8-bit grey or RGB; transparent parts are laid on white."""
-    if not image.mode.startswith("I") and not image.has_transparency_data:
-        return image.convert(mode)
-    # What is between the kinds of pixels takes more memory than they do: take it in strips.
-    num_rows = max(_LARGE // max(image.width, 1), 1)
-    if num_rows >= image.height:
-        return _flattened_strip(image, mode)
-    whole = Image.new(mode, image.size)
-    for top in range(0, image.height, num_rows):
-        strip = image.crop((0, top, image.width, min(top + num_rows, image.height)))
-        whole.paste(_flattened_strip(strip, mode), (0, top))
-    return whole
-
-
-def _flattened_strip(image: Image.Image, mode: str) -> Image.Image:
-    """Convert 16-bit or transparent pixels to 8-bit grey or RGB."""
     if image.mode.startswith("I"):
+        import numpy as np
+
         levels = np.asarray(image).astype(np.int32).clip(0, 65535)
         # Rounded: no level lies in the middle between two.
         image = Image.fromarray(((levels + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
         layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, layer)
-    return image.convert(mode)
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, (255,) * 4), layer)
+    mode = "L" if channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)
+
+
+def squared(image: Image.Image, size: int, shorter: int, fit: "Fit") -> Image.Image:
+    """Make an image a square of side ``size``: the only rule by which grace does so.
+
+    ``crop`` resizes the shorter side to ``shorter`` pixels, at least ``size``, and cuts the centre,
+    as torchvision's ``Resize`` and ``CenterCrop``; ``letterbox`` resizes the longer side to
+    ``size``. Both are bilinear with antialiasing.
+
+    Raises:
+        GraceError: if the resized image would exceed PIL's limit for decompression bombs.
+    """
+    if fit == "letterbox":
+        return letterboxed(image, size)
+    width, height = image.size
+    if min(width, height) != shorter:
+        longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
+        if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
+            raise GraceError(f"{width}×{height} pixels are too long and thin to be resized")
+        width, height = (shorter, longer) if width <= height else (longer, shorter)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def letterboxed(image: Image.Image, size: int) -> Image.Image:
+    """Resize the longer side to ``size`` pixels, and centre the image on a grey square.
+
+    The shorter side is resized in proportion, rounded, to one pixel at least; where its margins
+    differ by a pixel, the smaller one is at the left or top.
+    """
+    scale = size / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    square = Image.new(image.mode, (size, size), GREY if image.mode == "L" else (GREY,) * 3)
+    square.paste(image, ((size - width) // 2, (size - height) // 2))
+    return square
+
+
+def serve() -> None:
+    """Decode the files that standard input names, one line of JSON each, until it ends.
+
+    An answer is a line of JSON: the file's ``size``, ``height`` and ``width`` of the pixels that
+    follow it, or ``what`` is wrong and the ``remedy``.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that asks ends this one.
+    warnings.simplefilter("ignore")
+    answers = sys.stdout.buffer
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        path, limit = Path(request.pop("path")), request.pop("limit")
+        pixels = b""
+        with _bounded(request["max_pixels"]):
+            Image.MAX_IMAGE_PIXELS = limit
+            try:
+                image, size = decode(path, **request)
+                pixels = image.tobytes()
+                facts: dict[str, Any] = {"size": size, "shape": (image.height, image.width)}
+            except Exception as error:  # Damaged bytes can make decoders raise anything.
+                facts = dict(zip(("what", "remedy"), reason(path, error), strict=True))
+        answers.write(json.dumps(facts | {"num_bytes": len(pixels)}).encode() + b"\n" + pixels)
+        answers.flush()
+
+
+@contextmanager
+def _bounded(max_pixels: int) -> Iterator[None]:
+    """Limit the time and memory of this process where the system can: Windows limits neither."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        # A gigabyte, more if the user allows more pixels, beside Python itself.
+        most = 12 * max(max_pixels, MAX_PIXELS) + 2**28
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    if sys.platform == "win32":
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)

@@ -4,17 +4,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
 from grace.base.errors import GraceError
 from grace.base.words import counted
 from grace.data.class_names import spelling
+from grace.data.decoders import Look, look_at_all
 from grace.data.decoding import MAX_PIXELS
 from grace.data.findings import Finding, Judgement, Rules, judge_images, judge_layout
 from grace.data.folder_tree import ImageFile, scan
-from grace.data.looks import Look, decoding_threads, in_order, look_at, num_ahead
 from grace.settings.experiment import Fit
 
 
@@ -107,7 +106,14 @@ def examine(
     )
     tree = scan(root)
     files = [*sorted(tree.files(False)), *sorted(tree.files(True))]
-    looks = _looks(files, rules, channels)
+    found = look_at_all(
+        [file.path for file in files],
+        channels=channels,
+        image_size=image_size,
+        max_pixels=max_pixels,
+        fit=fit,
+    )
+    looks = [own if isinstance(own, GraceError) else own[0] for own in found]
     judged = judge_images(root, files, looks, rules)
     learnt = [unicodedata.normalize("NFC", name) for name in known_classes or ()]
     names = sorted({folder.name for folder in tree.folders})
@@ -150,19 +156,6 @@ def _amounts(counts: Mapping[str, int]) -> Iterator[Finding]:
     if few:
         what, remedy = "classes with at most 4 images", "add images: so few show little of a class"
         yield Finding(severity="warning", what=what, where=few, remedy=remedy)
-
-
-def _looks(
-    files: Sequence[ImageFile], rules: Rules, channels: Literal[1, 3]
-) -> list[Look | GraceError]:
-    """Look at each file; its pixels are dropped at once."""
-    size = rules.image_size
-    read = partial(
-        look_at, channels=channels, image_size=size, max_pixels=rules.max_pixels, fit=rules.fit
-    )
-    with decoding_threads() as pool:
-        outcomes = in_order(pool, read, [file.path for file in files], num_ahead(size))
-        return [own if isinstance(own, GraceError) else own[0] for own in outcomes]
 
 
 def _class_counts(

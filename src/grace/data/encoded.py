@@ -19,7 +19,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.base.errors import GraceError
-from grace.data.decoding import Pixels, as_array, opened
+from grace.data.decoders import Pixels, as_array
+from grace.data.decoding import opened
 from grace.data.images import Images, TensorImages
 from grace.data.selection import image_keys
 from grace.settings.experiment import MemorySettings

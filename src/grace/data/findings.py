@@ -12,9 +12,9 @@ from typing import Literal, final
 from grace.base.errors import GraceError, Setting
 from grace.base.words import counted, did_you_mean, printable
 from grace.data.class_names import twins
+from grace.data.decoders import Look
 from grace.data.decoding import MAX_PIXELS
 from grace.data.folder_tree import REFUSED_TEXT, ClassFolder, FolderTree, ImageFile
-from grace.data.looks import Look
 from grace.settings.experiment import Fit
 
 Severity = Literal["error", "warning", "note"]

@@ -1,26 +1,30 @@
 """Read the images of a folder: decode or stream them, judge them, leave out unusable ones.
 
-Shapes: N images, C channels, H×W pixels.
+Shapes: N images, B of them in a batch, C channels, H×W pixels.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
 import torch
+from PIL import Image
+from torch import Tensor
+from typing_extensions import override
 
 from grace.base.errors import GraceError, Setting
 from grace.base.machine import memory_bytes
 from grace.base.words import in_bytes, printable
-from grace.data.decoding import MAX_PIXELS, decoded, upright_size
-from grace.data.files import FileImages
+from grace.data.crops import crop_boxes
+from grace.data.decoders import Look, as_array, look_at_all
+from grace.data.decoding import MAX_PIXELS, decode, letterboxed, naming, upright_size
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
 from grace.data.folder_tree import ImageFile
-from grace.data.images import Images, TensorImages
-from grace.data.looks import Look, decoding_threads, file_keys, in_order, look_at, num_ahead
+from grace.data.images import CroppableImages, Images, TensorImages
 from grace.settings.experiment import Fit
 
 Looks = Sequence[Look | GraceError]
@@ -72,14 +76,12 @@ def read_parts(
     Raises:
         GraceError: the first error found.
     """
-    read: list[tuple[Images, Looks]]
     paths = [[file.path for file in part] for part in parts]
+    read: list[tuple[Images, Looks]]
     if streams:
         read = list(_streamed(paths, channels, rules, shorter))
     else:
-        side, most, fit = rules.image_size, rules.max_pixels, rules.fit
-        decode = partial(decode_all, channels=channels, image_size=side, max_pixels=most, fit=fit)
-        read = list(map(decode, paths))
+        read = [decode_all(own, channels, rules) for own in paths]
     files = [file for part in parts for file in part]
     judged = judge_images(root, files, [look for _, looks in read for look in looks], rules)
     refuse_first(judged.findings, root)
@@ -96,96 +98,79 @@ def read_parts(
 
 
 def decode_all(
-    paths: Sequence[Path],
-    channels: Literal[1, 3],
-    image_size: int | None,
-    max_pixels: int = MAX_PIXELS,
-    fit: Fit = "crop",
+    paths: Sequence[Path], channels: Literal[1, 3], rules: Rules
 ) -> tuple[TensorImages, Looks]:
     """Decode image files into memory.
 
     Args:
         paths: N files.
         channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the square to make; ``None``: keep the images of the
-            first one's size, and leave out the pixels of others.
-        max_pixels: an image with more pixels is unreadable.
-        fit: how an image becomes a square.
+        rules: give the size; without one, images keep the first one's, and the pixels of others
+            are left out.
 
     Returns:
         The images that were read, in order; and for each file its properties, or the error if it
         cannot be read.
 
     Raises:
-        GraceError: if all images have one size, but the machine has no memory for them.
+        GraceError: if the machine has no memory for them.
     """
     looks: list[Look | GraceError] = []
-    pixels = torch.empty((0, channels, 1, 1), dtype=torch.uint8)
-    count = 0
-    read = partial(
-        look_at, channels=channels, image_size=image_size, max_pixels=max_pixels, fit=fit
+    pixels, shape = bytearray(), (channels, 1, 1)
+    memory = memory_bytes()
+    found = look_at_all(
+        paths,
+        channels=channels,
+        image_size=rules.image_size,
+        max_pixels=rules.max_pixels,
+        fit=rules.fit,
     )
-    with decoding_threads() as pool:
-        outcomes = in_order(pool, read, paths, num_ahead(image_size))
-        for path, found in zip(paths, outcomes, strict=True):
-            if isinstance(found, GraceError):
-                looks.append(found)
-                continue
-            own, image = found
-            looks.append(own)
-            if len(pixels) == 0:
-                num_kept = _num_kept(paths, path, own.size, image.nbytes, max_pixels)
-                pixels = torch.empty((num_kept, *image.shape), dtype=torch.uint8)
-            if image.shape == pixels.shape[1:] and count < len(pixels):
-                pixels[count] = torch.from_numpy(image)
-                count += 1
-    return TensorImages(pixels[:count]), looks
-
-
-def _num_kept(
-    paths: Sequence[Path], first: Path, size: tuple[int, int], num_bytes: int, max_pixels: int
-) -> int:
-    """Return the number of images to make room for, given the first one's size and bytes.
-
-    Raises:
-        GraceError: if all files have the first one's size, but the machine has no memory for them.
-    """
-    total, memory = len(paths) * num_bytes, memory_bytes()
-    if memory is None or total <= memory // 2:
-        return len(paths)
-    num_alike = 0
-    for path in paths:
-        with suppress(GraceError):
-            num_alike += upright_size(path, max_pixels) == size
-    if num_alike * num_bytes <= memory:
-        return num_alike
-    raise GraceError(
-        f"{num_alike} images of {size[0]}×{size[1]} pixels, as '{printable(str(first))}' has, take "
-        f"{in_bytes(num_alike * num_bytes)} of memory, more than this machine has",
-        "learn smaller or fewer images",
-        setting=Setting("data.image_size"),
-    )
+    for path, one in zip(paths, found, strict=True):
+        if isinstance(one, GraceError):
+            looks.append(one)
+            continue
+        look, image = one
+        looks.append(look)
+        shape = shape if pixels else image.shape
+        if image.shape == shape:
+            pixels += image.data
+            if memory is not None and len(pixels) > memory // 2:
+                raise GraceError(
+                    f"images of {shape[2]}×{shape[1]} pixels, as '{printable(str(path))}' has, "
+                    f"take {in_bytes(len(pixels))} of memory and more, too much for this machine",
+                    "learn smaller or fewer images",
+                    setting=Setting("data.image_size"),
+                )
+    if not pixels:
+        return TensorImages(torch.empty((0, *shape), dtype=torch.uint8)), looks
+    return TensorImages(torch.frombuffer(pixels, dtype=torch.uint8).view(-1, *shape)), looks
 
 
 def _streamed(
     parts: Sequence[Sequence[Path]], channels: Literal[1, 3], rules: Rules, shorter: int | None
-) -> Iterator[tuple[FileImages, Looks]]:
+) -> Iterator[tuple["FileImages", Looks]]:
     """Yield images that stay in their files; read only as much as the rules need."""
     side = rules.image_size
 
-    def size(path: Path) -> tuple[int, int] | GraceError:
+    def header(path: Path) -> tuple[int, int] | GraceError:
         try:
-            found = (side, side) if side is not None else upright_size(path, rules.max_pixels)
-            if rules.skip_unreadable:
-                with decoded(path, channels, rules.max_pixels, shorter):
-                    pass
+            return (side, side) if side is not None else upright_size(path, rules.max_pixels)
         except GraceError as error:
             return error
-        return found
 
     paths = [path for part in parts for path in part]
-    with decoding_threads() as pool:
-        sizes = list(pool.map(size, paths))
+    sizes: list[tuple[int, int] | GraceError]
+    if rules.skip_unreadable:
+        found = look_at_all(
+            paths, channels=channels, image_size=side, max_pixels=rules.max_pixels, fit=rules.fit
+        )
+        sizes = [
+            own if isinstance(own, GraceError) else (side, side) if side else own[0].size
+            for own in found
+        ]
+    else:
+        with ThreadPoolExecutor(4) as pool:
+            sizes = list(pool.map(header, paths))
     both = list(zip(paths, sizes, strict=True))
     # One call for all parts, as keys of different calls cannot be compared.
     keys = iter(file_keys([path for path, own in both if not isinstance(own, GraceError)]))
@@ -197,15 +182,150 @@ def _streamed(
     for part in parts:
         own = looks[start : start + len(part)]
         readable = [path for path, look in zip(part, own, strict=True) if isinstance(look, Look)]
-        yield (
-            FileImages(
-                readable,
-                channels,
-                (height, width),
-                shorter,
-                max_pixels=rules.max_pixels,
-                fit=rules.fit,
-            ),
-            own,
-        )
+        size, most = (height, width), rules.max_pixels
+        yield FileImages(readable, channels, size, shorter, max_pixels=most, fit=rules.fit), own
         start += len(part)
+
+
+def file_keys(paths: Sequence[Path]) -> list[Hashable]:
+    """Return a key for each file, equal for equal content; read as little as possible.
+
+    Keys of different calls cannot be compared. Files are compared by length, then by their last
+    4 KiB, and then by the SHA-256 of the whole file.
+    """
+    keys: list[Hashable] = [path.stat().st_size for path in paths]
+    for content in (_ending, _digest):
+        counts = Counter(keys)
+        keys = [
+            (key, content(path)) if counts[key] > 1 else key
+            for key, path in zip(keys, paths, strict=True)
+        ]
+    return keys
+
+
+def _ending(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 4096, 0))
+        return file.read()
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+@final
+class FileImages(CroppableImages):
+    """Image files that threads decode on demand; pixels are not kept.
+
+    Args:
+        paths: N image files.
+        channels: 1 or 3.
+        size: (H, W) in pixels of the images of ``gather``; square if ``shorter`` is given.
+        shorter: length in pixels to which the shorter side is resized before the centre crop;
+            ``None``: all images must have the given size.
+        max_pixels: an image with more pixels is refused.
+        fit: how an image becomes a square. Random crops are then of the whole square.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        channels: Literal[1, 3],
+        size: tuple[int, int],
+        shorter: int | None,
+        max_pixels: int = MAX_PIXELS,
+        fit: Fit = "crop",
+    ) -> None:
+        assert shorter is None or size[0] == size[1] <= shorter
+        self.paths = tuple(paths)
+        self._channels: Literal[1, 3] = channels
+        self._size = size
+        self._shorter = shorter
+        self._max_pixels = max_pixels
+        self._fit: Fit = fit
+
+    @override
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    @override
+    def shape(self) -> tuple[int, int, int]:
+        return self._channels, *self._size
+
+    @override
+    def gather(self, indices: Tensor) -> Tensor:
+        side = None if self._shorter is None else self._size[0]
+
+        def read(path: Path, place: int) -> Image.Image:
+            most, fit, shorter = self._max_pixels, self._fit, self._shorter
+            channels = self._channels
+            return decode(path, channels, size=side, shorter=shorter, fit=fit, max_pixels=most)[0]
+
+        return self._decode(read, indices)
+
+    @override
+    def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
+        assert len(draws) == len(indices)
+        draws = draws.cpu()
+
+        def crop(path: Path, place: int) -> Image.Image:
+            image, _ = decode(path, self._channels, max_pixels=self._max_pixels)
+            if self._fit == "letterbox":
+                # A crop of 8 % of the area is then still enlarged little.
+                image = letterboxed(image, min(max(image.size), 4 * self._size[0]))
+            box = crop_boxes(draws[place : place + 1], image.height, image.width)
+            top, left, height, width = (int(value) for value in box[0])
+            # Crop first: resize(box=…) would mix in pixels from outside the box.
+            piece = image.crop((left, top, left + width, top + height))
+            return piece.resize(self._size[::-1], Image.Resampling.BILINEAR)
+
+        return self._decode(crop, indices)
+
+    @override
+    def subset(self, indices: Tensor) -> "FileImages":
+        paths = [self.paths[index] for index in indices.tolist()]
+        return FileImages(
+            paths, self._channels, self._size, self._shorter, self._max_pixels, self._fit
+        )
+
+    @override
+    def to(self, device: torch.device) -> "FileImages":
+        return self
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return len(self) * self._channels * self._size[0] * self._size[1]
+
+    @override
+    def digest(self) -> bytes:
+        """Return the SHA-256 of shape and file contents; nothing is decoded."""
+        key: tuple[object, ...] = (len(self), self.shape, self._shorter)
+        # With a crop the digest is that of an earlier grace.
+        key = key if self._fit == "crop" else (*key, self._fit)
+        digest = hashlib.sha256(repr(key).encode())
+        for path in self.paths:
+            digest.update(_digest(path))
+        return digest.digest()
+
+    def _decode(self, read: Callable[[Path, int], Image.Image], indices: Tensor) -> Tensor:
+        """Return a batch (B, C, H, W) of ``read(path, position in the batch)``."""
+        paths = [self.paths[index] for index in indices.tolist()]
+        batch = torch.empty((len(paths), *self._size, self._channels), dtype=torch.uint8)
+
+        def fill(place: int) -> None:
+            with naming(paths[place]):
+                image = read(paths[place], place)
+            if image.size[::-1] != self._size:
+                raise GraceError(
+                    f"image '{paths[place]}' has {image.width}×{image.height} pixels, but "
+                    f"'{self.paths[0]}' has {self._size[1]}×{self._size[0]}",
+                    setting=Setting("data.image_size"),
+                )
+            batch[place] = torch.from_numpy(as_array(image, self._channels))
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(fill, range(len(paths))))
+        return batch.permute(0, 3, 1, 2).contiguous()

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.data.decoding import pixels_of
+from grace.data.decoders import pixels_of
 from grace.data.images import Images, TensorImages
 from grace.learner.image_files import channels_and_side, of_size, read_file
 from grace.settings.experiment import DataSettings

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from grace.base.errors import GraceError
-from grace.data.decoding import Pixels, read_pixels
+from grace.data.decoders import Pixels, read_pixels
 from grace.settings.experiment import DataSettings
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from grace.base.errors import GraceError
-from grace.data.decoding import Pixels
+from grace.data.decoders import Pixels
 from grace.learner.false_alarms import cutoff, found_share
 from grace.learner.image_files import read_file
 from grace.settings.experiment import DataSettings
