@@ -87,12 +87,7 @@ def examine(
     Args:
         root: folder of the images, with the layout of ``load_update``.
         known_classes: names of the learner's classes; ``None``: there is no learner.
-        channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the learner's square; ``None``: images keep their size.
-        max_pixels: an image with more pixels is unreadable.
-        fit: how an image becomes a square.
-        skip_unreadable: unreadable images will be left out, so that they are no error.
-        skip_duplicates: images in two places will be left out, likewise.
+        channels: 1 for grey, 3 for colour; the others are those of ``load_update``.
 
     Raises:
         GraceError: if ``root`` is not a folder. Every other problem is a finding.
