@@ -84,10 +84,8 @@ def examine(
 ) -> Examination:
     """Examine the images of an update; pixels are not kept in memory.
 
-    Args:
-        root: folder of the images, with the layout of ``load_update``.
-        known_classes: names of the learner's classes; ``None``: there is no learner.
-        channels: 1 for grey, 3 for colour; the others are those of ``load_update``.
+    ``known_classes`` are the names of the learner's classes (``None``: there is no learner); the
+    other arguments are those of ``load_update``.
 
     Raises:
         GraceError: if ``root`` is not a folder. Every other problem is a finding.
