@@ -15,12 +15,12 @@ from grace.base.errors import DamagedError
 from grace.base.randomness import generator
 from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
+from grace.engine.journal import Journal
 from grace.engine.parts import frozen, named_buffers
 from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Part, Sweep
 from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.learner.journal import Journal
 from grace.methods.classification import classification
 from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead

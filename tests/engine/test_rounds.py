@@ -14,10 +14,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.base.randomness import generator
+from grace.engine.journal import Journal
 from grace.engine.phase import Batch, Loss, LossGradients, Part, Phase, Rounds, Work
 from grace.engine.progress import Observer
 from grace.engine.trainer import Trainer
-from grace.learner.journal import Journal
 from grace.methods.classification import classification
 from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead

@@ -11,7 +11,7 @@ import pytest
 
 from grace.base import files
 from grace.base.errors import DamagedError
-from grace.learner.journal import Journal
+from grace.engine.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.settings.methods import ReplaySettings

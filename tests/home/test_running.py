@@ -9,8 +9,8 @@ import pytest
 
 from grace.base import tensors
 from grace.base.lock import holder
+from grace.engine.journal import Journal
 from grace.engine.phase import Work
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.running import running_update
 from grace.learner.store import ModelStore

@@ -16,8 +16,8 @@ from grace.base.errors import DamagedError
 from grace.base.tensors import decode, encode
 from grace.data.encoded import AsStored, EncodedImages
 from grace.data.images import TensorImages
+from grace.engine.journal import Journal
 from grace.learner.inventory import take_inventory
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.settings.experiment import MemorySettings

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.data.images import TensorImages
-from grace.learner.evaluation import scores
 from grace.methods.classifier import Classifier
+from grace.methods.scoring import scores
 from grace.settings.methods import FinetuneSettings
 from support.tiny_streams import labelled, learner, recipe
 

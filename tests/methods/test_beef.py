@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from grace.base.errors import DamagedError
 from grace.base.randomness import generator
 from grace.data.scenario import Task
+from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Mode, Phase
 from grace.learner.learner import Learner
-from grace.learner.phase_content import content_address
 from grace.methods.beef import Beef
 from grace.methods.energies import energy_samples
 from grace.methods.fusion import Fusion
@@ -105,7 +105,7 @@ class TestModule:
     def test_the_first_tasks_losses_by_hand(self) -> None:
         made = learner(beef(energy_weight=0.3))
         phase = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4, 2: 4}, 0))))
-        assert (phase.name, content_address(phase)) == ("base", None)
+        assert (phase.name, start_of(phase)) == ("base", None)
         even(
             phase,
             head=[math.log(2), math.log(3), math.log(5)],
@@ -471,7 +471,7 @@ def test_its_first_task_is_its_own() -> None:
     """DER's can be shared among methods; the energy makes this one another."""
     made = learner(DERSettings(base=recipe(), grow=recipe()))
     common = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4}, 0))))
-    assert content_address(common) is not None
+    assert start_of(common) is not None
 
 
 def test_nothing_of_the_phases_stays() -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from grace.base.tensors import encode
 from grace.data.memory import herd
+from grace.engine.journal import Journal
 from grace.engine.phase import Work
 from grace.engine.trainer import NonFiniteLossError, Trainer
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.nn.heads import Head
 from grace.settings.registry import METHODS
@@ -47,7 +47,7 @@ from support.recorded_streams import (
     same_parts,
     teach,
 )
-from support.tiny_streams import labelled, learner, same, state, watch
+from support.tiny_streams import create_home, labelled, learner, same, state, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -412,7 +412,7 @@ class TestSaving:
         self, recordings: Recordings, variant: str, tmp_path: Path
     ) -> None:
         home = tmp_path / "home"
-        learner(VARIANTS[variant]).live_in(home)
+        create_home(VARIANTS[variant], home)
         for number, step in enumerate(recordings[variant].steps[:3]):
             made = loaded(home, number)
             teach(made, labelled(STREAM[number]))
@@ -440,7 +440,7 @@ class TestSaving:
                 raise KeyboardInterrupt
             return result
 
-        learner(VARIANTS[variant]).live_in(home)
+        create_home(VARIANTS[variant], home)
         teach(Learner.load(home), labelled(STREAM[0]))
         monkeypatch.setattr(Journal, "perform", killed)
         attempts = 0

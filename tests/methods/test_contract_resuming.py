@@ -8,11 +8,11 @@ from typing import final
 import pytest
 
 from grace.engine.checkpoint import Snapshot
+from grace.engine.journal import Journal
 from grace.engine.phase import Phase
-from grace.learner.journal import Journal
 from support.contract import every_variant, with_epochs
 from support.recorded_streams import STREAM, kept_parts, loaded, same_parts, teach
-from support.tiny_streams import labelled, learner
+from support.tiny_streams import create_home, labelled
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -28,7 +28,7 @@ def test_an_update_killed_within_each_of_its_phases_ends_with_the_same_bits(
 ) -> None:
     """Two epochs of two steps: the second starts from momenta, and from draws of its own."""
     home, offer = tmp_path / "home", Journal.offer_phase
-    learner(with_epochs(variant, 2)).live_in(home)
+    create_home(with_epochs(variant, 2), home)
     teach(loaded(home, 0), labelled(STREAM[0]))
     shutil.copytree(home, tmp_path / "straight")
     straight = loaded(tmp_path / "straight", 1)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from grace.data.scenario import Task
+from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Phase, Sweep
 from grace.learner.learner import Learner
-from grace.learner.phase_content import content_address
 from grace.methods.create import Create
 from grace.methods.planning import Coming
 from grace.nn.autoencoders import AutoEncoders
@@ -286,7 +286,7 @@ class TestPhases:
 
     def test_the_first_task_is_not_shared_with_other_methods(self) -> None:
         (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
-        assert content_address(phase) is None
+        assert start_of(phase) is None
 
     def test_the_published_recipes(self) -> None:
         chosen = CreateSettings()

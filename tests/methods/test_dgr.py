@@ -15,9 +15,9 @@ from torch import Tensor
 
 from grace.data.scenario import Task
 from grace.engine import parts as graph
+from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase, Work
 from grace.learner.learner import Learner
-from grace.learner.phase_content import content_address
 from grace.methods.dgr import DGR, HeadGradients
 from grace.settings.experiment import EngineSettings, MemorySettings
 from grace.settings.load import ConfigWarning, load_experiment
@@ -235,7 +235,7 @@ class TestWhatCounts:
 
     def test_the_first_task_is_its_own(self) -> None:
         phase = started(dgr(), task(1, {0: 4, 1: 4}, 0))
-        assert (phase.name, content_address(phase)) == ("base", None)
+        assert (phase.name, start_of(phase)) == ("base", None)
         assert phase.recipe == recipe()
 
 

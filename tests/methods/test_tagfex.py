@@ -11,9 +11,9 @@ from torch import Tensor
 
 from grace.base.errors import DamagedError
 from grace.engine import parts as graph
+from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
 from grace.learner.learner import Learner
-from grace.learner.phase_content import content_address
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
 from grace.nn.agnostic import TaskAgnostic
@@ -96,7 +96,7 @@ class TestFirstTask:
     def test_two_networks_learn_from_two_views(self) -> None:
         made = method()
         phase = base_phase(made)
-        assert (phase.name, phase.views, content_address(phase)) == ("base", 2, None)
+        assert (phase.name, phase.views, start_of(phase)) == ("base", 2, None)
         assert list(phase.parts) == ["backbone.0", "head", "agnostic", "projector"]
         assert all(part.trains is True for part in phase.parts.values())
         # They start apart, but the task-specific one as every other method's.

@@ -12,7 +12,7 @@ import torch
 
 from grace.data.images import Dataset
 from grace.engine.trainer import NonFiniteLossError
-from grace.learner.learner import Learner
+from grace.methods import scoring
 from grace.runs import RecordWriter, RunRecord, TaskRecord, read_record
 from grace.runs.run import identify, run_experiment
 from grace.settings.experiment import EngineSettings, MemorySettings, ScenarioSettings, SeedSettings
@@ -153,14 +153,14 @@ class TestRecord:
     ) -> None:
         """Every predictor's; counted here image by image, as the definition reads."""
         noted: list[tuple[dict[str, torch.Tensor], torch.Tensor]] = []
-        scores = Learner.scores
+        scores = scoring.scores
 
-        def noting(made: Learner, images: Any) -> Any:
-            found = scores(made, images)
-            noted.append((found, torch.arange(len(images) // 5).repeat_interleave(5)))
+        def noting(trainer: Any, classifiers: Any, data: Any) -> Any:
+            found = scores(trainer, classifiers, data)
+            noted.append((found, torch.arange(len(data) // 5).repeat_interleave(5)))
             return found
 
-        monkeypatch.setattr(Learner, "scores", noting)
+        monkeypatch.setattr("grace.runs.stream.scores", noting)
         method = FosterSettings(base=recipe(4), boost=recipe(3), compress=recipe(3))
         record = run(method, tmp_path / "run")
         # One pass over the test images of each task.
@@ -281,7 +281,7 @@ class TestFailures:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         interruption = KeyboardInterrupt()
-        monkeypatch.setattr(Learner, "scores", Mock(side_effect=interruption))
+        monkeypatch.setattr("grace.runs.stream.scores", Mock(side_effect=interruption))
         with pytest.raises(KeyboardInterrupt):
             run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
         assert interruption.__notes__ == [f"the record of the tasks so far: {tmp_path / 'run'}"]
@@ -328,7 +328,7 @@ class TestResumingWithoutItsCheckpoint:
             record = read_record(tmp_path / "run")
             assert (record.info.status, len(record.tasks)) == ("failed", 1)
 
-    @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/model.json"])
+    @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/state.safetensors"])
     def test_a_run_begins_anew(self, tmp_path: Path, missing: str) -> None:
         method = ReplaySettings(base=recipe(2), update=recipe(2))
         straight = run(method, tmp_path / "straight")

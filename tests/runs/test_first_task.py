@@ -18,14 +18,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from grace.base import atomic, tensors
-from grace.data.images import Dataset, LabelledImages
+from grace.data.images import Dataset
 from grace.data.scenario import Task
 from grace.engine import rounding
 from grace.engine.device import Device
+from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
-from grace.learner.phase_content import content_address
 from grace.methods.method import Method, Outcome, Steps
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
@@ -477,7 +477,7 @@ def other_objective(batch: Batch) -> dict[str, Loss]:
 
 class TestContentAddress:
     def test_equal_phases_have_one(self) -> None:
-        assert content_address(first_phase()) == content_address(first_phase()) is not None
+        assert start_of(first_phase()) == start_of(first_phase()) is not None
 
     def test_whatever_differs_changes_it(self) -> None:
         phase = first_phase()
@@ -485,7 +485,6 @@ class TestContentAddress:
         moved = first_phase()
         with torch.no_grad():
             next(moved.parts["head"].module.parameters())[0, 0] += 1e-6
-        images, labels = phase.data.images, phase.data.labels
         others = [
             replace(phase, name="other"),
             replace(phase, recipe=recipe(3)),
@@ -493,12 +492,11 @@ class TestContentAddress:
             replace(phase, objective=other_objective),
             replace(phase, state={"ramp": torch.zeros(1)}),
             replace(phase, data=phase.data.subset(torch.arange(7))),
-            replace(phase, data=LabelledImages(images, labels.flip(0))),
             replace(phase, parts={"backbone.0": replace(backbone, trains=False), "head": head}),
             replace(phase, parts={"backbone.0": replace(backbone, mode="eval"), "head": head}),
             moved,
         ]
-        addresses = [content_address(other) for other in [phase, *others]]
+        addresses = [start_of(other) for other in [phase, *others]]
         assert None not in addresses
         assert len(set(addresses)) == len(addresses)
 
@@ -513,7 +511,7 @@ class TestContentAddress:
             {"rule": lambda gradients: {}},
             {"augmentation": []},
         ):
-            assert content_address(replace(phase, **changes)) is None, changes
+            assert start_of(replace(phase, **changes)) is None, changes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from grace.nn.heads import MASKED
 from grace.runs import metrics
-from grace.runs.task_aware import task_aware_predictions
+from grace.runs.evaluation import task_aware_predictions
 
 SCORES = torch.tensor(
     [

@@ -16,9 +16,9 @@ from grace.base.words import code_block, latex, markdown, printable, spreadsheet
 from grace.cli import console
 from grace.data.class_names import class_name
 from grace.engine.device import Device, can_compile
+from grace.engine.journal import Journal
 from grace.engine.launch import Launch
 from grace.engine.loss_meter import NonFiniteLossError
-from grace.learner.journal import Journal
 from grace.runs import find_same_run, read_record, read_records
 from grace.runs.run import run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings

@@ -33,9 +33,9 @@ from grace.cli.rollback import rollback as _rollback_verb
 from grace.cli.set import set_settings as _set_verb
 from grace.cli.study import study as _study_verb
 from grace.engine.checkpoint import Snapshot
+from grace.engine.journal import Journal
 from grace.engine.phase import Phase
 from grace.learner.document import Document
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.learner.unfinished import drop_update

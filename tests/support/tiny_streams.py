@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, final
 
 import pytest
@@ -17,6 +18,7 @@ from grace.engine.phase import Work
 from grace.engine.progress import Observer
 from grace.learner.learner import Learner
 from grace.learner.model import Model
+from grace.learner.versions import Versions
 from grace.nn import folding
 from grace.nn.build import build_backbone
 from grace.nn.cifar_resnet import CifarResNet, _draw_weights
@@ -107,6 +109,11 @@ def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
     """A learner of tiny images."""
     chosen = settings(method, **changes)
     return Learner(Model(chosen, (channels, SIZE, SIZE), (0.4,) * channels, (0.3,) * channels))
+
+
+def create_home(method: Any, home: Path) -> None:
+    """Create the home of a learner of tiny images that knows nothing."""
+    Versions.create(learner(method).model, home)
 
 
 @final

@@ -23,11 +23,13 @@ from typing_extensions import override
 import grace.data.sources
 import grace.engine.trainer
 import grace.methods.module_factory
+import grace.runs.stream
 from grace.base.randomness import generator
 from grace.base.tensors import encode
 from grace.cli import main
 from grace.data.augmentation import build_augmentation
 from grace.data.memory import ExemplarMemory
+from grace.engine.journal import Journal
 from grace.engine.parts import frozen
 from grace.engine.phase import (
     Batch,
@@ -43,7 +45,6 @@ from grace.engine.phase_run import PhaseRun
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.engine.work import Seconds
-from grace.learner.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.methods.method import Method

@@ -43,6 +43,14 @@ def run(
             "'grace compare' do."
         ),
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Keep the method's state beside the record, so that Learner.from_run makes a "
+            "learner of it.",
+        ),
+    ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
 ) -> None:
@@ -62,7 +70,7 @@ def run(
         try:
             with RichProgress() as progress:
                 record = run_experiment(
-                    settings, out, progress, resume=resume, first_tasks=first_tasks
+                    settings, out, progress, resume=resume, keep=keep, first_tasks=first_tasks
                 )
         except KeyboardInterrupt as error:
             if getattr(error, "__notes__", ()):  # There is a record to go on with.

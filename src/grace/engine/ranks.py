@@ -7,8 +7,9 @@ broadcasts its value to the others.
 Shapes: B rows in a batch.
 """
 
+import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from grace.base import tensors
+from grace.base import strict_json, tensors
 from grace.base.errors import GraceError
 from grace.engine.device import device_name
 from grace.engine.launch import Launch
@@ -156,6 +157,27 @@ class Ranks:
     def are_several(self) -> bool:
         """True if there is more than one process."""
         return self.num_processes > 1
+
+    def refuse_unequal(self, facts: Mapping[str, object]) -> None:
+        """Refuse facts about the run that are not those of the first process.
+
+        Args:
+            facts: what JSON can hold, by a name in the plural for messages.
+
+        Raises:
+            GraceError: in every process, with the same message.
+        """
+        own = {n: hashlib.sha256(strict_json.dump(fact)).hexdigest() for n, fact in facts.items()}
+        first = self.broadcast_value(own)
+        unlike = [name for name, digest in own.items() if digest != first[name]]
+        least = torch.tensor([self.rank if unlike else self.num_processes])
+        self.minimum([least])
+        if int(least) < self.num_processes:
+            name = self.broadcast_value(unlike[0] if unlike else None, source=int(least))
+            raise GraceError(
+                f"the {name} of process {int(least)} are not those of process 0",
+                f"give all processes the same {name}",
+            )
 
     def rows(self, num_images: int) -> slice:
         """Return this process's rows of a batch.

@@ -33,10 +33,10 @@ from grace.base.errors import GraceError
 from grace.base.randomness import generator
 from grace.data.augmentation import Enlarge
 from grace.data.images import LabelledImages, TensorImages
-from grace.learner.evaluation import scores
 from grace.learner.familiarity import UnknownScore
 from grace.learner.model import Model
 from grace.learner.unknown import Recogniser
+from grace.methods.scoring import scores
 from grace.nn.expandable import copy_of
 from grace.nn.folding import folded
 from grace.nn.heads import MASKED

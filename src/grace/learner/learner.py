@@ -16,6 +16,7 @@ from grace.learner.changing import new_model, with_changes, with_settings
 from grace.learner.document import UpdateRecord
 from grace.learner.export import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
+from grace.learner.from_run import model_of_run
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
@@ -55,7 +56,6 @@ class Learner:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._versions: Versions | None = None
-        self._first_task: Path | None = None
 
     @property
     def home(self) -> ModelStore | None:
@@ -193,6 +193,20 @@ class Learner:
         learner._versions = versions
         return learner
 
+    @classmethod
+    def from_run(cls, directory: str | Path, progress: Progress | None = None) -> Self:
+        """Make a learner of a run whose state was kept: it knows what the run has learnt.
+
+        Args:
+            directory: of the run, made with ``keep=True`` or ``grace run --keep``.
+            progress: receives the events of the work.
+
+        Raises:
+            GraceError: if no state was kept there.
+            DamagedError: if it cannot be trusted.
+        """
+        return cls(model_of_run(Path(directory), progress))
+
     def save(self, directory: str | Path) -> int:
         """Save this learner as version 1 of a new home, put it in use, and return its number.
 
@@ -211,35 +225,6 @@ class Learner:
         self._versions = Versions.saved(self.model, path)
         assert self.version is not None
         return self.version
-
-    def live_in(self, directory: str | Path) -> None:
-        """Create a home for a learner that knows nothing, or load the home that exists already.
-
-        Raises:
-            DamagedError: if the home's files cannot be trusted.
-        """
-        assert not self.history
-        assert self.home is None
-        self._versions = Versions.living_in(self.model, Path(directory))
-
-    def share_first_task(self, folder: Path) -> None:
-        """Share the network of the first task with all learners that are given this folder.
-
-        Args:
-            folder: created if it does not exist. The caller must make sure that these learners
-                agree in all data, settings, seeds and versions that decide that network.
-        """
-        self._first_task = folder
-
-    def load_state(self, directory: str | Path) -> None:
-        """Load the version in use of a home that belongs to another process.
-
-        Raises:
-            DamagedError: if the home's files cannot be trusted.
-        """
-        assert not self.history
-        assert self.home is None
-        Versions(self.model, ModelStore.open(Path(directory))).load_current()
 
     def keep_versions(self, count: int) -> None:
         """Remove all but the ``count`` newest versions from the home; the one in use stays."""
@@ -365,7 +350,7 @@ class Learner:
         )
         if self._versions is None:
             return updating.learn(self.model, given)
-        return self._versions.learn(given, again=again, first_task=self._first_task)
+        return self._versions.learn(given, again=again)
 
     def forget(self, name: str) -> None:
         """Forget a class: drop its images from every version of the home, and never predict it.

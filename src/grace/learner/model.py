@@ -2,24 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from grace.base.errors import GraceError, Setting
-from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages
 from grace.data.joined import concatenate
-from grace.data.memory import ExemplarMemory
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
-from grace.engine.trainer import Trainer
 from grace.learner import choosing, saving
 from grace.learner.admission import Admission
 from grace.learner.ceiling import Ceiling
 from grace.learner.creation import Creation
-from grace.learner.evaluation import finite, scores, see
 from grace.learner.familiarity import SCORES
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.model_state import ModelState, Size
@@ -35,14 +30,12 @@ from grace.learner.update_input import (
     class_indices,
     split_validation,
 )
+from grace.methods.build import build
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
-from grace.methods.method import Method
-from grace.methods.module_factory import ModuleFactory
+from grace.methods.scoring import finite, scores
 from grace.nn.preprocessing import enlargement
-from grace.settings.augmentation import crops_at_random
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.registry import resolve
 
 
 @final
@@ -81,27 +74,15 @@ class Model:
         self.chooses = chooses
         self.mean = tuple(mean)
         self.std = tuple(std)
-        if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
-            raise GraceError(
-                f"data.augmentation={settings.data.augmentation} crops squares, but the images "
-                f"are {shape[2]}×{shape[1]} pixels",
-                setting=Setting("data.image_size"),
-            )
         self.enlarge = enlargement(settings.backbone, shape)
-        augmentation = build_augmentation(
-            settings.data.augmentation, self.mean, self.std, shape[1], self.enlarge
+        self.trainer, method = build(
+            settings, shape, self.mean, self.std, progress, ranks, is_saved=is_saved
         )
-        self.trainer = Trainer(settings.engine, augmentation, settings.seeds.data, progress, ranks)
-        build: type[Method[Any]] = resolve("method", settings.method.name)
-        keeps_all = settings.method.traits.memory == "all images"
-        factory = ModuleFactory(settings, shape[0], self.trainer.device)
-        if not is_saved:
-            factory.refuse_unfit_backbone(shape)
-        memory = ExemplarMemory(settings.memory, keep_all=keeps_all)
-        self.state = ModelState(build(settings.method, factory, memory))
-        method, is_bounded = self.state.method, settings.memory.max_mb is not None
+        self.state = ModelState(method)
+        is_bounded = settings.memory.max_mb is not None
         # Two bytes for each number of the features that are saved beside an image.
-        width = factory.sketch.feature_dim if is_bounded and method.features is not None else 0
+        keeps = is_bounded and method.features is not None
+        width = method.factory.sketch.feature_dim if keeps else 0
         self.admission = Admission(settings, shape, self.trainer.ranks, 2 * width)
 
     @property
@@ -211,9 +192,10 @@ class Model:
             data: N images.
             cache: remembers their features, if the backbones never change.
         """
-        seen = see(self.trainer, self.classifier(), data, cache)
-        finite({"features": seen.features, "": seen.logits})
-        return seen
+        chosen = self.classifier()
+        both = {"features": Classifier(chosen.backbones, lambda found: found), "": chosen}
+        found = finite(scores(self.trainer, both, data, cache))
+        return Seen(found["features"], found[""], data.labels)
 
     def exemplars(self) -> LabelledImages | None:
         """Return the first exemplars of every class, equally many; ``None`` without any."""

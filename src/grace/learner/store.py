@@ -40,7 +40,7 @@ from grace.settings.experiment import ExperimentSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from grace.learner.journal import Journal
+    from grace.engine.journal import Journal
 
 Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
 """Stores tensors (of any shape) by content and returns a reference."""
@@ -297,7 +297,7 @@ class ModelStore(VersionFiles):
         Raises:
             GraceError: if an update with other images was interrupted.
         """
-        from grace.learner.journal import Journal
+        from grace.engine.journal import Journal
 
         folder = inside(self.path, "pending")
         wanted = self._wanted(parent, digest, settings)

@@ -12,19 +12,19 @@ from torch import Tensor
 
 from grace.data.images import LabelledImages
 from grace.data.scenario import Task
+from grace.engine.journal import Journal
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
 from grace.learner import choosing, saving
 from grace.learner.budget import within_budget
 from grace.learner.document import UpdateRecord
-from grace.learner.evaluation import accuracy, finite, scores
-from grace.learner.journal import Journal
 from grace.learner.measuring import compared
 from grace.learner.model import Model
 from grace.learner.update_input import UpdateInput, class_indices
 from grace.methods.classifier import Classifier
 from grace.methods.method import Outcome
 from grace.methods.planning import Coming
+from grace.methods.scoring import accuracy, finite, refuse_diverged, scores
 
 
 def learn(
@@ -114,7 +114,7 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     state.method.memory.record_originals(task.data.labels)
     with _budgeted(model, coming), journal.blamed() if journal else nullcontext():
         outcome, teacher, counts = _perform(model, task, journal)
-    _refuse_diverged(model, task)
+    refuse_diverged(model.trainer, state.method.classifiers(), task.data, state.method.features)
     live = held_out.data(set(range(task.num_classes)) - state.forgotten)
     if model.chooses:
         _choose(model, live, counts)
@@ -167,22 +167,6 @@ def _forget_features(model: Model) -> None:
     if method.features is not None:
         stored = map(method.memory.of_class, method.memory.classes)
         method.features.retain([*stored, *map(held.of_class, held.classes)])
-
-
-def _refuse_diverged(model: Model, task: Task) -> None:
-    """Refuse a network whose scores overflow, though its weights and losses are finite.
-
-    Raises:
-        NonFiniteLossError: naming the last phase that trained.
-    """
-    trained = [work for work in model.trainer.work if work.epochs]
-    method = model.state.method
-    if not trained or not method.classifiers():
-        return
-    few = task.data.subset(torch.arange(min(16, len(task.data))))
-    primary = next(iter(method.classifiers().values()))
-    if not bool(scores(model.trainer, {"": primary}, few, method.features)[""].isfinite().all()):
-        raise NonFiniteLossError(f"scores are not finite after {trained[-1].end}", trained[-1].name)
 
 
 def _perform(

@@ -246,25 +246,6 @@ class VersionFiles:
         text = _Pointer(version=number).model_dump()
         atomic.write_bytes(self.path / "current.json", strict_json.dump(text))
 
-    def put_newest_in_use(self) -> None:
-        """Put the newest version in use if it was accepted and follows the version in use.
-
-        In a home without rollbacks its process was killed just before doing so.
-        """
-        newest = self.newest()
-        if newest and newest.status == "accepted" and newest.parent == self.current():
-            self.make_current(newest.number)
-
-    def newest(self) -> Document | None:
-        """Return the newest version; ``None``: there is none, or it is damaged and not in use."""
-        numbers = self.numbers()
-        try:
-            return self.document(numbers[-1]) if numbers else None
-        except DamagedError:
-            if numbers[-1] == self.current():
-                raise
-            return None
-
     def with_digest(self, digest: str) -> Iterator[Document]:
         """Yield the versions whose last update has this digest, newest first.
 

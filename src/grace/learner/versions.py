@@ -79,21 +79,6 @@ class Versions:
             versions.load(saved)
         return versions
 
-    @classmethod
-    def living_in(cls, model: Model, path: Path) -> Self:
-        """Create a home for a model that knows nothing, or load the home that exists already.
-
-        Raises:
-            DamagedError: if the home's files cannot be trusted.
-        """
-        if not (path / "model.json").exists():
-            return cls.create(model, path)
-        versions = cls(model, ModelStore.open(path))
-        with versions.store.changing():
-            versions.store.put_newest_in_use()
-            versions.load_current()
-        return versions
-
     def add(self, *, accepted: bool, digest: str | None) -> None:
         """Save the model as the next version.
 
@@ -147,15 +132,12 @@ class Versions:
             self.store.add_settings(document)
             self._now(document)
 
-    def learn(
-        self, given: UpdateInput, *, again: bool = False, first_task: Path | None = None
-    ) -> UpdateRecord:
+    def learn(self, given: UpdateInput, *, again: bool = False) -> UpdateRecord:
         """Learn one update and save it; an interrupted one goes on where it stopped.
 
         Args:
             given: the images, checked.
             again: learn the images again even if this was the last update.
-            first_task: folder in which learners share the network of their first task, if any.
         """
         state = self.model.state
         with self.store.changing():
@@ -164,8 +146,6 @@ class Versions:
             done = None if repeats else self._done_already(given)
             if done is None:
                 journal = self.store.begin(state.version, given.digest, lasting(state.changed))
-                if first_task and not state.history:
-                    journal.share(first_task, self.model.trainer)
 
                 def save(update: UpdateRecord) -> None:
                     self.add(accepted=update.accepted, digest=given.digest)
@@ -227,12 +207,6 @@ class Versions:
             model.state = before
             raise
         model.state.version, model.state.changed = document.number, ()
-
-    def load_current(self) -> None:
-        """Load the version in use, if there is one."""
-        current = self.store.current()
-        if current is not None:
-            self.load(self.store.document(current))
 
     def rollback(self, number: int) -> None:
         """Load another version and put it in use.

@@ -13,6 +13,9 @@ from grace.base.lock import exclusive
 from grace.runs.model import RunInfo, RunRecord
 from grace.runs.reading import find_same_run, read_record
 
+STATE = "state.safetensors"
+"""As ``grace.methods.saved.FILE``, which imports torch."""
+
 
 def same_run(directory: Path | None, info: RunInfo) -> RunRecord | None:
     """Return the record of the same run that an earlier process began; ``None``: there is none.
@@ -98,7 +101,7 @@ def tidy(directory: Path) -> None:
 
 
 def drop_checkpoint(checkpoint: Path) -> None:
-    """Remove the learner of a run, which nobody needs after the run's end."""
-    # This file is removed first: without it the rest does not count as a learner.
-    remove(checkpoint / "model.json")
+    """Remove the state of a run, which nobody needs after the run's end."""
+    # This file is removed first: without it the run begins anew.
+    remove(checkpoint / STATE)
     shutil.rmtree(checkpoint, ignore_errors=True)

@@ -1,31 +1,24 @@
-"""Run an experiment: a series of learner updates (scenario × method × seed) with its record."""
+"""Run an experiment (scenario × method × seed): its tasks one after another, with a record.
+
+Nothing here is of a product: a run has no versions, no gate and no ceiling.
+"""
 
 import hashlib
-import time
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grace.base.atomic import remove_leftovers
+from grace.base.atomic import remove_leftovers, write_bytes
 from grace.base.files import inside
 from grace.base.lock import exclusive
-from grace.runs import (
-    DatasetRecord,
-    RecordWriter,
-    RunInfo,
-    RunProgress,
-    RunRecord,
-    SilentRun,
-    TaskRecord,
-    collect_versions,
-    describe_run,
-    fingerprints,
-    refuse_occupied,
-    run_directory,
-)
-from grace.runs.resuming import drop_checkpoint, noted_rounding, same_run
-from grace.runs.task_line import compare_predictions, task_record
+from grace.runs.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
+from grace.runs.progress import RunProgress, SilentRun
+from grace.runs.provenance import collect_versions, fingerprints
+from grace.runs.resuming import STATE, drop_checkpoint, noted_rounding, same_run
+from grace.runs.writing import RecordWriter, describe_run, refuse_occupied, run_directory
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, as_settings
@@ -33,11 +26,47 @@ from grace.settings.methods import AnyMethodSettings
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
-    from grace.data.images import Dataset, LabelledImages
-    from grace.data.scenario import Scenario, Task
+    from grace.data.images import Dataset
+    from grace.engine.journal import Journal
     from grace.engine.ranks import Ranks
-    from grace.learner.learner import Learner
-    from grace.nn.preprocessing import Constants
+    from grace.runs.stream import Stream
+
+
+def run(
+    experiment: str | ExperimentSettings = "digits",
+    overrides: Sequence[str] = (),
+    *,
+    directory: str | Path | None = None,
+    dataset: "Dataset | None" = None,
+    resume: bool = False,
+    keep: bool = False,
+    progress: RunProgress | None = None,
+) -> RunRecord:
+    """Run an experiment, given by its name, its file or its settings, and record it.
+
+    Args:
+        experiment: a packaged experiment, the path of a YAML file, or resolved settings.
+        overrides: ``key.path=value`` texts over a named experiment.
+        directory: run directory to create; ``None``: a new one under ``runs/``.
+        dataset: images to learn and test on; ``None``: those that ``data`` names.
+        resume: go on with the same run if it was interrupted.
+        keep: keep the method's state in the directory, for ``Learner.from_run``.
+        progress: receives the events of the run.
+
+    Returns:
+        The finished record; see :func:`run_experiment`.
+
+    Raises:
+        GraceError: for settings or data that cannot be used, or a directory that is taken.
+    """
+    return run_experiment(
+        as_settings(experiment, overrides),
+        None if directory is None else Path(directory),
+        progress,
+        dataset=dataset,
+        resume=resume,
+        keep=keep,
+    )
 
 
 def run_experiment(
@@ -47,12 +76,13 @@ def run_experiment(
     *,
     dataset: "Dataset | None" = None,
     resume: bool = False,
+    keep: bool = False,
     first_tasks: Path | None = None,
 ) -> RunRecord:
     """Run one experiment and write its record, task by task.
 
-    During the run, the learner and its unfinished update are saved under ``checkpoint`` in the run
-    directory, so that a killed run can go on.
+    During the run, the method's state and the unfinished task are saved under ``checkpoint`` in the
+    run directory, so that a killed run can go on.
 
     Several processes that torchrun started carry out the run together. The first one writes the
     record and sends events to ``progress``; all return the record.
@@ -66,6 +96,7 @@ def run_experiment(
             images. The fingerprints contain the images' digest in both cases.
         resume: go on with the same run if it was interrupted, in ``directory`` or, without one, the
             newest under ``runs/``; the record of a finished run is returned.
+        keep: keep the method's state in the directory, for ``Learner.from_run``.
         first_tasks: folder in which runs with the same *first_task* fingerprint share the network
             of their first task; created if it does not exist. ``None``: do not share.
 
@@ -82,82 +113,12 @@ def run_experiment(
     from grace.engine.ranks import Ranks
 
     refuse_learner_settings(settings)
-    with Ranks.started(settings.engine) as ranks, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)  # The record's notes contain these warnings.
+    with Ranks.started(settings.engine) as ranks, _own_warnings_and_threads():
+        settings = _here(settings)
         receiver = progress if progress and ranks.is_first else SilentRun()
-        return _run(settings, directory, receiver, ranks, dataset, first_tasks, resume=resume)
-
-
-def run(
-    experiment: str | ExperimentSettings = "digits",
-    overrides: Sequence[str] = (),
-    *,
-    directory: str | Path | None = None,
-    dataset: "Dataset | None" = None,
-    resume: bool = False,
-    progress: RunProgress | None = None,
-) -> RunRecord:
-    """Run an experiment, given by its name, its file or its settings, and record it.
-
-    Args:
-        experiment: a packaged experiment, the path of a YAML file, or resolved settings.
-        overrides: ``key.path=value`` texts over a named experiment.
-        directory: run directory to create; ``None``: a new one under ``runs/``.
-        dataset: images to learn and test on; ``None``: those that ``data`` names.
-        resume: go on with the same run if it was interrupted.
-        progress: receives the events of the run.
-
-    Returns:
-        The finished record; see :func:`run_experiment`.
-
-    Raises:
-        GraceError: for settings or data that cannot be used, or a directory that is taken.
-    """
-    return run_experiment(
-        as_settings(experiment, overrides),
-        None if directory is None else Path(directory),
-        progress,
-        dataset=dataset,
-        resume=resume,
-    )
-
-
-def _run(
-    settings: ExperimentSettings,
-    directory: Path | None,
-    progress: RunProgress,
-    ranks: "Ranks",
-    given: "Dataset | None",
-    first_tasks: Path | None,
-    *,
-    resume: bool,
-) -> RunRecord:
-    import torch
-
-    from grace.data.scenario import Scenario
-    from grace.data.sources import load_dataset
-    from grace.engine.agreement import refuse_other_data, refuse_other_settings
-    from grace.learner.learner import Learner
-    from grace.learner.model import Model
-
-    settings = _here(settings)
-    if ranks.are_several:
-        refuse_other_settings(settings, collect_versions(), ranks)
-    threads = torch.get_num_threads()
-    with ranks.first_goes_ahead():
-        dataset = given or load_dataset(settings.data)
-    scenario = Scenario(dataset, settings.scenario, settings.seeds.class_order)
-    shape = dataset.train.images.shape
-    model = Model(settings, shape, *_constants(settings, dataset), progress, ranks=ranks)
-    learner = Learner(model)
-    try:
-        model.check_memory(len(scenario.class_names))
-        digest = _digest({"train": dataset.train, "test": dataset.test})
-        if ranks.are_several:
-            refuse_other_data(dataset, digest, settings.data.root, ranks)
-        if not ranks.is_first:
-            return _follow(learner, scenario, ranks)
-        info = _describe(settings, dataset, digest, scenario, learner)
+        stream, info = _begun(settings, dataset, receiver, ranks)
+        if info is None:
+            return _follow(stream)
         earlier = same_run(directory, info) if resume else None
         place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
         if earlier is None:
@@ -167,36 +128,19 @@ def _run(
             remove_leftovers(place)
             # Read again: another process may have changed it meanwhile.
             earlier = same_run(place, info) if resume else None
-            done = _finished(place, info, earlier, learner, scenario, first_tasks, progress)
+            if earlier is not None and earlier.complete:
+                ranks.broadcast_value(None)  # There is nothing to learn.
+                done = earlier
+            else:
+                if earlier is not None and earlier.tasks:
+                    info = noted_rounding(info, earlier.info)
+                record = RecordWriter(place, info, earlier)
+                done = _carry_out(stream, record, receiver, first_tasks, keep=keep)
+            drop_checkpoint(inside(place, "checkpoint"))
+            lines = [task.model_dump_json() for task in done.tasks]
+            ranks.broadcast_value([str(done.directory), done.info.model_dump_json(), lines])
             (place / "lock").unlink()  # The last thing: see ``exclusive``.
-            return done
-    finally:
-        torch.set_num_threads(threads)  # engine.threads is valid for this run only
-
-
-def _finished(
-    place: Path,
-    info: RunInfo,
-    earlier: RunRecord | None,
-    learner: "Learner",
-    scenario: "Scenario",
-    first_tasks: Path | None,
-    progress: RunProgress,
-) -> RunRecord:
-    """Return the record of a run, which is carried out unless it is finished already."""
-    ranks = learner.trainer.ranks
-    if earlier is not None and earlier.complete:
-        ranks.broadcast_value(None)  # There is nothing to learn.
-        done = earlier
-    else:
-        if first_tasks is not None:
-            learner.share_first_task(inside(first_tasks, info.fingerprints["first_task"]))
-        if earlier is not None and earlier.tasks:
-            info = noted_rounding(info, earlier.info)
-        done = _carry_out(learner, scenario, RecordWriter(place, info, earlier), progress)
-    drop_checkpoint(inside(place, "checkpoint"))
-    _broadcast_record(done, ranks)
-    return done
+        return done
 
 
 def identify(
@@ -218,9 +162,9 @@ def identify(
     Raises:
         GraceError: for data or settings that a run could not use.
     """
-    from grace.data.scenario import Scenario
     from grace.data.sources import load_dataset
-    from grace.learner.model import Model
+    from grace.engine.ranks import Ranks
+    from grace.runs.stream import Stream
 
     digests = {} if digests is None else digests
     known = set(digests)
@@ -230,21 +174,29 @@ def identify(
     versions = collect_versions()
     for settings in map(_here, runs):
         key = settings.data.model_dump_json()
-        if key in known:
-            found.append(fingerprints(settings, digests[key], versions))
-            continue
-        if key not in datasets:
-            datasets[key] = dataset or load_dataset(settings.data)
-            digests[key] = _digest({"train": datasets[key].train, "test": datasets[key].test})
-        images = datasets[key]
-        scenario = Scenario(images, settings.scenario, settings.seeds.class_order)
-        if settings.method.name not in tried:
-            tried.add(settings.method.name)
-            shape = images.train.images.shape
-            model = Model(settings, shape, *_constants(settings, images))
-            model.check_memory(len(scenario.class_names))
+        if key not in known:
+            if key not in datasets:
+                datasets[key] = dataset or load_dataset(settings.data)
+                digests[key] = _digest(datasets[key])
+            if settings.method.name not in tried:
+                tried.add(settings.method.name)
+                Stream(settings, datasets[key], SilentRun(), Ranks())
         found.append(fingerprints(settings, digests[key], versions))
     return found
+
+
+@contextmanager
+def _own_warnings_and_threads() -> Iterator[None]:
+    """Keep quiet about what the record's notes say; put back torch's number of threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConfigWarning)
+            yield
+    finally:
+        torch.set_num_threads(threads)  # engine.threads is valid for this run only
 
 
 def _here(settings: ExperimentSettings) -> ExperimentSettings:
@@ -258,110 +210,104 @@ def _here(settings: ExperimentSettings) -> ExperimentSettings:
     return settings.model_copy(update={"engine": engine})
 
 
-def _constants(settings: ExperimentSettings, dataset: "Dataset") -> "Constants":
-    """Return the normalisation constants: those of a pretrained backbone, else of the images."""
-    from grace.nn.preprocessing import constants
+def _begun(
+    settings: ExperimentSettings, given: "Dataset | None", progress: RunProgress, ranks: "Ranks"
+) -> "tuple[Stream, RunInfo | None]":
+    """Read the images and build the method; return also the facts about the run.
 
-    channels = dataset.train.images.shape[0]
-    return constants(settings.backbone, channels, dataset.mean, dataset.std)
+    Only the first process of several gets the facts.
+    """
+    from grace.data.sources import load_dataset
+    from grace.runs.stream import Stream
 
-
-def _broadcast_record(record: RunRecord, ranks: "Ranks") -> None:
-    tasks = [task.model_dump_json() for task in record.tasks]
-    ranks.broadcast_value([str(record.directory), record.info.model_dump_json(), tasks])
-
-
-def _follow(learner: "Learner", scenario: "Scenario", ranks: "Ranks") -> RunRecord:
-    """Learn the same as the first process; return the record that it writes."""
-    checkpoint = ranks.broadcast_value(None)
-    if checkpoint is not None:
-        learner.load_state(checkpoint)
-        ranks.barrier()
-        _learn_along(learner, scenario)
-    place, info, lines = ranks.broadcast_value(None)
-    tasks = tuple(TaskRecord.model_validate_json(line) for line in lines)
-    return RunRecord(Path(place), RunInfo.model_validate_json(info), tasks)
-
-
-def _learn_along(learner: "Learner", scenario: "Scenario") -> None:
-    for task in scenario:
-        if task.number > len(learner.history):
-            learner.update(task.data.images, _names(scenario, task), is_last=task.is_last)
-        elif learner.method.memory.keep_all:
-            learner.recall(task.data.images, _names(scenario, task))
+    config = settings.model_dump(mode="json")
+    for section, name in (("data", "root"), ("data", "streaming"), ("engine", "threads")):
+        config[section].pop(name)  # These may differ between machines.
+    ranks.refuse_unequal({"settings": config, "packages": collect_versions()})
+    with ranks.first_goes_ahead():
+        dataset = given or load_dataset(settings.data)
+    stream = Stream(settings, dataset, progress, ranks)
+    digest = _digest(dataset)
+    ranks.refuse_unequal({"images": digest})
+    return stream, _describe(stream, dataset, digest) if ranks.is_first else None
 
 
 def _carry_out(
-    learner: "Learner", scenario: "Scenario", record: RecordWriter, progress: RunProgress
+    stream: "Stream",
+    record: RecordWriter,
+    progress: RunProgress,
+    first_tasks: Path | None,
+    *,
+    keep: bool,
 ) -> RunRecord:
     """Learn task after task; the work of an earlier process is not repeated."""
-    from grace.engine.trainer import NonFiniteLossError
+    from grace.engine.loss_meter import NonFiniteLossError
 
-    checkpoint = inside(record.directory, "checkpoint")
+    place, scenario = record.directory, stream.scenario
+    checkpoint = inside(place, "checkpoint")
     try:
-        if not (checkpoint / "model.json").exists():
-            drop_checkpoint(checkpoint)  # A process was killed while removing it.
-        learner.live_in(checkpoint)
-        if learner.history:
-            learner.keep_versions(1)
-        # Lines of tasks that the saved learner lacks are written again.
-        record.keep_tasks(len(learner.history))
-        # The checkpoint must not change before the other processes have read it.
-        learner.trainer.ranks.broadcast_value(str(checkpoint.resolve()))
-        learner.trainer.ranks.barrier()
+        checkpoint.mkdir(exist_ok=True)
+        remove_leftovers(checkpoint)
+        stream.load(inside(checkpoint, STATE))
+        # A line whose task the saved state lacks is written again.
+        record.keep_tasks(len(stream.learnt))
         for task in scenario:
             names = scenario.class_names[task.num_old_outputs : task.num_classes]
             progress.task_started(task.number, len(scenario), names)
-            if task.number <= len(learner.history) and learner.method.memory.keep_all:
-                learner.recall(task.data.images, _names(scenario, task))
-            if task.number <= len(record.record.tasks):
+            if task.number <= len(stream.learnt):
+                stream.recall(task)
                 done = record.record.tasks[task.number - 1]
             else:
-                done = _learn_and_evaluate(learner, scenario, task)
+                shared = None
+                if first_tasks is not None and task.number == 1:
+                    shared = inside(first_tasks, record.record.info.fingerprints["first_task"])
+                journal = _journal(checkpoint, stream, task.number, shared)
+                done = stream.test(task, *stream.learn(task, journal))
                 record.append_task(done)
-                learner.keep_versions(1)
+                write_bytes(checkpoint / STATE, stream.encoded())
             progress.task_finished(done)
+        if keep:
+            write_bytes(inside(place, STATE), stream.encoded())
     except BaseException as error:
         record.fail(error)
         if isinstance(error, KeyboardInterrupt):
-            error.add_note(f"the record of the tasks so far: {record.directory}")
+            error.add_note(f"the record of the tasks so far: {place}")
         if isinstance(error, NonFiniteLossError):
             drop_checkpoint(checkpoint)  # Going on would fail in the same way.
         raise
     return record.finish()
 
 
-def _names(scenario: "Scenario", task: "Task") -> list[str]:
-    return [scenario.class_names[int(label)] for label in task.data.labels]
+def _journal(checkpoint: Path, stream: "Stream", number: int, shared: Path | None) -> "Journal":
+    """Open the journal of a task, the only one that is kept."""
+    from grace.engine.journal import Journal
+
+    folder = inside(checkpoint, f"task-{number:04d}")
+    for earlier in set(checkpoint.glob("task-*")) - {folder}:
+        shutil.rmtree(earlier, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    remove_leftovers(folder)
+    journal = Journal(folder)
+    if shared is not None:
+        journal.share(shared, stream.trainer)
+    return journal
 
 
-def _learn_and_evaluate(learner: "Learner", scenario: "Scenario", task: "Task") -> TaskRecord:
-    """Update the learner with one task and test it; return the record's line."""
-    # A task that was learnt and saved before a process was killed is recognised by its number: that
-    # is enough, because the checkpoint belongs to this run, and no images are hashed.
-    update = learner.update(
-        task.data.images,
-        _names(scenario, task),
-        is_last=task.is_last,
-        identity=f"task {task.number}",
-    )
-    task_sizes = scenario.task_sizes[: task.number]
-    started = time.perf_counter()
-    test = scenario.test_images(task.number)
-    tested = compare_predictions(learner.scores(test.images), test.labels, task_sizes)
-    return task_record(learner, update, task_sizes, tested, time.perf_counter() - started)
+def _follow(stream: "Stream") -> RunRecord:
+    """Learn the same as the first process; return the record that it writes."""
+    saved = stream.ranks.broadcast_value(None)
+    if saved is not None:
+        stream.follow(saved)
+    place, info, lines = stream.ranks.broadcast_value(None)
+    tasks = tuple(TaskRecord.model_validate_json(line) for line in lines)
+    return RunRecord(Path(place), RunInfo.model_validate_json(info), tasks)
 
 
-def _describe(
-    settings: ExperimentSettings,
-    dataset: "Dataset",
-    digest: str,
-    scenario: "Scenario",
-    learner: "Learner",
-) -> RunInfo:
+def _describe(stream: "Stream", dataset: "Dataset", digest: str) -> RunInfo:
     import torch
 
-    device = learner.trainer.device.torch_device
+    settings, scenario = stream.settings, stream.scenario
+    device = stream.trainer.device.torch_device
     return describe_run(
         settings,
         class_names=scenario.class_names,
@@ -370,13 +316,13 @@ def _describe(
             name=dataset.name,
             num_train=len(dataset.train),
             num_test=len(dataset.test),
-            shape=dataset.train.images.shape,
+            shape=stream.shape,
         ),
         data_digest=digest,
         device=device.type,
         threads=torch.get_num_threads(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        processes=learner.trainer.ranks.num_processes,
+        processes=stream.ranks.num_processes,
         notes=[*dataset.notes, *_lone_classes(settings.method, scenario.task_sizes)],
     )
 
@@ -392,10 +338,10 @@ def _lone_classes(method: AnyMethodSettings, task_sizes: Sequence[int]) -> Itera
         )
 
 
-def _digest(parts: "Mapping[str, LabelledImages]") -> str:
+def _digest(dataset: "Dataset") -> str:
     """Return the hash of names, labels and images (N, C, H, W) of a dataset's parts."""
     digest = hashlib.sha256()
-    for name, part in parts.items():
+    for name, part in (("train", dataset.train), ("test", dataset.test)):
         digest.update(name.encode())
         digest.update(part.labels.numpy().tobytes())
         digest.update(part.images.digest())

@@ -38,10 +38,11 @@ def refuse_learner_settings(settings: ExperimentSettings) -> None:
         GraceError: naming the first of them.
     """
     usual = ExperimentSettings()
-    for name in ("budget", "gate"):
+    for name in ("budget", "gate", "memory"):
         given, section = getattr(settings, name), getattr(usual, name)
         for field, value in given:
-            if value != getattr(section, field):
+            is_learners = name != "memory" or field in ("validation", "max_mb")
+            if is_learners and value != getattr(section, field):
                 raise GraceError(
                     f"{name}.{field} has no effect on an experiment, only on a learner",
                     "leave it out",

@@ -1,15 +1,16 @@
-"""The journal of an unfinished update: the finished work that a restarted process reads.
+"""The journal of unfinished work: the finished part that a restarted process reads.
 
-Entry *n* belongs to the n-th item that ``learn`` yields. A sweep's entry holds its value, and for a
+Entry *n* belongs to the n-th item that a method yields. A sweep's entry holds its value, and for a
 gradient sweep the buffers that it changed; a phase's entry holds its last snapshot. After a restart
-``learn`` runs from its beginning: finished work is read, not repeated, and an unfinished phase goes
-on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work is
-ignored: doing the work again gives the same result.
+the method runs from its beginning: finished work is read, not repeated, and an unfinished phase
+goes on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work
+is ignored: doing the work again gives the same result.
 """
 
 import hashlib
 import math
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,17 +23,16 @@ import torch
 from torch import Tensor
 
 from grace.base import atomic, strict_json, tensors
-from grace.base.errors import DamagedError, GraceError, GraceWarning, Setting
+from grace.base.errors import DamagedError, GraceWarning, Setting
 from grace.base.files import inside, read_exactly, read_start
 from grace.base.tensors import put_together, take_apart
 from grace.base.words import one_line
 from grace.engine.checkpoint import Snapshot, SweepResult
 from grace.engine.parts import named_buffers
-from grace.engine.phase import GradientSweep, LossProbe, Phase, Rounds, Sweep, Work
+from grace.engine.phase import GradientSweep, LossProbe, Phase, Rounds, Work
 from grace.engine.phase_run import PHASE_STATE
 from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
-from grace.learner.phase_content import content_address
 
 # The errors that reading a forged entry may raise.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -44,7 +44,7 @@ _MOVED = "moved."
 
 @final
 class Journal:
-    """Carries out an update's work and saves the finished part in a folder.
+    """Carries out work and saves the finished part in a folder.
 
     Args:
         folder: existing folder of the entries.
@@ -65,13 +65,12 @@ class Journal:
         """``True`` once an entry was read instead of doing its work."""
         self._rounding: str | None = None
         self._common: Journal | None = None
-        """The journal of finished phases that other learners share, if there is one."""
 
     def share(self, folder: Path, trainer: Trainer) -> None:
-        """Share finished phases with other learners that compute with the same rounding.
+        """Share finished phases with others that do the same work with the same rounding.
 
         Args:
-            folder: the shared folder; a phase's entry is named after the hash of its content.
+            folder: for equal data, settings, seeds and versions only.
             trainer: its device and number of processes decide the rounding.
         """
         rounding = f"{Rounding.of(trainer.device)}; {trainer.ranks.num_processes} processes"
@@ -81,78 +80,58 @@ class Journal:
             self._common = Journal(place)
 
     def perform(self, number: int, item: Work, trainer: Trainer) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
-        """Carry out an item of an update, or read its saved result.
-
-        Args:
-            number: the item's position in the update, from 0.
-            item: the phase or sweep.
-            trainer: carries it out.
-        """
+        """Carry out the item at a position, from 0, or read its saved result."""
         name = f"{number:04d}"
         self._rounding = trainer.device.description
         if isinstance(item, Phase | Rounds):
-            mine = _PhaseEntry(self, name, item)
-            address = content_address(item) if self._common else None
-            if self._common is None or address is None:
-                return trainer.run(item, mine)
-            common = _PhaseEntry(self._common, address, item)
-            return trainer.run(item, _CommonPhase(mine, common, item.phases[0].recipe.epochs))
-        wanted = _sweep_key(item)
-        found = self._read(name, wanted, _most_bytes(item))
+            start = start_of(item) if self._common and isinstance(item, Phase) else None
+            common = self._common if start else None
+            return trainer.run(item, _Snapshots(self, name, item, common, start or ""))
+        key = _key(item)
+        found = self._read(name, key, _most_bytes(item))
         if found is not None:
+            entry, kept = found
             with suppress(*_UNFIT):
-                value = put_together(found[0]["value"], found[1])
-                known = SweepResult(value, _seconds(found[0]["seconds"]), _moved(found[1]))
-                return trainer.recall(item, known)
-        result = trainer.run(item)
-        kept: dict[str, Tensor] = {}
-        entry = {
-            **wanted,
-            "value": take_apart(result, kept),
-            "seconds": trainer.work[-1].seconds.total,
-        }
+                moved = {n.removeprefix(_MOVED): t for n, t in kept.items() if n.startswith(_MOVED)}
+                value = put_together(entry["value"], kept)
+                return trainer.recall(item, SweepResult(value, _seconds(entry["seconds"]), moved))
+        result, kept = trainer.run(item), {}
+        entry = {"value": take_apart(result, kept), "seconds": trainer.work[-1].seconds.total}
         if isinstance(item, GradientSweep):
             kept |= {_MOVED + name: buffer for name, buffer in named_buffers(item.parts).items()}
-        self._write(name, entry, kept)
+        self._write(name, {**key, **entry}, kept)
         return result
 
     def saved_phase(self, name: str, phase: Phase | Rounds) -> Snapshot | None:
-        """Return the last snapshot of a phase or of ``Rounds``; ``None``: there is none."""
-        found = self._read(name, _phase_key(phase), _most_bytes(phase))
-        if found is None:
-            return None
-        entry, kept = found
+        """Return the last snapshot of a phase; ``None``: there is none that can be used."""
+        found = self._read(name, _key(phase), _most_bytes(phase))
         with suppress(*_UNFIT):
-            epochs = int(entry["snapshot"]["epochs"])
-            if not 0 < epochs <= phase.phases[0].recipe.epochs:
-                return None
-            return Snapshot(
-                epochs=epochs,
-                tensors=kept,
-                losses=_losses(entry["snapshot"]["losses"]),
-                seconds=_seconds(entry["snapshot"]["seconds"]),
-                scaler=dict(entry["snapshot"]["scaler"]),
-            )
+            facts = {} if found is None else found[0]["snapshot"]
+            losses = facts["losses"]
+            # In ``Rounds`` the name of a phase and a slash come before the loss.
+            if 0 < facts["epochs"] <= phase.phases[0].recipe.epochs and all(
+                loss.rpartition("/")[2].isidentifier() for loss in losses
+            ):
+                return Snapshot(
+                    epochs=int(facts["epochs"]),
+                    tensors=found[1] if found else {},
+                    losses={loss: _finite(value) for loss, value in losses.items()},
+                    seconds=_seconds(facts["seconds"]),
+                    scaler=dict(facts["scaler"]),
+                )
         return None
 
     def offer_phase(
         self, name: str, phase: Phase | Rounds, take: Callable[[], Snapshot], *, is_last: bool
     ) -> None:
-        """Save a phase's snapshot if it is the last one, or enough time has passed.
-
-        Args:
-            name: name of the entry.
-            phase: the phase or ``Rounds``.
-            take: returns the snapshot; called only if it will be saved.
-            is_last: the phase is finished.
-        """
+        """Save the snapshot that ``take`` returns if it is the last, or enough time has passed."""
         started = time.monotonic()
         if not is_last and started < self._next:
             return
         snapshot = take()
         facts = asdict(snapshot)
         del facts["tensors"], facts["is_shared"]
-        self._write(name, {**_phase_key(phase), "snapshot": facts}, snapshot.tensors)
+        self._write(name, {**_key(phase), "snapshot": facts}, snapshot.tensors)
         ended = time.monotonic()
         self._next = ended + max(self._between, self._share * (ended - started))
 
@@ -171,28 +150,18 @@ class Journal:
             if not (self.was_read or (self._common is not None and self._common.was_read)):
                 raise
             raise DamagedError(
-                f"the unfinished update in '{self._folder}' cannot go on: {error!r}",
+                f"the unfinished work in '{self._folder}' cannot go on: {error!r}",
                 setting=Setting("discard", "true"),
             ) from error
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.safetensors"
-
     def _read(
         self, name: str, wanted: Mapping[str, Any], most_bytes: int
-    ) -> tuple[Mapping[str, Any], dict[str, Tensor]] | None:
-        """Read an entry.
-
-        Args:
-            name: name of the entry.
-            wanted: what it must say about the work.
-            most_bytes: the most bytes that its tensors can have; larger ones are not read.
-        """
+    ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Read an entry that says ``wanted`` and whose tensors have at most so many bytes."""
         path = self._path(name)
-        if not path.exists():
-            return None
-        with suppress(DamagedError):
+        with suppress(DamagedError, FileNotFoundError):
             num_bytes, what = path.lstat().st_size, f"'{path}'"
+            # The header first: tensors that are too large are not read.
             outline, metadata = tensors.outline(
                 partial(read_start, path, what, num_bytes), num_bytes, what
             )
@@ -216,7 +185,7 @@ class Journal:
     def _notice_rounding(self, before: object) -> None:
         """Warn once if the saved work was done with other threads, layout or number format.
 
-        The update goes on: people move to another machine. Older entries do not say it.
+        The work goes on: people move to another machine.
         """
         if self.was_read or None in (before, self._rounding) or before == self._rounding:
             return
@@ -231,67 +200,82 @@ class Journal:
         metadata = {"entry": text, "sha256": _digest(text, kept)}
         atomic.write_bytes(self._path(name), tensors.encode(kept, metadata))
 
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.safetensors"
+
 
 @final
-class _PhaseEntry:
-    """The snapshot store of one phase: its entry of the journal."""
+class _Snapshots:
+    """The snapshots of one phase: its entry of the journal, and the one that others share.
 
-    is_shared = False
+    Args:
+        journal: saves every snapshot.
+        name: of the entry.
+        phase: the phase or ``Rounds``.
+        common: gets the last snapshot too; ``None``: nobody shares the phase.
+        start: name of the shared entry.
+    """
 
-    def __init__(self, journal: Journal, name: str, phase: Phase | Rounds) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        name: str,
+        phase: Phase | Rounds,
+        common: Journal | None,
+        start: str,
+    ) -> None:
+        self.is_shared = common is not None
         self._journal = journal
         self._name = name
         self._phase = phase
-
-    def saved(self) -> Snapshot | None:
-        return self._journal.saved_phase(self._name, self._phase)
-
-    def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
-        self._journal.offer_phase(self._name, self._phase, take, is_last=is_last)
-
-
-@final
-class _CommonPhase:
-    """The snapshot store of a shared phase: who finishes it first saves it for all learners."""
-
-    is_shared = True
-
-    def __init__(self, mine: _PhaseEntry, common: _PhaseEntry, epochs: int) -> None:
-        self._mine = mine
         self._common = common
-        self._epochs = epochs
+        self._start = start
 
     def saved(self) -> Snapshot | None:
-        mine = self._mine.saved()
-        if mine is not None and mine.epochs == self._epochs:
+        mine = self._journal.saved_phase(self._name, self._phase)
+        if self._common is None or (mine and mine.epochs == self._phase.phases[0].recipe.epochs):
             return mine
-        common = self._common.saved()
+        common = self._common.saved_phase(self._start, self._phase)
         return mine if common is None else replace(common, is_shared=True)
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
-        self._mine.offer(take, is_last=is_last)
-        if is_last:
+        self._journal.offer_phase(self._name, self._phase, take, is_last=is_last)
+        if self._common is not None and is_last:
             with suppress(OSError):  # A full disk here must not end the run.
-                self._common.offer(take, is_last=True)
+                self._common.offer_phase(self._start, self._phase, take, is_last=True)
+
+
+def start_of(phase: Phase) -> str | None:
+    """Hash what a phase starts from; ``None`` if values that no hash can cover decide it too.
+
+    Images, seeds and versions are those of the shared folder.
+    """
+    objective = phase.objective
+    acts = (phase.rule, phase.after_step, phase.teacher, phase.augmentation, phase.rows or None)
+    is_plain = isinstance(objective, types.FunctionType) and "<" not in objective.__qualname__
+    if not is_plain or any(act is not None for act in acts):
+        return None
+    digest = hashlib.sha256(
+        repr((_key(phase), phase.views, objective.__module__, objective.__qualname__)).encode()
+    )
+    for name, part in phase.parts.items():
+        trains = part.trains if isinstance(part.trains, bool) else sorted(part.trains)
+        form = (name, repr(part.module), tuple(part.reads), trains, part.mode, part.group)
+        digest.update(repr(form).encode() + tensors.encode(part.module.state_dict()))
+    digest.update(tensors.encode(phase.state))
+    return digest.hexdigest()
 
 
 def _seconds(value: object) -> float:
     seconds = _finite(value)
     if seconds < 0:
-        raise GraceError("no duration")
+        raise ValueError("no duration")
     return seconds
-
-
-def _losses(values: Mapping[str, object]) -> dict[str, float]:
-    # In ``Rounds`` the name of a phase and a slash come before the loss.
-    if not all(name.rpartition("/")[2].isidentifier() for name in values):
-        raise GraceError("no names of losses")
-    return {name: _finite(value) for name, value in values.items()}
 
 
 def _finite(value: object) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise GraceError("no number")
+        raise ValueError("no number")
     return float(value)
 
 
@@ -320,28 +304,16 @@ def _most_bytes(item: Work) -> int:
     return 3 * own + 8 * width * (len(item.data) + width) + _SPARE_BYTES
 
 
-def _phase_key(phase: Phase | Rounds) -> dict[str, Any]:
-    if isinstance(phase, Rounds):
-        turns = [_phase_key(turn) for turn in phase.phases]
-        return {"kind": "rounds", "name": phase.name, "phases": turns}
-    return {
-        "kind": "phase",
-        "name": phase.name,
-        "images": len(phase.data),
-        "recipe": phase.recipe.model_dump(mode="json"),
-    }
-
-
-def _sweep_key(sweep: Sweep | GradientSweep | LossProbe) -> dict[str, Any]:
-    key: dict[str, Any] = {"kind": "sweep", "name": sweep.name, "images": len(sweep.data)}
-    key["parts"] = list(sweep.parts)
-    if isinstance(sweep, GradientSweep):
-        key |= {"kind": "gradient sweep", "batch_size": sweep.batch_size}
-    elif isinstance(sweep, LossProbe):
-        key |= {"kind": "measures", "settings": sweep.settings.model_dump(mode="json")}
+def _key(item: Work) -> dict[str, Any]:
+    """Return what an entry says of its work."""
+    if isinstance(item, Rounds):
+        return {"kind": "rounds", "name": item.name, "phases": [_key(turn) for turn in item.phases]}
+    key: dict[str, Any] = {"kind": "sweep", "name": item.name, "images": len(item.data)}
+    if isinstance(item, Phase):
+        return key | {"kind": "phase", "recipe": item.recipe.model_dump(mode="json")}
+    key["parts"] = list(item.parts)
+    if isinstance(item, GradientSweep):
+        return key | {"kind": "gradient sweep", "batch_size": item.batch_size}
+    if isinstance(item, LossProbe):
+        return key | {"kind": "measures", "settings": item.settings.model_dump(mode="json")}
     return key
-
-
-def _moved(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    moved = {name: tensor for name, tensor in kept.items() if name.startswith(_MOVED)}
-    return {name.removeprefix(_MOVED): tensor for name, tensor in moved.items()}

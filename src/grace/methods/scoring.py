@@ -1,5 +1,9 @@
-"""Scores and accuracies of a learner's predictors on labelled images."""
+"""Scores and accuracies of a method's predictors on labelled images.
 
+Shapes: N images, D features, K classes.
+"""
+
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -8,11 +12,11 @@ from torch import Tensor
 from grace.base.errors import GraceError
 from grace.data.images import LabelledImages
 from grace.data.selection import image_keys
+from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.parts import frozen
 from grace.engine.phase import Parts, Sweep
 from grace.engine.reducers import Collect
 from grace.engine.trainer import Trainer
-from grace.learner.unknown import Seen
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
 
@@ -70,25 +74,6 @@ def scores(
     return found
 
 
-def see(
-    trainer: Trainer,
-    classifier: Classifier,
-    data: LabelledImages,
-    cache: FeatureCache | None = None,
-) -> Seen:
-    """Compute the features (N, D) and the scores (N, K) of images in one pass.
-
-    Args:
-        trainer: carries out the pass.
-        classifier: the predictor.
-        data: N images.
-        cache: features that are known already; new ones are added.
-    """
-    both = {"features": Classifier(classifier.backbones, lambda found: found), "": classifier}
-    found = scores(trainer, both, data, cache)
-    return Seen(found["features"], found[""], data.labels)
-
-
 def _remembered(
     trainer: Trainer, parts: Parts, data: LabelledImages, cache: FeatureCache
 ) -> Tensor:
@@ -126,3 +111,29 @@ def finite(found: dict[str, Tensor]) -> dict[str, Tensor]:
     if not all(bool(values.isfinite().all()) for values in found.values()):
         raise GraceError("the scores are not finite: the weights are damaged")
     return found
+
+
+def refuse_diverged(
+    trainer: Trainer,
+    classifiers: Mapping[str, Classifier],
+    data: LabelledImages,
+    cache: FeatureCache | None = None,
+) -> None:
+    """Refuse a network whose scores overflow, though its weights and losses are finite.
+
+    Args:
+        trainer: has trained it.
+        classifiers: predictors by name, the primary one first.
+        data: a few training images are enough.
+        cache: see ``scores``.
+
+    Raises:
+        NonFiniteLossError: naming the last phase that trained.
+    """
+    trained = [work for work in trainer.work if work.epochs]
+    if not trained or not classifiers:
+        return
+    few = data.subset(torch.arange(min(16, len(data))))
+    primary = next(iter(classifiers.values()))
+    if not bool(scores(trainer, {"": primary}, few, cache)[""].isfinite().all()):
+        raise NonFiniteLossError(f"scores are not finite after {trained[-1].end}", trained[-1].name)
