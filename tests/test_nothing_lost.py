@@ -106,11 +106,12 @@ def test_killed_at_any_time(harness: Harness, work: str) -> None:
     ("work", "name", "which"),
     [
         ("run", "half of write", 1),  # of run.json; the pid in the lock is the first
-        ("run", "replace model.json", 0),
-        ("run", "unlink update.json", 0),  # the first task is learnt, but has no line yet
-        ("run", "replace tasks.jsonl", 1),
+        ("run", "replace tasks.jsonl", 1),  # the second task is learnt, but has no line yet
+        ("run", "replace state.safetensors", 1),  # it has one, and is not in the state yet
+        ("run", "replace state.safetensors", -1),  # the state that is kept
+        ("run", "unlink state.safetensors", 0),
         ("run", "unlink lock", 0),
-        ("joint_run", "replace current.json", 1),  # the second version is there, but not in use
+        ("joint_run", "replace state.safetensors", 1),
         ("learner", "unlink update.json", 1),  # --again is done
         ("learner", "unlink change.json", 0),
     ],
@@ -124,4 +125,4 @@ def test_the_harness_sees_what_is_lost(harness: Harness) -> None:
     kill = harness.point("run", "replace 0000.safetensors", 1)
     killed, found = harness.chain("forgetful_run", kill, judge="run")
     assert killed == 1
-    assert any(line.startswith("/learner/documents/0/parts/backbone.0/sha256") for line in found)
+    assert any(line.startswith("/state") for line in found)

@@ -44,12 +44,7 @@ def run(
         ),
     ] = None,
     keep: Annotated[
-        bool,
-        typer.Option(
-            "--keep",
-            help="Keep the method's state beside the record, so that Learner.from_run makes a "
-            "learner of it.",
-        ),
+        bool, typer.Option("--keep", help="Keep the state beside the record: see Learner.from_run.")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     report: Annotated[bool, typer.Option(help="Write report.html beside the record.")] = True,
@@ -77,10 +72,8 @@ def run(
                 more = "the same command continues" if resume else "add --resume to continue"
                 error.add_note(more)
             raise
-        path = None
-        if report:
-            path = write_report([record], record.directory / "report.html")
-        print_summary(record, path)
+        page = record.directory / "report.html"
+        print_summary(record, write_report([record], page) if report else None)
 
 
 def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> None:

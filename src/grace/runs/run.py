@@ -82,33 +82,23 @@ def run_experiment(
     """Run one experiment and write its record, task by task.
 
     During the run, the method's state and the unfinished task are saved under ``checkpoint`` in the
-    run directory, so that a killed run can go on.
-
-    Several processes that torchrun started carry out the run together. The first one writes the
-    record and sends events to ``progress``; all return the record.
+    run directory, so that a killed run can go on. Several processes that torchrun started carry out
+    the run together: the first one writes the record and sends events; all return the record.
 
     Args:
         settings: resolved settings.
-        directory: run directory to create; ``None``: a new one under ``runs/``.
+        directory: as for ``run``, like all that follows.
         progress: receives the events of the run.
-        dataset: images to learn and test on, the same in every process; ``None``: those that
-            ``settings.data`` names. Of ``settings.data`` only the augmentation is applied to given
-            images. The fingerprints contain the images' digest in both cases.
-        resume: go on with the same run if it was interrupted, in ``directory`` or, without one, the
-            newest under ``runs/``; the record of a finished run is returned.
-        keep: keep the method's state in the directory, for ``Learner.from_run``.
+        dataset: the same in every process. Of ``settings.data`` only the augmentation is applied to
+            given images.
+        resume: in ``directory`` or, without one, the newest of the same run under ``runs/``.
+        keep: keep the method's state in the directory.
         first_tasks: folder in which runs with the same *first_task* fingerprint share the network
             of their first task; created if it does not exist. ``None``: do not share.
 
-    Returns:
-        The finished record.
-
     Raises:
-        GraceError: for settings or data that cannot be used, a loss that is not finite (the record
-            then contains the error), a directory that holds another run, or processes with
-            different settings or data.
-        BusyError: if another process carries out this run.
-        PeerGoneError: if another process of torchrun has ended.
+        GraceError: for settings or data that cannot be used, a loss that is not finite, a directory
+            that holds another run, processes that differ or have ended, or a run in progress.
     """
     from grace.engine.ranks import Ranks
 
@@ -126,19 +116,16 @@ def run_experiment(
         place.mkdir(parents=True, exist_ok=True)
         with exclusive(place / "lock", f"the run '{place}'"):
             remove_leftovers(place)
-            # Read again: another process may have changed it meanwhile.
-            earlier = same_run(place, info) if resume else None
+            earlier = same_run(place, info) if resume else None  # It may have changed meanwhile.
             if earlier is not None and earlier.complete:
                 ranks.broadcast_value(None)  # There is nothing to learn.
                 done = earlier
             else:
-                if earlier is not None and earlier.tasks:
-                    info = noted_rounding(info, earlier.info)
+                info = noted_rounding(info, earlier.info) if earlier and earlier.tasks else info
                 record = RecordWriter(place, info, earlier)
                 done = _carry_out(stream, record, receiver, first_tasks, keep=keep)
             drop_checkpoint(inside(place, "checkpoint"))
-            lines = [task.model_dump_json() for task in done.tasks]
-            ranks.broadcast_value([str(done.directory), done.info.model_dump_json(), lines])
+            _broadcast(done, ranks)
             (place / "lock").unlink()  # The last thing: see ``exclusive``.
         return done
 
@@ -291,6 +278,11 @@ def _journal(checkpoint: Path, stream: "Stream", number: int, shared: Path | Non
     if shared is not None:
         journal.share(shared, stream.trainer)
     return journal
+
+
+def _broadcast(done: RunRecord, ranks: "Ranks") -> None:
+    lines = [task.model_dump_json() for task in done.tasks]
+    ranks.broadcast_value([str(done.directory), done.info.model_dump_json(), lines])
 
 
 def _follow(stream: "Stream") -> RunRecord:
