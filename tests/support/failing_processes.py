@@ -24,9 +24,9 @@ from grace.base.errors import GraceError
 from grace.cli import main
 from grace.data.images import TensorImages
 from grace.engine.ranks import PeerGoneError, Ranks
-from grace.learner.learner import Learner
 from grace.runs import RecordWriter
 from grace.runs.run import run_experiment
+from grace.runs.stream import Stream
 from grace.settings.methods import ReplaySettings
 from support.tiny_streams import dataset, recipe, settings
 
@@ -47,7 +47,7 @@ def no_data(rank: int, folder: Path) -> None:
 
 
 def full(rank: int, folder: Path) -> None:
-    """The ceiling refuses the first task in both, and the first one is slow to write so."""
+    """The loss leaves the numbers in both, and the first one is slow to write so."""
     fail = RecordWriter.fail
 
     def late(record: RecordWriter, error: BaseException | str) -> Any:
@@ -55,19 +55,19 @@ def full(rank: int, folder: Path) -> None:
         return fail(record, error)
 
     RecordWriter.fail = late  # type: ignore[method-assign]
-    command(folder, "memory.max_mb=0.5", "memory.size=null")
+    command(folder, "method.base.lr=1e30", "method.base.epochs=2")
 
 
 def alone(rank: int, folder: Path) -> None:
     """Only the second process fails, and nobody is told to stop."""
-    update = Learner.update
+    learn = Stream.learn
 
-    def failing(made: Learner, *arguments: Any, **named: Any) -> Any:
+    def failing(made: Stream, *arguments: Any) -> Any:
         if rank:
             raise GraceError("only here")
-        return update(made, *arguments, **named)
+        return learn(made, *arguments)
 
-    Learner.update = failing  # type: ignore[method-assign]
+    Stream.learn = failing  # type: ignore[method-assign]
     Ranks.patience_after_error = timedelta(seconds=0.5)
     command(folder)
 

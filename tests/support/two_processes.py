@@ -52,6 +52,7 @@ from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead
 from grace.runs import RunRecord, read_record
 from grace.runs.run import run_experiment
+from grace.runs.stream import Stream
 from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
 from grace.settings.methods import BaseMethodSettings, EWCSettings, GraceSettings
 from grace.settings.recipe import Recipe
@@ -216,7 +217,7 @@ def herded_alone(
         return exemplars(twin)
 
 
-def weights(made: Learner) -> str:
+def weights(made: Learner | Stream) -> str:
     """A hash of all that the method keeps beside its exemplars, buffers too."""
     digest = hashlib.sha256()
     for name, part in sorted(made.method.state.collect().parts.items()):
@@ -285,19 +286,19 @@ class Heard:
 
 def run(method: BaseMethodSettings, directory: Path, heard: Any = None) -> dict[str, Any]:
     """Carry out a run, or go on with it; give its record, and what its last weights hash to."""
-    hashes, update = [""], Learner.update
+    hashes, learn = [""], Stream.learn
 
-    def noting(made: Learner, *arguments: Any, **named: Any) -> Any:
-        done = update(made, *arguments, **named)
+    def noting(made: Stream, *arguments: Any) -> Any:
+        done = learn(made, *arguments)
         hashes.append(weights(made))
         return done
 
     chosen = settings(method, scenario=ScenarioSettings(base=3, increment=1))
-    Learner.update = noting  # type: ignore[method-assign]
+    Stream.learn = noting  # type: ignore[method-assign]
     try:
         record = run_experiment(chosen, directory, heard, resume=True)
     finally:
-        Learner.update = update  # type: ignore[method-assign]
+        Stream.learn = learn  # type: ignore[method-assign]
     return {**described(record), "weights": hashes[-1]}
 
 
@@ -316,7 +317,7 @@ def described(record: RunRecord) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def killed(owner: type, name: str, call: int) -> Iterator[None]:
+def killed(owner: Any, name: str, call: int) -> Iterator[None]:
     """Interrupt every process at the same call of a function, just before it happens."""
     with interrupted(owner, name, call_number(call)):
         yield
@@ -342,7 +343,7 @@ def runs(folder: Path) -> dict[str, Any]:
     found["again"] = run(grown, folder / "resumed")
     found["fisher"] = run(held, folder / "fisher")
     # The last task has its Fisher information, but is not saved.
-    with killed(Model, "calibrate", 3):
+    with killed(grace.runs.stream, "refuse_diverged", 3):
         run(held, folder / "fisher resumed")
     found["fisher resumed"] = run(held, folder / "fisher resumed")
     wild = GraceSettings(base=recipe(2, 1e30), grow=own, compress=own)
