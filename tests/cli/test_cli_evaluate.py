@@ -27,7 +27,7 @@ def images(tmp_path: Path) -> Path:
 
 def test_it_counts_what_predict_says(made: tuple[Path, Path, Any], images: Path) -> None:
     told = json.loads(call("evaluate", made[1], images, "--json").stdout)
-    rows = call("predict", made[1], images, "--format", "jsonl").stdout.splitlines()
+    rows = call("predict", made[1], images, "--json").stdout.splitlines()
     said = [json.loads(row) for row in rows]
     right = [Path(row["image"]).parent.name == row["class"] for row in said]
     assert (told["num_images"], told["num_right"]) == (12, sum(right))

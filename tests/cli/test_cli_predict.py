@@ -66,7 +66,7 @@ def test_a_table_names_classes_in_percent(saved: Path, folder: Path) -> None:
 
 
 def test_csv_can_be_read_back_exactly(saved: Path, folder: Path) -> None:
-    result = call("predict", saved, folder, "--format", "csv", "--top", 2)
+    result = call("predict", saved, folder, "--csv", "--top", 2)
     assert (result.exit_code, result.stderr) == (0, "")
     rows = list(csv.DictReader(io.StringIO(result.stdout_bytes.decode("utf-8"), newline="")))
     assert result.stdout.splitlines()[0] == (
@@ -85,7 +85,7 @@ def test_csv_can_be_read_back_exactly(saved: Path, folder: Path) -> None:
 
 
 def test_json_lines_are_one_object_per_image(saved: Path, folder: Path) -> None:
-    result = call("predict", saved, folder, "--format", "jsonl", "--top", 99)
+    result = call("predict", saved, folder, "--json", "--top", 99)
     assert (result.exit_code, result.stderr) == (0, "")
     objects = [json.loads(line) for line in result.stdout.splitlines()]
     assert [own["image"] for own in objects] == paths(folder)
@@ -107,13 +107,13 @@ def test_unreadable_images_are_rows_and_exit_code_1(saved: Path, folder: Path) -
     assert table.exit_code == 1
     assert table.stderr == "2 of 6 images could not be read\n"
     assert f"'{folder / 'b.png'}'" in table.stdout.splitlines()[3]
-    lines = call("predict", saved, folder, "--format", "jsonl")
+    lines = call("predict", saved, folder, "--json")
     assert (lines.exit_code, lines.stderr) == (1, "2 of 6 images could not be read\n")
     objects = [json.loads(line) for line in lines.stdout.splitlines()]
     assert ["error" in own for own in objects] == [False, False, True, False, False, True]
     assert set(objects[2]) == {"image", "error"}
     assert "the file is empty" in objects[5]["error"]
-    result = call("predict", saved, folder, "--format", "csv", "--top", 2)
+    result = call("predict", saved, folder, "--csv", "--top", 2)
     assert (result.exit_code, result.stderr) == (1, "2 of 6 images could not be read\n")
     rows = list(csv.DictReader(io.StringIO(result.stdout, newline="")))
     assert rows[2]["error"] == objects[2]["error"]
@@ -142,12 +142,12 @@ def test_unknown_images_are_marked_at_a_stated_rate(saved: Path, tmp_path: Path)
     assert (note, table.stderr) == (says, "")
     assert head.split() == ["class", "%", "unknown", "image"]
     assert [line.split()[2] == "unknown" for line in lines] == expected
-    jsonl = call("predict", saved, tmp_path, *options, "--format", "jsonl")
+    jsonl = call("predict", saved, tmp_path, *options, "--json")
     assert [json.loads(line)["unknown"] for line in jsonl.stdout.splitlines()] == expected
     shown = [json.loads(line)["familiarity"] for line in jsonl.stdout.splitlines()]
     assert shown == pytest.approx(learner.recognise(pixels)[1].tolist(), abs=1e-5)
     assert jsonl.stderr == says
-    rows = call("predict", saved, tmp_path, *options, "--format", "csv")
+    rows = call("predict", saved, tmp_path, *options, "--csv")
     found = [row["unknown"] for row in csv.DictReader(io.StringIO(rows.stdout))]
     assert found == [str(own).lower() for own in expected]
     assert rows.stdout.startswith("image,class,probability,index,unknown,familiarity,error\n")
@@ -198,7 +198,7 @@ def test_a_share_of_false_alarms_is_taken_for_a_mistake(saved: Path, folder: Pat
 
 
 def test_an_earlier_version_knows_its_classes_alone(saved: Path, folder: Path) -> None:
-    result = call("predict", saved, folder, "--version", 1, "--format", "jsonl", "--top", 9)
+    result = call("predict", saved, folder, "--version", 1, "--json", "--top", 9)
     for line in result.stdout.splitlines():
         assert sorted(guess["class"] for guess in json.loads(line)["top"]) == ["Käse", "apple"]
 
@@ -208,9 +208,9 @@ def test_a_file_name_that_is_no_text_stays_what_it_is(saved: Path, tmp_path: Pat
     name = os.fsencode(tmp_path) + b"/\xff\n.png"
     Image.fromarray(images()[0].permute(1, 2, 0).numpy()).save(tmp_path / "plain.png")
     (tmp_path / "plain.png").rename(os.fsdecode(name))
-    (line,) = call("predict", saved, tmp_path, "--format", "jsonl").stdout.splitlines()
+    (line,) = call("predict", saved, tmp_path, "--json").stdout.splitlines()
     assert os.fsencode(json.loads(line)["image"]) == name
-    rows = call("predict", saved, tmp_path, "--format", "csv").stdout_bytes
+    rows = call("predict", saved, tmp_path, "--csv").stdout_bytes
     assert b'"' + name + b'"' in rows
     table = call("predict", saved, tmp_path)
     assert table.exit_code == 0
@@ -233,7 +233,7 @@ def test_rows_come_batch_by_batch_and_a_closed_pipe_is_silent(saved: Path, folde
         "    return first(self, paths, images)\n"
         "prediction.FilePredictor._judged = judged\n"
         "prediction.FilePredictor.__init__.__kwdefaults__['batch_size'] = 20\n"
-        f"sys.argv = ['grace', 'predict', {str(saved)!r}, {str(folder)!r}, '--format', 'csv']\n"
+        f"sys.argv = ['grace', 'predict', {str(saved)!r}, {str(folder)!r}, '--csv']\n"
         "main()\n"
     )
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -263,7 +263,7 @@ def test_a_missing_path_is_a_row_and_lists_come_from_standard_input(
     saved: Path, folder: Path
 ) -> None:
     names = f"{folder / 'a.png'}\n\nabsent.png\n".encode()
-    result = call("predict", saved, "-", "--format", "jsonl", input=names)
+    result = call("predict", saved, "-", "--json", input=names)
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert result.exit_code == 1
     assert (first["image"], second["image"]) == (str(folder / "a.png"), "absent.png")

@@ -83,8 +83,6 @@ def test_the_help_says_of_every_verb_what_its_docstring_says(name: str) -> None:
         (["learn", "images", "--model=m", "--max-disk-mb=-1"], ["--max-disk-mb", "0"]),
         (["info", "m", "n"], ["grace info -h"]),
         (["rollback", "m", "x"], ["VERSION"]),
-        (["export", "m", "--to=tflite"], ["--to", "tflite", "onnx"]),
-        (["predict", "m", "images", "--format=cvs"], ["--format", "did you mean 'csv'?"]),
         (["predict", "m", "images", "--top=0"], ["--top", "1"]),
         (["evaluate", "m", "images", "--min-accuracy=101"], ["--min-accuracy", "100"]),
     ],

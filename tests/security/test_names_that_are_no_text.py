@@ -58,14 +58,13 @@ def test_they_are_learnt_skipped_and_predicted(images: Path, tmp_path: Path) -> 
     assert r"left out (1): 'bee/broken\udcff\udcfe.png'" in result.stderr
     picture("ant", 99).save(images / "ant" / "plain.png")
     # CSV keeps the bytes of a name; JSON gives them as Python has them; people see escapes.
-    lines = call("predict", model, images, "--format", "csv").stdout_bytes.splitlines()
+    lines = call("predict", model, images, "--csv").stdout_bytes.splitlines()
     assert len(lines) == 1 + 14
     named = os.fsencode(images / "bee" / f"{ODD}000.png")
     assert sum(line.startswith(named + b",") for line in lines) == 1
     assert any(b",cannot read image" in line and b"broken\xff\xfe.png" in line for line in lines)
     rows = [
-        json.loads(line)
-        for line in call("predict", model, images, "--format", "jsonl").stdout.splitlines()
+        json.loads(line) for line in call("predict", model, images, "--json").stdout.splitlines()
     ]
     assert os.fsencode(images / "bee" / f"{ODD}000.png") in [
         os.fsencode(row["image"]) for row in rows

@@ -82,7 +82,7 @@ class TestTerminal:
             ["list", "--\x1b[31m"],
             ["list", "methods", "\x1b[31m"],
             ["predict", "m", "i", "--top", "\x1b[31m"],
-            ["predict", "m", "i", "--format", "\u202e\udcff"],
+            ["predict", "m", "i", "--false-alarms", "\u202e\udcff"],
         ],
     )
     def test_errors_of_usage_quote_no_escapes(self, arguments: list[str]) -> None:

@@ -11,24 +11,18 @@ from grace.base.errors import GraceError
 from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
-from grace.cli.prediction_rows import FORMS
+from grace.cli.prediction_rows import Form, Rows
 from grace.data.given_files import given_files, names_in
 
 if TYPE_CHECKING:
-    from grace.learner.prediction import FilePredictor
-
-_Form = Annotated[
-    str,
-    options.choice(
-        "--format",
-        choices=tuple(FORMS),
-        help="A table for people; CSV or JSON lines for programs.",
-    ),
-]
+    from grace.learner.prediction import Answerer, FilePredictor
 
 
 def predict(
-    model: options.Learner,
+    model: Annotated[
+        Path,
+        options.argument(metavar="MODEL", help="Directory of the learner, or its exported file."),
+    ],
     images: Annotated[
         list[Path],
         typer.Argument(
@@ -36,7 +30,6 @@ def predict(
             help="Image files, or folders of images; -: a list on standard input, one a line.",
         ),
     ],
-    form: _Form = "table",
     top: Annotated[int, typer.Option(min=1, help="Classes to name for each image.")] = 1,
     unknown: Annotated[
         bool, typer.Option("--unknown", help="Mark images that look like no learnt class.")
@@ -49,18 +42,24 @@ def predict(
         ),
     ] = None,
     version: options.Version = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Name the classes of images, with probabilities; exit code 1 if some cannot be read."""
+    """Name the classes of images, with probabilities; exit code 1 if some cannot be read.
+
+    From a file of ``grace export`` it answers in half a second: torch is not imported.
+    """
     with one_line_errors():
+        if json and csv:
+            raise GraceError("--json and --csv are two forms", "choose one of them")
         rate = _rate(unknown, false_alarms)
         files = _found_files(images)
-        # These take half a second to import: --help and what is refused here do not wait for them.
-        from grace.learner.learner import Learner
-        from grace.learner.prediction import FilePredictor, answerer_of
+        answerer = _answerer(model, version)
+        from grace.learner.prediction import FilePredictor
 
-        answerer = answerer_of(Learner.load(model, version))
         predictor = FilePredictor(answerer, top=top, false_alarms=rate)
-        rows = FORMS[form](answerer.class_names, predictor.top, unknown)
+        form: Form = "json" if json else "csv" if csv else "table"
+        rows = Rows(form, answerer.class_names, predictor.top, unknown)
         emit(rows.head())
         num_problems = 0
         for batch in predictor.predict(files):
@@ -70,7 +69,6 @@ def predict(
             say(_about_unknown(predictor, rate), err=form != "table")
         if num_problems:
             say(f"{num_problems} of {len(files)} images could not be read", err=True)
-        if num_problems:
             raise typer.Exit(1)
 
 
@@ -85,28 +83,37 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
 
 def _found_files(images: Sequence[Path]) -> Sequence[Path]:
     """Return the image files that are named or lie in named folders; ``-``: on standard input."""
-    names = [
-        own
-        for name in images
-        for own in (names_in(sys.stdin.buffer) if str(name) == "-" else [name])
-    ]
-    found = given_files(names)
+    listed = [names_in(sys.stdin.buffer) if str(name) == "-" else [name] for name in images]
+    found = given_files([name for names in listed for name in names])
     say(*(f"warning: {note}" for note in found.notes), err=True)
     return found.paths
 
 
+def _answerer(model: Path, version: int | None) -> "Answerer":
+    """Open a learner or an exported file; what is imported takes half a second, or with torch 3."""
+    if model.is_file():
+        if version is not None:
+            raise GraceError("an exported file holds one version", "leave --version out")
+        from grace.learner.exported import open_exported
+
+        return open_exported(model)
+    from grace.learner.store import ModelStore
+
+    ModelStore.open(model)  # What is no learner is refused without torch.
+    from grace.learner.learner import Learner
+    from grace.learner.prediction import answerer_of
+
+    return answerer_of(Learner.load(model, version))
+
+
 def _about_unknown(predictor: "FilePredictor", rate: float) -> str:
     """Say how many images are marked as unknown by mistake, and how many of those that are."""
+    score = predictor.answerer.score_name
+    found = "how many images of unknown classes are found was not measured"
+    if predictor.detection is not None:
+        share = f"{100 * predictor.detection:.0f} %"
+        found = f"an estimated {share} of images of unknown classes are found"
     return (
         f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
-        f"calibrated on {predictor.num_held_out} held-out images; {_found(predictor)}"
+        f"calibrated on {predictor.num_held_out} held-out images; {found} (score: {score})"
     )
-
-
-def _found(predictor: "FilePredictor") -> str:
-    """Say how many images of unknown classes are found, and by which score."""
-    score = predictor.answerer.score_name.replace("_", " ")
-    if predictor.detection is None:
-        return f"how many images of unknown classes are found was not measured (score: {score})"
-    share = f"{100 * predictor.detection:.0f} %"
-    return f"an estimated {share} of images of unknown classes are found (score: {score})"

@@ -6,139 +6,99 @@ A file name that is not UTF-8 keeps its bytes in CSV; JSON escapes them as half 
 import csv
 import io
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, final
 
-from typing_extensions import override
+from rich.cells import cell_len, set_cell_size
 
 from grace.base.words import printable
-from grace.cli.columns import padded, widest
 
 if TYPE_CHECKING:
     from grace.learner.prediction import Prediction
 
 
-class Rows(ABC):
-    """Writes predictions in one format.
+Form = Literal["table", "csv", "json"]
+
+
+@final
+@dataclass(frozen=True)
+class Rows:
+    """Writes predictions in one form.
 
     Args:
+        form: "table" for people, its paths last, so that they are never cut; "csv", one row an
+            image, the columns of later guesses with a number; "json", one object a line.
         class_names: all classes that the learner can predict.
-        top: number of guesses per image.
+        top: number of guesses for an image.
         has_unknown: mark unknown images; CSV and JSON also say how familiar each image looks.
     """
 
-    def __init__(self, class_names: Sequence[str], top: int, has_unknown: bool) -> None:
-        self.class_names = class_names
-        self.top = top
-        self.has_unknown = has_unknown
+    form: Form
+    class_names: Sequence[str]
+    top: int
+    has_unknown: bool
 
-    @abstractmethod
     def head(self) -> bytes:
         """Return the heading, which may be empty."""
-
-    @abstractmethod
-    def row(self, prediction: "Prediction") -> bytes:
-        """Return the row of one image, with its line break."""
-
-
-@final
-class TableRows(Rows):
-    """A table for people; paths are the last column, so that they are never cut."""
-
-    @override
-    def head(self) -> bytes:
-        cells = ["class", "%"] * self.top + (["unknown"] if self.has_unknown else [])
-        return self._line(cells, "image")
-
-    @override
-    def row(self, prediction: "Prediction") -> bytes:
-        cells: list[str] = []
-        for guess in prediction.guesses:
-            cells += [printable(guess.class_name), f"{100 * guess.probability:.1f}"]
-        cells += ["–"] * (2 * self.top - len(cells))
-        if self.has_unknown:
-            cells.append("unknown" if prediction.is_unknown else "")
-        return self._line(cells, prediction.problem or str(prediction.path))
-
-    def _line(self, cells: Sequence[str], last: str) -> bytes:
-        width = max(widest(printable(name) for name in self.class_names), len("class"))
-        widths = [width, 5] * self.top + [len("unknown")] * self.has_unknown
-        shown = [
-            padded(cell, own, right=place % 2 == 1)
-            for place, (cell, own) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return ("  ".join([*shown, printable(last)]) + "\n").encode()
-
-
-@final
-class CsvRows(Rows):
-    """One CSV row per image; the columns of the second and later guesses carry a number."""
-
-    @override
-    def head(self) -> bytes:
+        if self.form == "json":
+            return b""
+        if self.form == "table":
+            return self._aligned([("class", "%")] * self.top, "unknown", "image")
         names = ["class", "probability", "index"]
         further = [f"{name}_{rank}" for rank in range(2, self.top + 1) for name in names]
-        unknown = ["unknown", "familiarity"] if self.has_unknown else []
-        return self._line(["image", *names, *unknown, *further, "error"])
+        return _csv(["image", *names, *["unknown", "familiarity"] * self.has_unknown, *further])
 
-    @override
-    def row(self, prediction: "Prediction") -> bytes:
-        guesses = [
-            [guess.class_name, _digits(guess.probability), guess.index]
-            for guess in prediction.guesses
-        ]
-        guesses += [["", "", ""]] * (self.top - len(guesses))
+    def row(self, told: "Prediction") -> bytes:
+        """Return the row of one image, with its line break."""
+        if self.form == "json":
+            return self._json(told)
+        if self.form == "csv":
+            return self._csv(told)
+        cells = [(own.class_name, f"{100 * own.probability:.1f}") for own in told.guesses]
+        cells += [("–", "–")] * (self.top - len(cells))
+        mark = "unknown" if told.is_unknown else ""
+        return self._aligned(cells, mark, told.problem or str(told.path))
+
+    def _aligned(self, guesses: Sequence[tuple[str, str]], mark: str, last: str) -> bytes:
+        width = max(cell_len(printable(name)) for name in [*self.class_names, "class"])
+        cells = [f"{set_cell_size(printable(name), width)}  {share:>5}" for name, share in guesses]
+        cells += [f"{mark:7}"] * self.has_unknown
+        return ("  ".join([*cells, printable(last)]) + "\n").encode()
+
+    def _csv(self, told: "Prediction") -> bytes:
+        guesses = [[own.class_name, _digits(own.probability), own.index] for own in told.guesses]
+        first, *others = guesses + [["", "", ""]] * (self.top - len(guesses))
         marks = {True: "true", False: "false", None: ""}
-        score = "" if prediction.familiarity is None else _digits(prediction.familiarity)
-        unknown = [marks[prediction.is_unknown], score] if self.has_unknown else []
-        further = [cell for guess in guesses[1:] for cell in guess]
-        error = "" if prediction.problem is None else prediction.problem
-        return self._line([str(prediction.path), *guesses[0], *unknown, *further, error])
+        score = "" if told.familiarity is None else _digits(told.familiarity)
+        unknown = [marks[told.is_unknown], score] * self.has_unknown
+        further = [cell for guess in others for cell in guess]
+        return _csv([str(told.path), *first, *unknown, *further], told.problem or "")
 
-    def _line(self, cells: Sequence[Any]) -> bytes:
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerow(cells)
-        return out.getvalue().encode("utf-8", "surrogateescape")
-
-
-@final
-class JsonRows(Rows):
-    """One JSON object per image, each on its own line."""
-
-    @override
-    def head(self) -> bytes:
-        return b""
-
-    @override
-    def row(self, prediction: "Prediction") -> bytes:
-        facts: dict[str, Any] = {"image": str(prediction.path)}
-        if prediction.problem is not None:
-            facts["error"] = prediction.problem
+    def _json(self, told: "Prediction") -> bytes:
+        facts: dict[str, Any] = {"image": str(told.path)}
+        if told.problem is not None:
+            facts["error"] = told.problem
         else:
             top = [
                 {
-                    "class": guess.class_name,
-                    "index": guess.index,
-                    "probability": float(_digits(guess.probability)),
+                    "class": own.class_name,
+                    "index": own.index,
+                    "probability": float(_digits(own.probability)),
                 }
-                for guess in prediction.guesses
+                for own in told.guesses
             ]
             facts |= {**top[0], "top": top}
             if self.has_unknown:
-                facts["unknown"] = prediction.is_unknown
-                facts["familiarity"] = prediction.familiarity
+                facts |= {"unknown": told.is_unknown, "familiarity": told.familiarity}
         text = json.dumps(facts, ensure_ascii=False)
-        if not text.isprintable():
-            text = json.dumps(facts)
-        return f"{text}\n".encode()
+        return f"{text if text.isprintable() else json.dumps(facts)}\n".encode()
 
 
-FORMS: Mapping[str, Callable[[Sequence[str], int, bool], Rows]] = {
-    "table": TableRows,
-    "csv": CsvRows,
-    "jsonl": JsonRows,
-}
+def _csv(cells: Sequence[Any], error: str = "error") -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow([*cells, error])
+    return out.getvalue().encode("utf-8", "surrogateescape")
 
 
 def _digits(probability: float) -> str:

@@ -1,0 +1,251 @@
+"""Answer from a file of ``grace export`` by onnxruntime, without torch.
+
+The file may come from a stranger. Before onnxruntime sees it, its outline is read: it may hold
+nothing but one graph of ONNX's own operators without loops, whose tensors are all inside. It runs
+within limits of memory and time.
+
+Shapes: N images, C channels, H×W pixels, K classes.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import Annotated, Any, Self, final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from grace.base import strict_json
+from grace.base.errors import DamagedError, GraceError
+from grace.base.files import read_given, read_head
+from grace.base.machine import usable_cores
+from grace.data.class_names import class_name
+from grace.data.decoding import Pixels
+from grace.learner.prediction import Answerer, Numbers
+from grace.settings.experiment import DataSettings, Fit
+
+MAX_BYTES = 2**31
+"""The largest file that is read: ONNX allows no larger one."""
+MAX_ENTRIES = 1_000_000
+"""Most entries of a file's outline."""
+ROOM = 2**32
+"""Bytes that running a file may take beside four times its size."""
+SECONDS = 60
+"""Seconds after which the answer for one batch is given up."""
+BATCH = 64
+"""Images that the graph gets at once: more need more memory."""
+
+_FREE = ""
+_PARTS = {
+    "model": {1: _FREE, 2: _FREE, 3: _FREE, 5: _FREE, 7: "graph", 8: _FREE, 14: "about"},
+    "graph": {1: "operator", 2: _FREE, 5: "tensor", 11: _FREE, 12: _FREE, 13: _FREE},
+    "operator": {1: _FREE, 2: _FREE, 3: _FREE, 4: _FREE, 5: "attribute", 7: "domain"},
+    "attribute": {1: _FREE, 2: _FREE, 3: _FREE, 4: _FREE, 5: "tensor", 7: _FREE, 8: _FREE}
+    | {9: _FREE, 20: _FREE},
+    "tensor": dict.fromkeys((1, 2, 4, 5, 7, 8, 9, 10, 11), _FREE),
+}
+"""What a part of an ONNX file may hold, by the numbers in its format, and which parts these are.
+
+Not among them: graphs inside operators (loops and branches), functions, tensors in other files.
+"""
+_JSON = ("class_names", "masked_classes", "input_size", "familiarities", "left_out")
+_Side = Annotated[int, Field(ge=1, le=1024)]
+
+
+@final
+class _About(BaseModel):
+    """What a file's metadata say; see ``grace.learner.export``."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    class_names: Annotated[tuple[str, ...], Field(min_length=2)]
+    masked_classes: frozenset[int]
+    input_size: tuple[Annotated[int, Field(ge=1, le=3)], _Side, _Side]
+    fit: Fit
+    unknown_score: Annotated[str, Field(max_length=100)]
+    familiarities: tuple[float, ...]
+    left_out: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if not self.masked_classes < set(range(len(self.class_names))):
+            raise GraceError("its masked classes are not some of its classes")
+        for name in self.class_names:
+            class_name(name)
+        return self
+
+
+def open_exported(path: Path) -> Answerer:
+    """Open a file of ``grace export``; torch is not imported.
+
+    Raises:
+        DamagedError: if it is no such file, or would do more than answer.
+        GraceError: if onnxruntime is missing.
+    """
+    what = f"'{path}'"
+    if read_head(path, what, 1) != b"\x08":
+        raise DamagedError(f"{what} is neither a learner nor a file of 'grace export'")
+    data = read_given(path, what, MAX_BYTES)
+    try:
+        words = _Outline(MAX_ENTRIES).metadata(data)
+        raw = {**words, **{key: strict_json.parse(words[key].encode(), key) for key in _JSON}}
+    except (IndexError, KeyError, UnicodeDecodeError):
+        raise DamagedError(f"{what} is damaged, or was not written by 'grace export'") from None
+    except DamagedError as error:
+        raise error.found_in(what) from None
+    about = strict_json.checked(_About, raw, what)
+    with _limited(ROOM + 4 * len(data)):
+        session = _session(data, what)
+
+    def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
+        with _limited(ROOM + 4 * len(data)):
+            batches = range(0, len(pixels), BATCH)
+            parts = [_answers(session, pixels[first : first + BATCH], what) for first in batches]
+        probabilities, familiarity = (np.concatenate(own) for own in zip(*parts, strict=True))
+        is_right = probabilities.shape == (len(pixels), len(about.class_names))
+        if not (is_right and np.isfinite(probabilities).all() and np.isfinite(familiarity).all()):
+            raise DamagedError(f"{what} is damaged: its answers are not numbers for its classes")
+        return probabilities, familiarity
+
+    return Answerer(
+        class_names=about.class_names,
+        forgotten=about.masked_classes,
+        shape=about.input_size,
+        data=DataSettings(fit=about.fit),
+        score_name=about.unknown_score,
+        familiarities=about.familiarities,
+        left_out=about.left_out,
+        answer=answer,
+    )
+
+
+def _session(data: bytes, what: str) -> Any:  # noqa: ANN401 - an onnxruntime.InferenceSession
+    # Otherwise onnxruntime's published packages send events to their makers.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError:
+        raise GraceError(
+            "answering from an exported file needs onnxruntime", "pip install 'grace-cil[onnx]'"
+        ) from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    options.intra_op_num_threads = int(limit) if limit.isdecimal() else usable_cores()
+    try:
+        return onnxruntime.InferenceSession(
+            data,
+            options,
+            providers=["CPUExecutionProvider"],
+            # It would compute what a file says before there is a limit of time.
+            disabled_optimizers=["ConstantFolding"],
+        )
+    except Exception:  # onnxruntime has many types of errors.
+        raise DamagedError(f"{what} is damaged: onnxruntime cannot load it") from None
+
+
+def _answers(session: Any, pixels: Pixels, what: str) -> tuple[Numbers, Numbers]:  # noqa: ANN401
+    """Map pixels (N, H, W, C) to probabilities (N, K) and familiarity (N,)."""
+    import onnxruntime
+
+    images = pixels.transpose(0, 3, 1, 2).astype(np.float32) / 255
+    running = onnxruntime.RunOptions()
+    running.log_severity_level = 4
+    timer = Timer(SECONDS, setattr, (running, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        outputs = ["probabilities", "familiarity"]
+        probabilities, familiarity = session.run(outputs, {"images": images}, running)
+    except Exception:
+        raise DamagedError(
+            f"{what} cannot be run on these images, or not within {SECONDS} seconds"
+        ) from None
+    finally:
+        timer.cancel()
+    return probabilities, familiarity
+
+
+@contextmanager
+def _limited(num_bytes: int) -> Iterator[None]:
+    """Let the process take only so many bytes more, where the system can limit it."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + num_bytes
+    limits = [own for own in (soft, hard, most) if own != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@final
+class _Outline:
+    """Reads the outline of an ONNX file: entries of a number and a content, in each other.
+
+    Args:
+        left: number of entries after which the file is refused.
+    """
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def metadata(self, data: bytes) -> dict[str, str]:
+        """Return a file's metadata; refuse it if it holds more than an exported graph."""
+        found: dict[str, str] = {}
+        for number, content in self._entries(memoryview(data)):
+            if number == 14:
+                own = {place: str(word, "utf-8") for place, word in self._entries(content)}
+                found[own[1]] = own[2]
+            else:
+                self._check(number, content, "model")
+        return found
+
+    def _check(self, number: int, content: memoryview, part: str) -> None:
+        inner = _PARTS[part].get(number)
+        if inner is None:
+            raise DamagedError(f"its {part} has an entry {number}, as no exported file has")
+        if inner == "domain":
+            if bytes(content) not in (b"", b"ai.onnx"):
+                raise DamagedError("it needs operators that are not ONNX's own")
+        elif inner:
+            for own, further in self._entries(content):
+                self._check(own, further, inner)
+
+    def _entries(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
+        place = 0
+        while place < len(data):
+            self._left -= 1
+            key, place = _whole(data, place)
+            if key % 8 == 2:
+                length, place = _whole(data, place)
+                end = place + length
+            elif key % 8 == 0:
+                _, end = _whole(data, place)
+            else:
+                end = place + {1: 8, 5: 4}[key % 8]
+            if end > len(data) or self._left < 0:
+                raise DamagedError("it is cut off, or has too many entries")
+            yield key // 8, data[place:end]
+            place = end
+
+
+def _whole(data: memoryview, place: int) -> tuple[int, int]:
+    """Return a number that is written in groups of 7 bits, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[place]
+        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
+        if byte < 128:
+            return value, place
+        if shift > 63:
+            raise DamagedError("it is cut off, or has too many entries")
