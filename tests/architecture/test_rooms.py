@@ -156,7 +156,7 @@ def test_starts_without_torch() -> None:
         "import grace.runs, grace.studies.report, grace.studies.tables",
         "from grace.studies import claims, drawing, paper, pareto, replay, trends",
         "import grace.base.lock, grace.base.objects, grace.base.strict_json",
-        "import grace.learner.prediction",
+        "import grace.learner.prediction, grace.learner.exported",
         "from grace.settings.load import load_experiment; load_experiment('digits')",
         "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison",
     ]
