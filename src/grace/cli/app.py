@@ -79,7 +79,7 @@ VERBS = {
     ),
     "export": Verb(
         "grace.cli.export:export",
-        "Export a learner to a file that needs no torch, and check that it predicts the same.",
+        "Export a learner to an ONNX file, and check that it predicts the same.",
     ),
 }
 
