@@ -32,7 +32,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from grace.data.update_folder import UpdateFolder, load_update
+from grace.data.folders import UpdateFolder, load_update
 from grace.learner.false_alarms import cutoff, found_share
 from grace.learner.familiarity import SCORES, Reference, UnknownScore, refitted_logits
 from grace.learner.learner import Learner

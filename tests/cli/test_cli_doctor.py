@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.data.update_folder import load_update
+from grace.data.folders import load_update
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.settings.experiment import MemorySettings

@@ -10,16 +10,18 @@ from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as tv
 
 from grace.data.augmentation import build_augmentation
-from grace.data.crops import CropDraws, crop_boxes, resized_crop
 from grace.data.operations import (
+    CropDraws,
     Cutout,
     RandomBrightness,
     RandomCrop,
     RandomFlip,
     adjust_brightness,
+    crop_boxes,
     crop_with_padding,
     cut_out,
     flip_horizontally,
+    resized_crop,
 )
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)

@@ -11,15 +11,16 @@ from torchvision.transforms import autoaugment as reference
 from torchvision.transforms import functional as tv
 
 from grace.data.augmentation import build_augmentation, build_operations
-from grace.data.autoaugment import (
+from grace.data.image_changes import (
     CIFAR10_POLICY,
     RANDAUGMENT_CHANGES,
     AutoAugment,
     RandAugment,
     RandomMagnitude,
     RandomShare,
+    change_images,
+    is_signed,
 )
-from grace.data.image_changes import change_images, is_signed
 
 POLICY = reference.AutoAugment(reference.AutoAugmentPolicy.CIFAR10)._get_policies(
     reference.AutoAugmentPolicy.CIFAR10

@@ -16,8 +16,7 @@ from grace.data.batches import (
     epoch_batches,
     ordered_batches,
 )
-from grace.data.images import LabelledImages, TensorImages
-from grace.data.joined import concatenate
+from grace.data.images import LabelledImages, TensorImages, concatenate
 from grace.data.reading import FileImages
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)

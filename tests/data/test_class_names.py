@@ -2,7 +2,7 @@
 
 import pytest
 
-from grace.data.class_names import class_name, spelling, twins
+from grace.data.folder_tree import class_name, spelling, twins
 
 
 def test_names() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from grace.data.doctor import ClassCount, Examination, examine
+from grace.data.findings import ClassCount, Examination, examine
 from grace.data.folder_tree import REFUSED_TEXT
-from grace.data.update_folder import UpdateFolder, load_update
+from grace.data.folders import UpdateFolder, load_update
 from support.odd_images import bomb, encoded, fill, noise, oriented, put, row
 
 

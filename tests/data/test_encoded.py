@@ -14,8 +14,7 @@ from torch import Tensor
 from grace.base.errors import GraceError
 from grace.base.randomness import generator
 from grace.data.encoded import AsStored, Codec, EncodedImages, codec_of, most_bytes
-from grace.data.images import LabelledImages, TensorImages
-from grace.data.joined import concatenate
+from grace.data.images import LabelledImages, TensorImages, concatenate
 from grace.data.memory import ExemplarMemory, Room
 from grace.settings.experiment import MemorySettings
 from support.tiny_streams import pictures

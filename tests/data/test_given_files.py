@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import GraceError
-from grace.data.given_files import given_files
+from grace.data.folder_tree import given_files
 
 
 @pytest.fixture

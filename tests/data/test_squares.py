@@ -11,9 +11,8 @@ from torchvision.transforms.v2.functional import center_crop, resize
 from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
 from grace.data.decoding import GREY, letterboxed, squared
-from grace.data.folders import load_folder
+from grace.data.folders import load_folder, load_update
 from grace.data.reading import FileImages
-from grace.data.update_folder import load_update
 from grace.runs.provenance import fingerprints
 from grace.settings.experiment import Fit
 from grace.settings.load import load_experiment

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from grace.base.errors import GraceError
-from grace.data.update_folder import UpdateFolder, load_update
+from grace.data.folders import UpdateFolder, load_update
 from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
 
 

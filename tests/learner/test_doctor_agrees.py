@@ -9,7 +9,7 @@ from typing import final
 import pytest
 
 from grace.base.errors import GraceError
-from grace.data.update_folder import load_update
+from grace.data.folders import load_update
 from grace.engine.progress import Progress
 from grace.learner import teaching
 from grace.learner.examining import examine_call

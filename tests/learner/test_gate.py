@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.data.selection import pixel_keys
+from grace.data.images import pixel_keys
 from grace.engine.phase import Phase, Sweep
 from grace.learner.accuracies import Accuracies
 from grace.learner.document import UpdateRecord

@@ -11,8 +11,7 @@ from PIL import Image
 from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
 from grace.data.decoding import letterboxed
-from grace.data.images import TensorImages
-from grace.data.selection import image_keys
+from grace.data.images import TensorImages, image_keys
 from grace.learner import teaching
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor, answerer_of

@@ -19,11 +19,10 @@ from PIL import ExifTags, Image, features
 
 from grace.base.errors import GraceError
 from grace.data import cifar, decoders
-from grace.data.class_names import class_name, twins
 from grace.data.decoders import look_at_all, read_pixels
 from grace.data.decoding import MAX_PIXELS, decode, naming
 from grace.data.findings import Rules
-from grace.data.folder_tree import files_below, scan
+from grace.data.folder_tree import class_name, files_below, scan, twins
 from grace.data.reading import decode_all
 from grace.settings.experiment import DataSettings
 from support import odd_archives

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.data.doctor import examine
+from grace.data.findings import examine
 from grace.data.folder_tree import scan
 from support.commands import call
 from support.learn_calls import FINETUNE, learn, refused

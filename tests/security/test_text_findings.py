@@ -14,7 +14,7 @@ from grace.base import atomic
 from grace.base.errors import GraceError, GraceWarning
 from grace.base.words import code_block, latex, markdown, printable, spreadsheet
 from grace.cli import console
-from grace.data.class_names import class_name
+from grace.data.folder_tree import class_name
 from grace.engine.device import Device, can_compile
 from grace.engine.journal import Journal
 from grace.engine.launch import Launch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grace.data.augmentation import build_operations
-from grace.data.autoaugment import AutoAugment, RandAugment, RandomMagnitude, RandomShare
+from grace.data.image_changes import AutoAugment, RandAugment, RandomMagnitude, RandomShare
 from grace.data.operations import Cutout, RandomBrightness, RandomCrop, RandomFlip
 from grace.settings.augmentation import OPERATIONS, crops_at_random, split_operation
 from grace.settings.experiment import DataSettings

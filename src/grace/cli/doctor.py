@@ -16,7 +16,7 @@ from grace.cli.info_page import under_way
 from grace.learner.resolved_call import resolved
 
 if TYPE_CHECKING:
-    from grace.data.doctor import Examination
+    from grace.data.findings import Examination
     from grace.learner.examining import Checked
 
 _REMEDIES = {path: f"learn with {option}" for path, option in options.OPTIONS.items()}

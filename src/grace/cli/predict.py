@@ -12,7 +12,7 @@ from grace.cli import options
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors
 from grace.cli.prediction_rows import Form, Rows
-from grace.data.given_files import given_files, names_in
+from grace.data.folder_tree import given_files, names_in
 
 if TYPE_CHECKING:
     from grace.learner.prediction import Answerer, FilePredictor

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grace.data.autoaugment import AutoAugment, RandAugment, RandomMagnitude, RandomShare
+from grace.data.image_changes import AutoAugment, RandAugment, RandomMagnitude, RandomShare
 from grace.data.operations import (
     Cutout,
     Operation,

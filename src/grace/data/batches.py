@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from grace.data.augmentation import Augmentation
-from grace.data.crops import CropDraws
 from grace.data.images import CroppableImages, LabelledImages, TensorImages
+from grace.data.operations import CropDraws
 
 _CPU = torch.device("cpu")
 

@@ -21,8 +21,7 @@ from typing_extensions import override
 from grace.base.errors import GraceError
 from grace.data.decoders import Pixels, as_array
 from grace.data.decoding import opened
-from grace.data.images import Images, TensorImages
-from grace.data.selection import image_keys
+from grace.data.images import Images, TensorImages, image_keys
 from grace.settings.experiment import MemorySettings
 
 FORMATS = ("PNG", "JPEG")
@@ -71,6 +70,10 @@ class EncodedImages(Images):
     @override
     def gather(self, indices: Tensor) -> Tensor:
         return self.decoded.gather(indices)
+
+    @override
+    def plain(self) -> TensorImages:
+        return self.decoded
 
     @override
     def subset(self, indices: Tensor) -> "EncodedImages":

@@ -1,15 +1,16 @@
-"""Scan a folder of images for classes and image files, without decoding or judging them."""
+"""Find classes and image files in folders, without decoding or judging them. Imports no torch."""
 
 import os
+import re
 import stat
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from grace.base.errors import GraceError, not_there
-from grace.base.words import printable
-from grace.data.class_names import class_name
+from grace.base.words import JOINERS, is_shown, one_line, printable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""
@@ -252,3 +253,97 @@ def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
         return path.stat(follow_symlinks=follow_symlinks).st_mode
     except OSError:
         return 0
+
+
+def class_name(text: str) -> str:
+    """Return a class's name in Unicode's composed form (NFC), if it is allowed.
+
+    Args:
+        text: a name that a user wrote, or the name of a folder.
+
+    Raises:
+        GraceError: if it is blank, has a character that a terminal does not show (controls, line
+            breaks, bytes that are not UTF-8), or has more than 255 bytes, the limit of a folder.
+    """
+    # Composing takes time that grows with the square of the length, and shortens a name to a third
+    # at most.
+    name = text if len(text) > 3 * 255 else unicodedata.normalize("NFC", text)
+    if not name.strip():
+        reason = "is blank"
+    elif not all(is_shown(c, before) for before, c in zip(" " + name, name, strict=False)):
+        reason = "has a control character, a line break or bytes that are not UTF-8"
+    elif (num_bytes := len(name.encode())) > 255:
+        reason = f"has {num_bytes} bytes, more than 255"
+    else:
+        return name
+    shown = one_line(name, 255)
+    raise GraceError(f"'{shown}' {reason}", "rename its folder", where="the class name")
+
+
+def spelling(name: str) -> str:
+    """Return a form that is equal for names that differ only in case or Unicode spelling.
+
+    Spaces of all kinds are equal, and joiners are left out: people see little or nothing of them.
+    """
+    if not name.isascii():
+        name = re.sub(f"[{JOINERS}]", "", re.sub(r"[^\S\n]", " ", name))
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def twins(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of names that differ only in case or in how Unicode spells them."""
+    spelled: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for name in names:
+        key = spelling(name)
+        if key in spelled:
+            found.append((spelled[key], name))
+        spelled.setdefault(key, name)
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class GivenFiles:
+    """Image files in the order given, those of a folder sorted; and notes on what was left out."""
+
+    paths: Sequence[Path]
+    notes: Sequence[str]
+
+
+def given_files(names: Sequence[Path]) -> GivenFiles:
+    """Find the image files that are named or lie below a named folder.
+
+    A named file may have any extension; in a folder, images are found by their extension. A name
+    that does not exist is taken for a file: reading it says what is wrong.
+
+    Args:
+        names: files and folders.
+
+    Raises:
+        GraceError: if a folder holds no images.
+    """
+    paths: list[Path] = []
+    notes: list[str] = []
+    for name in names:
+        if not name.is_dir():
+            paths.append(name)
+            continue
+        found = files_below(name)
+        notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
+        notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
+        refused = f"{REFUSED_TEXT} ({len(found.refused)})" if found.refused else ""
+        if refused:
+            notes.append(f"'{name}' holds {refused}")
+        if not found.images:
+            known = ", ".join(extension[1:] for extension in EXTENSIONS)
+            only = f", only {refused}" if refused else ""
+            raise GraceError(f"'{name}' holds no images ({known}){only}")
+        paths += found.images
+    return GivenFiles(paths, notes)
+
+
+def names_in(lines: Iterable[bytes]) -> list[Path]:
+    """Return the names that a list of files holds, one a line; blank lines are left out."""
+    names = [os.fsdecode(line.rstrip(b"\r\n")) for line in lines]
+    return [Path(name) for name in names if name.strip()]

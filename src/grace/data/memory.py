@@ -24,8 +24,7 @@ from grace.data.encoded import (
     codec_of,
     most_bytes,
 )
-from grace.data.images import Images, LabelledImages, TensorImages
-from grace.data.joined import concatenate, join
+from grace.data.images import Images, LabelledImages, TensorImages, concatenate, join
 from grace.settings.experiment import MemorySettings
 
 

@@ -19,12 +19,12 @@ from typing_extensions import override
 from grace.base.errors import GraceError, Setting
 from grace.base.machine import memory_bytes
 from grace.base.words import in_bytes, printable
-from grace.data.crops import crop_boxes
 from grace.data.decoders import Look, as_array, look_at_all
 from grace.data.decoding import MAX_PIXELS, decode, letterboxed, naming, upright_size
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
 from grace.data.folder_tree import ImageFile
 from grace.data.images import CroppableImages, Images, TensorImages
+from grace.data.operations import crop_boxes
 from grace.settings.experiment import Fit
 
 Looks = Sequence[Look | GraceError]

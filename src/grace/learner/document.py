@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError, NewerFormatError, first_problem
 from grace.base.objects import Ref
-from grace.data.class_names import class_name, spelling
+from grace.data.folder_tree import class_name, spelling
 from grace.engine.work import WorkDone
 from grace.learner.accuracies import Accuracies, Strict
 from grace.learner.gate import Limits, Ruling, judge

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from grace.base.errors import GraceError, GraceWarning
-from grace.data.doctor import Examination, examine
-from grace.data.findings import Finding
+from grace.data.findings import Examination, Finding, examine
 from grace.engine.progress import Silence
 from grace.learner.folder_update import FolderUpdate
 from grace.learner.learner import Learner

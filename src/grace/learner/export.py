@@ -9,7 +9,7 @@ them itself. Its outputs are float32: ``logits`` and ``probabilities`` (N, K), a
 - ``unknown_below``: familiarity below which an image is unknown, by share of false alarms;
 - ``familiarities`` and ``left_out`` of ``Recogniser``, from which such limits are computed;
 
-and as words ``fit`` (see ``grace.data.squares``), ``unknown_score``, ``method``, ``model_version``
+and as words ``fit`` (see ``grace.data.decoding``), ``unknown_score``, ``method``, ``model_version``
 and ``grace_version``.
 
 Shapes: N images, C channels, H×W pixels, D features, K classes.

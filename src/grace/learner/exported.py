@@ -22,8 +22,8 @@ from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError
 from grace.base.files import read_given, read_head
 from grace.base.machine import usable_cores
-from grace.data.class_names import class_name
 from grace.data.decoders import Pixels
+from grace.data.folder_tree import class_name
 from grace.learner.prediction import Answerer, Numbers
 from grace.settings.experiment import DataSettings, Fit
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, final
 from grace.base.errors import GraceError, GraceWarning, Setting
 from grace.base.words import counted, in_bytes
 from grace.data.folder_tree import split_folders
-from grace.data.update_folder import UpdateFolder, load_update
+from grace.data.folders import UpdateFolder, load_update
 from grace.engine.progress import Progress
 from grace.learner import updating
 from grace.learner.changeable import lasting

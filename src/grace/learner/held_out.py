@@ -9,9 +9,7 @@ from typing import final
 import torch
 
 from grace.base.randomness import generator
-from grace.data.images import Images, LabelledImages, TensorImages
-from grace.data.joined import concatenate
-from grace.data.selection import pixel_keys
+from grace.data.images import Images, LabelledImages, TensorImages, concatenate, pixel_keys
 
 ALWAYS_ALLOWED = 10
 """Images of each class that may be held out even where they take much of a ceiling."""

@@ -7,8 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from grace.data.images import LabelledImages
-from grace.data.joined import concatenate
+from grace.data.images import LabelledImages, concatenate
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.learner import choosing, saving

@@ -12,10 +12,9 @@ from typing import Any, final
 import torch
 
 from grace.base.errors import GraceError
-from grace.data.class_names import class_name, spelling
-from grace.data.images import Images, LabelledImages
+from grace.data.folder_tree import class_name, spelling
+from grace.data.images import Images, LabelledImages, image_keys
 from grace.data.memory import ExemplarMemory
-from grace.data.selection import image_keys
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.held_out import HeldOut, first_wanted, hold_out

@@ -9,8 +9,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from grace.data.images import Images
-from grace.data.selection import image_keys
+from grace.data.images import Images, image_keys
 
 
 @final

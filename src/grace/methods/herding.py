@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from grace.base.randomness import generator
-from grace.data.images import LabelledImages
-from grace.data.joined import concatenate
+from grace.data.images import LabelledImages, concatenate, image_keys
 from grace.data.memory import ExemplarMemory, class_mean, herd, nearest_mean
 from grace.data.scenario import Task
-from grace.data.selection import image_keys
 from grace.engine.parts import frozen
 from grace.engine.phase import Sweep
 from grace.engine.reducers import Collect

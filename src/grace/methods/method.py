@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar, final
 import torch
 
 from grace.base.errors import GraceError
-from grace.data.images import LabelledImages
-from grace.data.joined import concatenate
+from grace.data.images import LabelledImages, concatenate
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.phase import Objective, Phase, Work

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.data.images import LabelledImages
-from grace.data.selection import image_keys
+from grace.data.images import LabelledImages, image_keys
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.parts import frozen
 from grace.engine.phase import Parts, Sweep
