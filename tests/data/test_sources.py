@@ -7,8 +7,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from grace.data.arrays import chosen_classes, first_of_each, held_out, load_dataset
+from grace.data.arrays import chosen_classes, first_of_each, held_out
 from grace.data.images import Dataset, LabelledImages, TensorImages
+from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings
 
 

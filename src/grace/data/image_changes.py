@@ -14,15 +14,15 @@ Source:
 """
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import ClassVar, final
+from functools import cache, lru_cache, partial
+from typing import ClassVar, cast, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from typing_extensions import override
 
 from grace.data.operations import Operation, adjust_brightness, on_device, whole_levels
@@ -97,35 +97,6 @@ def is_signed(name: str) -> bool:
     return name not in ("posterize", "solarize", "autocontrast", "equalize", "invert", "identity")
 
 
-def source_matrix(name: str, magnitude: float, height: int, width: int) -> list[float]:
-    """Return the affine map from pixels of the result to pixels of the source.
-
-    Coordinates are relative to the image's centre. Shears keep the top left corner; translations
-    are truncated to whole pixels; positive rotations are counter-clockwise.
-
-    Args:
-        name: ``shear_x``, ``shear_y``, ``translate_x``, ``translate_y`` or ``rotate``.
-        magnitude: slope, pixels or degrees.
-        height: of the images in pixels.
-        width: of the images in pixels.
-
-    Returns:
-        Six numbers a, b, c, d, e, f of ``x' = a·x + b·y + c``, ``y' = d·x + e·y + f`` in pixels.
-    """
-    match name:
-        case "shear_x":
-            return [1.0, magnitude, magnitude * height / 2, 0.0, 1.0, 0.0]
-        case "shear_y":
-            return [1.0, 0.0, 0.0, magnitude, 1.0, magnitude * width / 2]
-        case "translate_x":
-            return [1.0, 0.0, -float(int(magnitude)), 0.0, 1.0, 0.0]
-        case "translate_y":
-            return [1.0, 0.0, 0.0, 0.0, 1.0, -float(int(magnitude))]
-    assert name == "rotate"
-    sine, cosine = math.sin(math.radians(magnitude)), math.cos(math.radians(magnitude))
-    return [cosine, -sine, 0.0, sine, cosine, 0.0]
-
-
 @lru_cache(maxsize=64)
 def _source_pixels(
     name: str, magnitude: float, height: int, width: int, device: torch.device
@@ -134,17 +105,21 @@ def _source_pixels(
 
     Magnitudes come from bins, so there are few such tables, and they are cached.
     """
-    theta = torch.tensor(source_matrix(name, magnitude, height, width)).view(2, 3)
-    x = torch.linspace(-width * 0.5 + 0.5, width * 0.5 - 0.5, width).expand(height, width)
-    y = torch.linspace(-height * 0.5 + 0.5, height * 0.5 - 0.5, height)[:, None].expand_as(x)
-    points = torch.stack([x, y, torch.ones_like(x)], dim=2).view(1, -1, 3)
-    grid = points.bmm((theta.T / torch.tensor([0.5 * width, 0.5 * height]))[None])
-    # Sampling the pixels' numbers, 1 to H·W, rounds where sampling the image would; outside is 0.
+    # It takes a second to import.
+    from torchvision.transforms.v2 import functional
+
+    # Moving the pixels' numbers, 1 to H·W, rounds where moving the image would; outside is 0.
     numbers = torch.arange(1.0, height * width + 1).view(1, 1, height, width)
-    found = F.grid_sample(
-        numbers, grid.view(1, height, width, 2), "nearest", "zeros", align_corners=False
-    )
-    found = found.flatten().long() - 1
+    if name == "rotate":
+        moved = functional.rotate(numbers, magnitude)
+    else:
+        by = [0.0, 0.0]
+        by[name.endswith("y")] = magnitude
+        translate, shear = [int(pixels) for pixels in by], [0.0, 0.0]
+        if name.startswith("shear"):
+            translate, shear = [0, 0], [math.degrees(math.atan(slope)) for slope in by]
+        moved = functional.affine(numbers, 0.0, translate, 1.0, shear, center=[0.0, 0.0])
+    found = moved.flatten().long() - 1
     return torch.where(found < 0, height * width, found).to(device)
 
 
@@ -239,17 +214,9 @@ def _autocontrast(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> T
 
 
 def _equalize(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
-    levels = images.flatten(0, 1).flatten(1).long()
-    one = torch.ones(1, 1, dtype=torch.int64, device=images.device)
-    counts = one.new_zeros(len(levels), 256).scatter_add_(1, levels, one.expand_as(levels))
-    # Pixels per level of the result: all but those of the brightest level, over 255.
-    brightest = counts.gather(1, levels.amax(dim=1, keepdim=True))
-    step = (levels.shape[1] - brightest) // 255
-    below = counts.cumsum(1) - counts
-    table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)
-    same = torch.arange(256, device=images.device)
-    table = torch.where(step == 0, same, table).to(torch.uint8)
-    return table.gather(1, levels).view_as(images)
+    from torchvision.transforms.v2 import functional
+
+    return cast(Tensor, functional.equalize(images))
 
 
 def _invert(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
@@ -290,52 +257,21 @@ CHANGES: Mapping[str, Callable[[Tensor, Sequence[float], int], Tensor]] = {
 Step = tuple[str, float, int | None]
 """Name of a change, the probability with which it happens, and the bin of its magnitude 0..9."""
 
-CIFAR10_POLICY: tuple[tuple[Step, Step], ...] = (
-    (("invert", 0.1, None), ("contrast", 0.2, 6)),
-    (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
-    (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
-    (("shear_y", 0.5, 8), ("translate_y", 0.7, 9)),
-    (("autocontrast", 0.5, None), ("equalize", 0.9, None)),
-    (("shear_y", 0.2, 7), ("posterize", 0.3, 7)),
-    (("colour", 0.4, 3), ("brightness", 0.6, 7)),
-    (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
-    (("equalize", 0.6, None), ("equalize", 0.5, None)),
-    (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
-    (("colour", 0.7, 7), ("translate_x", 0.5, 8)),
-    (("equalize", 0.3, None), ("autocontrast", 0.4, None)),
-    (("translate_y", 0.4, 3), ("sharpness", 0.2, 6)),
-    (("brightness", 0.9, 6), ("colour", 0.2, 8)),
-    (("solarize", 0.5, 2), ("invert", 0.0, None)),
-    (("equalize", 0.2, None), ("autocontrast", 0.6, None)),
-    (("equalize", 0.2, None), ("equalize", 0.6, None)),
-    (("colour", 0.9, 9), ("equalize", 0.6, None)),
-    (("autocontrast", 0.8, None), ("solarize", 0.2, 8)),
-    (("brightness", 0.1, 3), ("colour", 0.7, 0)),
-    (("solarize", 0.4, 5), ("autocontrast", 0.9, None)),
-    (("translate_y", 0.9, 9), ("translate_y", 0.7, 9)),
-    (("autocontrast", 0.9, None), ("solarize", 0.8, 3)),
-    (("equalize", 0.8, None), ("invert", 0.1, None)),
-    (("translate_y", 0.7, 9), ("autocontrast", 0.9, None)),
-)
-"""The 25 sub-policies learnt on CIFAR-10 (arXiv 1805.09501, appendix)."""
-
-RANDAUGMENT_CHANGES: tuple[str, ...] = (
-    "identity",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "rotate",
-    "brightness",
-    "colour",
-    "contrast",
-    "sharpness",
-    "posterize",
-    "solarize",
-    "autocontrast",
-    "equalize",
-)
+RANDAUGMENT_CHANGES = ("identity", *magnitude_bins(31, 1, 1), "autocontrast", "equalize")
 """The fourteen changes among which RandAugment chooses (arXiv 1909.13719, section 3)."""
+
+
+@cache
+def cifar10_policy() -> Sequence[tuple[Step, Step]]:
+    """Return the 25 sub-policies learnt on CIFAR-10 (arXiv 1805.09501, appendix)."""
+    from torchvision.transforms import autoaugment as published
+
+    def ours(name: str, probability: float, place: int | None) -> Step:
+        words = re.sub(r"(?<=[a-z])(?=[XY]$)", "_", name).lower()
+        return words.replace("color", "colour"), probability, place
+
+    found = published.AutoAugment(published.AutoAugmentPolicy.CIFAR10)
+    return [(ours(*first), ours(*second)) for first, second in found.policies]
 
 
 class PlannedChanges(Operation):
@@ -383,7 +319,6 @@ class AutoAugment(PlannedChanges):
         Cubuk et al., arXiv 1805.09501; ``torchvision.transforms.AutoAugment``.
     """
 
-    policy: tuple[tuple[Step, Step], ...] = CIFAR10_POLICY
     fill: int = 128
     """Grey level 0..255 of pixels from outside the image."""
 
@@ -395,9 +330,10 @@ class AutoAugment(PlannedChanges):
         self, rows: Sequence[Sequence[float]], which: int, height: int, width: int
     ) -> list[Change | None]:
         bins = magnitude_bins(10, height, width)
+        policy = cifar10_policy()
         changes: list[Change | None] = []
         for row in rows:
-            name, probability, place = self.policy[_choice(row[0], len(self.policy))][which]
+            name, probability, place = policy[_choice(row[0], len(policy))][which]
             magnitude = 0.0 if place is None else _signed(name, bins[name][place], row[3 + which])
             changes.append((name, magnitude) if row[1 + which] < probability else None)
         return changes
