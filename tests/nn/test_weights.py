@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -228,6 +229,11 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     torch.save({"stem.0.weight": torch.zeros(3)}, pickled)
     with pytest.raises(ValueError, match=r"pickled.safetensors' is damaged"):
         build_backbone(with_file("resnet20", str(pickled)), 3, 0)
+    os.truncate(pickled, 2_000_000_000)  # A hole: its beginning is read alone.
+    with mock.patch("grace.nn.weights.read_exactly") as reading:
+        with pytest.raises(ValueError, match=r"pickled.safetensors' is damaged"):
+            build_backbone(with_file("resnet20", str(pickled)), 3, 0)
+    reading.assert_not_called()
 
 
 def test_a_link_that_the_user_names_is_followed(make_file: MakeFile, tmp_path: Path) -> None:

@@ -319,6 +319,7 @@ def test_a_network_that_no_run_trained_is_told_of(
         ("seconds", "1e400"),
         ("seconds", "-1000000.0"),
         ("seconds", '"5"'),
+        ("seconds", "1e300"),
         ("losses", '{"classification":1e400}'),
         ("losses", '{"<script>":1.0}'),
         ("losses", "[]"),

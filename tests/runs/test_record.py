@@ -1,5 +1,7 @@
 import hashlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -165,80 +167,52 @@ def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
         read_record(record.directory)
 
 
+READ = """
+import resource, sys
+from grace.runs import read_record
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_record(sys.argv[1])
+except ValueError as error:
+    print(error)
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    "hostile",
     [
-        ({"all": 80.02}, "all is 80.02 %, its confusion matrix gives 80 %"),
-        ({"old": 85.5}, "old is 85.5 %, its confusion matrix gives 85 %"),
-        ({"new": 0.0}, "new is 0.0 %, its confusion matrix gives 75 %"),
-        ({"per_task": [None, 74.0]}, r"per_task\[1\] is 74.0 %, its confusion matrix gives 75 %"),
+        b'"a",' * 4_000_000,
+        b"{}," * 4_000_000,
+        b"[]," * 4_000_000,
+        b'"a":1,' * 3_000_000,
+        b"0.5," * 8_000_000,
     ],
+    ids=["texts", "objects", "lists", "entries", "numbers"],
 )
-def test_accuracies_are_those_of_the_confusion_matrix(
-    make_record: MakeRecord, change: dict[str, object], says: str
+def test_reading_takes_little_more_memory_than_the_file(
+    make_record: MakeRecord, hostile: bytes
 ) -> None:
-    """Two tasks of two classes, 10 images a class: 8 + 9 old ones are right, 7 + 8 new ones."""
-    path = make_record("der", task_sizes=(2, 2)).directory / "tasks.jsonl"
-    first, second = (json.loads(line) for line in path.read_text().splitlines())
-    second["confusion"] = [[8, 2, 0, 0], [1, 9, 0, 0], [0, 0, 7, 3], [0, 0, 2, 8]]
-    counted = {"all": 80.004, "old": 85.0, "new": 75.0, "per_task": [85.0, 75.0]}
-
-    def read_with(entry: dict[str, object]) -> float | None:
-        second["classifiers"]["linear"] |= entry
-        path.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-        return read_record(path.parent).last
-
-    assert read_with(counted) == 80.004
-    with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
-        read_with(change)
-    # A whole line is not one that was cut off, even without its line break.
-    path.write_text(path.read_text().removesuffix("\n"))
-    with pytest.raises(GraceError, match=f"damaged at line 2: {says}"):
-        read_record(path.parent)
-    # Without a confusion matrix, or without a primary classifier, there is nothing to compare.
-    for missing in ("confusion", "primary"):
-        line = second | {missing: None}
-        path.write_text(json.dumps(first) + "\n" + json.dumps(line) + "\n")
-        assert len(read_record(path.parent).tasks) == 2
+    path = make_record("der").directory / "tasks.jsonl"
+    opening, closing = (b"{", b"}") if b":" in hostile else (b"[", b"]")
+    value = opening + hostile[:-1] + closing
+    path.write_bytes(b'{"task":1,"num_new":2,"class_names_new":' + value + b"}\n")
+    found = subprocess.run(
+        [sys.executable, "-c", READ, str(path.parent)], capture_output=True, text=True, check=True
+    )
+    *said, taken = found.stdout.splitlines()
+    assert len(said) == 1
+    assert "is damaged" in said[0]
+    assert int(taken) < 12 * len(hostile)
 
 
-def test_there_is_no_accuracy_on_classes_that_are_not_there(make_record: MakeRecord) -> None:
-    path = make_record("der", task_sizes=(2,)).directory / "tasks.jsonl"
-    line = json.loads(path.read_text())
-    line["classifiers"]["linear"]["old"] = 50.0
-    path.write_text(json.dumps(line) + "\n")
-    with pytest.raises(GraceError, match=r"old is 50.0 %, its confusion matrix gives none"):
-        read_record(path.parent)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "backbones", "is_right"),
-    [
-        ("grow", 2, True),
-        ("grow", 1, False),
-        ("compress", 1, True),
-        ("compress", 2, False),
-        ("compress (budget)", 2, False),
-        ("refresh", 2, False),
-        ("update", 2, False),  # As older records call "train".
-        ("start", 1, True),  # Joint training starts again with every task.
-    ],
-)
-def test_backbones_are_those_of_the_verdict(
-    make_record: MakeRecord, verdict: str, backbones: int, is_right: bool
-) -> None:
-    path = make_record("grace", task_sizes=(2, 2)).directory / "tasks.jsonl"
-    first, second = (json.loads(line) for line in path.read_text().splitlines())
-    first |= {"verdict": "start", "backbones": 1}
-    second |= {"verdict": verdict, "backbones": backbones}
-    path.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-    if is_right:
-        assert read_record(path.parent).tasks[-1].backbones == backbones
-        return
-    with pytest.raises(
-        GraceError, match=rf"line 2: its verdict is .* go from 1 to {backbones}: remove"
-    ):
-        read_record(path.parent)
+def test_a_hole_of_a_terabyte_is_refused_by_its_size(make_record: MakeRecord) -> None:
+    for seed, name in enumerate(("tasks.jsonl", "run.json")):
+        directory = make_record("der", seed).directory
+        os.truncate(directory / name, 2**40)
+        with pytest.raises(GraceError, match="too large"):
+            read_record(directory)
 
 
 def test_an_existing_directory_is_left_alone(make_record: MakeRecord) -> None:

@@ -1,5 +1,6 @@
 """The path of a run: short, and past the product; what it keeps makes a learner."""
 
+import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,10 @@ class TestKeptState:
             with pytest.raises(DamagedError) as caught:
                 Learner.from_run(tmp_path / "run")
             assert "\n" not in str(caught.value)
+        path.write_bytes(data[:100])
+        os.truncate(path, 5 * 10**9)
+        with pytest.raises(DamagedError):  # A hole of 5 GB: only its header is read.
+            Learner.from_run(tmp_path / "run")
         path.unlink()
         with pytest.raises(GraceError, match="run it with --keep"):
             Learner.from_run(tmp_path / "run")

@@ -38,6 +38,8 @@ from grace.engine.trainer import Trainer
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 _SPARE_BYTES = 1 << 20
 """For step counts, losses and small values of an entry."""
+_MOST_SECONDS = 1e9
+"""Thirty years; records refuse longer durations."""
 _MOVED = "moved."
 """Prefix of the buffers' names in a gradient sweep's entry; its value's names are numbers."""
 
@@ -268,7 +270,7 @@ def start_of(phase: Phase) -> str | None:
 
 def _seconds(value: object) -> float:
     seconds = _finite(value)
-    if seconds < 0:
+    if not 0 <= seconds <= _MOST_SECONDS:
         raise ValueError("no duration")
     return seconds
 

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from grace.base.errors import GraceError
-from grace.base.files import read_exactly
-from grace.base.machine import refuse_too_large
 from grace.engine.progress import Progress
 from grace.learner.document import UpdateRecord
 from grace.learner.model import Model
-from grace.methods.saved import FILE, decode, restore
+from grace.methods.saved import FILE, read, restore
 
 
 def model_of_run(directory: Path, progress: Progress | None) -> Model:
@@ -16,14 +14,12 @@ def model_of_run(directory: Path, progress: Progress | None) -> Model:
     path = directory / FILE
     if not path.exists():
         raise GraceError(f"'{directory}' holds no state of a run (no {FILE})", "run it with --keep")
-    what, num_bytes = f"'{path}'", path.lstat().st_size
-    refuse_too_large(3 * num_bytes, what)
-    saved, kept = decode(read_exactly(path, what, num_bytes), what)
+    saved, kept = read(path)
     model = Model(
         saved.settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
     )
     state = model.state
-    restore(state.method, saved, kept, what)
+    restore(state.method, saved, kept, f"'{path}'")
     state.method.state.refuse_unfit(saved.shape)
     state.class_names = saved.class_names
     state.history = [

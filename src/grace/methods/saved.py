@@ -6,6 +6,8 @@ Shapes: N images, C channels, H×W pixels, D features.
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor
 
 from grace.base import strict_json, tensors
 from grace.base.errors import DamagedError, GraceError
+from grace.base.files import read_exactly, read_start
+from grace.base.machine import refuse_too_large
 from grace.base.strict_json import checked
 from grace.data.encoded import EncodedImages
 from grace.data.images import Images, TensorImages
@@ -27,6 +31,8 @@ FILE = "state.safetensors"
 """Name of the file: in ``checkpoint`` while a run goes on, beside its record if it is kept."""
 MAX_FEATURES = 16_384
 """The most numbers of one image's features that are saved."""
+_MEMORY = "memory."
+"""Prefix of the exemplars' groups; the class index follows."""
 _Side = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -85,7 +91,7 @@ def encode(
     kept = {f"{part}/{name}": t for part, own in state.parts.items() for name, t in own.items()}
     for index in [] if memory.keep_all else memory.classes:
         own = image_tensors(memory.of_class(index), method.features)
-        kept |= {f"memory.{index}/{name}": tensor for name, tensor in own.items()}
+        kept |= {f"{_MEMORY}{index}/{name}": tensor for name, tensor in own.items()}
     mean, std = constants
     facts = SavedMethod(
         settings=settings,
@@ -100,17 +106,28 @@ def encode(
     return tensors.encode(kept, {"facts": text, "sha256": _digest(text, kept)})
 
 
-def decode(data: bytes, what: str) -> tuple[SavedMethod, dict[str, Tensor]]:
+def read(path: Path) -> tuple[SavedMethod, dict[str, Tensor]]:
     """Read the facts and tensors of a saved method.
 
+    The header comes first: a file that says nothing of a method, or is too large for what it says
+    and for this machine, is not read.
+
     Raises:
-        DamagedError: if the bytes are something else; ``what`` is their name in the message.
+        DamagedError: if it is another file, or damaged.
     """
-    kept, metadata = tensors.decode(data, what)
+    what, num_bytes = f"'{path}'", path.lstat().st_size
+    start = partial(read_start, path, what, num_bytes)
+    outline, metadata = tensors.outline(start, num_bytes, what)
     text = metadata.get("facts", "null")
-    if metadata.get("sha256") != _digest(text, kept):
+    facts = checked(SavedMethod, strict_json.parse(text.encode(), what), what)
+    most = sum(facts.original_counts.values()) * (math.prod(facts.shape) + 2 * MAX_FEATURES)
+    if sum(t.nbytes for name, t in outline.items() if name.startswith(_MEMORY)) > most:
+        raise DamagedError(f"{what} is damaged: it keeps more images than there ever were")
+    refuse_too_large(3 * num_bytes, what)
+    kept, again = tensors.decode(read_exactly(path, what, num_bytes), what)
+    if again != metadata or metadata.get("sha256") != _digest(text, kept):
         raise DamagedError(f"{what} is damaged: its content does not match its SHA-256")
-    return checked(SavedMethod, strict_json.parse(text.encode(), what), what), kept
+    return facts, kept
 
 
 def restore(method: Method[Any], facts: SavedMethod, kept: Mapping[str, Tensor], what: str) -> None:
@@ -118,7 +135,7 @@ def restore(method: Method[Any], facts: SavedMethod, kept: Mapping[str, Tensor],
 
     Args:
         method: built with the settings and shape of the saved one.
-        facts: as ``decode`` returns them.
+        facts: as ``read`` returns them.
         kept: its tensors, of any shape.
         what: name of the file in messages.
 
@@ -129,7 +146,7 @@ def restore(method: Method[Any], facts: SavedMethod, kept: Mapping[str, Tensor],
     for path, tensor in kept.items():
         group, _, name = path.partition("/")
         groups.setdefault(group, {})[name] = tensor
-    known = {f"memory.{index}": index for index in range(len(facts.class_names))}
+    known = {f"{_MEMORY}{index}": index for index in range(len(facts.class_names))}
     exemplars: dict[int, Images] = {}
     features: list[tuple[Images, Tensor]] = []
     for group in known.keys() & groups.keys():

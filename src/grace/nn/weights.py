@@ -5,16 +5,16 @@ Shapes: c output channels and k×k pixels of a convolution.
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from grace.base.errors import GraceError, Setting
-from grace.base.files import read_exactly
+from grace.base.files import read_exactly, read_start
 from grace.base.machine import refuse_too_large
-from grace.base.tensors import decode, encode
+from grace.base.tensors import decode, encode, outline
 from grace.base.words import nearest, one_line
 from grace.nn.backbone import Backbone
 from grace.nn.timm_backbone import TimmBackbone, pretrained_state
@@ -174,6 +174,8 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
 def _read_file(path: Path, what: str, num_bytes: int, _changed: int) -> Mapping[str, Tensor]:
     # The file and what is made of it are in memory together.
     refuse_too_large(2 * num_bytes, what)
+    # The header first: a hole of gigabytes has none, and is not read.
+    outline(partial(read_start, path, what, num_bytes), num_bytes, what)
     return decode(read_exactly(path, what, num_bytes), what)[0]
 
 

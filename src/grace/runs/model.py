@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
+from typing_extensions import TypeAliasType
 
 from grace.base.errors import GraceError
 from grace.methods.outcome import MethodVerdict
@@ -18,6 +19,11 @@ Count = Annotated[int, Field(ge=0, le=10**15)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 Seconds = Annotated[float, Field(ge=0, le=1e15)]
+# At the first wrong item: an error for each of millions would take tens of times their bytes.
+Names = Annotated[tuple[str, ...], FailFast()]
+PerTask = Annotated[tuple[Percent | None, ...], FailFast()]
+Row = Annotated[tuple[Count, ...], FailFast()]
+Matrix = TypeAliasType("Matrix", Annotated[tuple[Row, ...], FailFast()])
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 in hexadecimal digits, which names folders."""
 
@@ -51,7 +57,7 @@ class TaskAwareRecord(_Frozen):
     """
 
     all: Percent
-    per_task: tuple[Percent | None, ...]
+    per_task: PerTask
 
 
 @final
@@ -61,7 +67,7 @@ class ClassifierRecord(_Frozen):
     all: Percent
     old: Percent | None = None
     new: Percent | None = None
-    per_task: tuple[Percent | None, ...]
+    per_task: PerTask
     task_aware: TaskAwareRecord | None = None
     """``None`` in records from before it was measured."""
 
@@ -116,10 +122,10 @@ class TaskRecord(_Frozen):
     task: int = Field(ge=1)
     num_new: Count
     num_seen: Count
-    class_names_new: tuple[str, ...] = ()
+    class_names_new: Names = ()
     classifiers: dict[str, ClassifierRecord] = {}
     primary: str | None = None
-    confusion: tuple[tuple[Count, ...], ...] | None = None
+    confusion: Matrix | None = None
     """Test images by true class (row) and predicted class, K×K."""
     saturation: Number | None = None
     threshold: Number | None = None
@@ -133,7 +139,7 @@ class TaskRecord(_Frozen):
     parameters: ParameterRecord
     bytes: BytesRecord
     num_exemplars: Count = 0
-    phases: tuple[PhaseRecord, ...] = ()
+    phases: Annotated[tuple[PhaseRecord, ...], FailFast()] = ()
     seconds: SecondsRecord
 
     @model_validator(mode="after")
@@ -182,9 +188,9 @@ class RunInfo(_Frozen):
     fingerprints: dict[str, Fingerprint] = {}
     started: Time
     finished: Time | None = None
-    class_names: tuple[str, ...] = ()
-    task_sizes: tuple[Count, ...] = ()
-    notes: tuple[str, ...] = ()
+    class_names: Names = ()
+    task_sizes: Row = ()
+    notes: Names = ()
     dataset: DatasetRecord | None = None
 
     @property

@@ -2,34 +2,26 @@
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError, GraceWarning, first_problem, not_there
 from grace.base.files import read_given
-from grace.methods.outcome import MethodVerdict
-from grace.runs import metrics
+from grace.base.words import one_line
 from grace.runs.model import RunInfo, RunRecord, TaskRecord
 
 MAX_BYTES = 128 * 2**20
-"""The largest file of a record: 50 tasks up to 1000 classes need half of it."""
-_MOST = {b",": 40_000_000, b"[": 2_000_000, b"{": 500_000}
-"""How often a character may stand in ``tasks.jsonl``: each stands for values, which need memory."""
-
-_TOLERANCE = 0.01
-"""Accuracies (%) that differ by less are the same; records do not round them."""
-_ADDED: Mapping[MethodVerdict | None, int] = {
-    "grow": 1,
-    "compress": 0,
-    "compress (budget)": 0,
-    "refresh": 0,
-    "train": 0,
-}
-"""How many backbones a verdict adds."""
+"""The largest ``tasks.jsonl``: 50 tasks up to 1000 classes need half of it."""
+MAX_INFO_BYTES = 2**23
+"""The largest ``run.json``: some 100,000 class names."""
+_MOST = {b",": 20_000_000, b'"': 500_000, b"{": 100_000, b"[": 200_000}
+"""How often a character may stand in ``tasks.jsonl``: each stands for values, of which texts and
+objects take tens of times their bytes in memory."""
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -131,107 +123,69 @@ def read_records(paths: Sequence[str | Path]) -> tuple[list[RunRecord], list[str
     return list(records.values()), [str(error) for error in left_out.values()]
 
 
+@contextmanager
+def _naming(place: str, directory: Path) -> Iterator[None]:
+    """Say of what cannot be read where it stands, and what to do."""
+    try:
+        yield
+    except GraceError as error:
+        if not isinstance(error, DamagedError):
+            raise
+        what = error.what
+        text = what if what.startswith(place) else f"{place}: {what}"
+        raise GraceError(text, f"remove {directory} and run it again") from error
+    except ValueError as error:  # Of pydantic's, or of its JSON.
+        what = one_line(str(error), 200)
+        what = first_problem(error) if isinstance(error, ValidationError) else what
+        raise GraceError(f"{place}: {what}", f"remove {directory} and run it again") from error
+
+
 def _read_info(directory: Path) -> RunInfo:
     path = directory / "run.json"
-    try:
-        raw = strict_json.parse(read_given(path, str(path), MAX_BYTES), str(path), MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise GraceError(
-            f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
-        ) from error
-    except DamagedError as error:
-        raise GraceError(error.what, f"remove {directory} and run it again") from error
-    if not isinstance(raw, dict) or type(raw.get("format")) is not int:
-        raise GraceError(
-            f"{path} is damaged: it names no format", f"remove {directory} and run it again"
-        )
-    known = RunInfo.model_fields["format"].default
-    if raw["format"] > known:
-        raise GraceError(
-            f"{path} has format {raw['format']}, this grace reads up to {known}", "upgrade grace"
-        )
-    try:
+    with _naming(f"{path} is damaged", directory):
+        try:
+            data = read_given(path, str(path), MAX_INFO_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise GraceError(
+                f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
+            ) from error
+        raw = strict_json.parse(data, str(path))
+        form = raw.get("format") if isinstance(raw, dict) else None
+        if type(form) is not int:
+            raise DamagedError("it names no format")
+        known = RunInfo.model_fields["format"].default
+        if form > known:
+            raise GraceError(
+                f"{path} has format {form}, this grace reads up to {known}", "upgrade grace"
+            )
         return RunInfo.model_validate(raw)
-    except ValidationError as error:
-        raise GraceError(
-            f"{path} is damaged: {first_problem(error)}", f"remove {directory} and run it again"
-        ) from error
 
 
 def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
+    """Read the tasks, and ``True`` if the last line was cut off."""
     try:
         data = read_given(path, str(path), MAX_BYTES)
     except FileNotFoundError:
         return (), False
-    if any(len(data) > most and data.count(token) > most for token, most in _MOST.items()):
-        raise GraceError(
-            f"{path} is damaged: it has too many values", f"remove {path.parent} and run it again"
-        )
-    lines = data.split(b"\n")
-    ended = lines[-1] == b""
-    lines = lines[:-1] if ended else lines
+    with _naming(f"{path} is damaged", path.parent):
+        if any(len(data) > most and data.count(token) > most for token, most in _MOST.items()):
+            raise DamagedError("it has too many values")
     tasks: list[TaskRecord] = []
-    sizes: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        task = None
-        try:
-            task = _parse(line, number)
-            sizes.append(task.num_new)
-            _refuse_other_accuracies(task, sizes)
-            _refuse_other_backbones(task, tasks)
-        except GraceError as error:
-            if task is None and number == len(lines) and not ended:
-                return tuple(tasks), True
-            raise GraceError(
-                f"{path} is damaged at line {number}: {error.what}",
-                f"remove {path.parent} and run it again",
-            ) from error
+    start = 0
+    while start < len(data):  # Line by line: a copy of all lines would need as much memory again.
+        end = data.find(b"\n", start)
+        line = data[start : end if end >= 0 else None]
+        number = len(tasks) + 1
+        with _naming(f"{path} is damaged at line {number}", path.parent):
+            try:
+                # In two steps: errors of ``model_validate_json`` hold a copy of the line each.
+                task = TaskRecord.model_validate(from_json(line, allow_inf_nan=False))
+            except ValueError:
+                if end < 0:
+                    return tuple(tasks), True
+                raise
+            if task.task != number:
+                raise DamagedError(f"it is task {task.task} where task {number} should be")
         tasks.append(task)
+        start = end + 1 if end >= 0 else len(data)
     return tuple(tasks), False
-
-
-def _parse(line: bytes, number: int) -> TaskRecord:
-    try:
-        task = TaskRecord.model_validate_json(line)  # It reads numbers twice as fast as json.
-    except ValidationError as error:
-        raise GraceError(first_problem(error)) from error
-    if task.task != number:
-        raise GraceError(f"it is task {task.task} where task {number} should be")
-    return task
-
-
-def _refuse_other_accuracies(task: TaskRecord, sizes: Sequence[int]) -> None:
-    """Refuse a task whose accuracies are not those of its confusion matrix.
-
-    Args:
-        task: as read.
-        sizes: number of new classes of each task up to this one.
-    """
-    given = task.accuracy
-    if given is None or task.confusion is None:
-        return
-    per_task = metrics.per_task_accuracy(task.confusion, sizes)
-    old, new = metrics.old_new_accuracy(task.confusion, sum(sizes[:-1]))
-    pairs = {
-        "all": (given.all, metrics.overall_accuracy(task.confusion)),
-        "old": (given.old, old),
-        "new": (given.new, new),
-        **{
-            f"per_task[{i}]": pair
-            for i, pair in enumerate(zip(given.per_task, per_task, strict=True))
-        },
-    }
-    for name, (value, counted) in pairs.items():
-        if value is not None and abs(value - (counted or 0.0)) > _TOLERANCE:
-            found = "none" if counted is None else f"{counted:.4g} %"
-            raise GraceError(f"{name} is {value} %, its confusion matrix gives {found}")
-
-
-def _refuse_other_backbones(task: TaskRecord, before: Sequence[TaskRecord]) -> None:
-    """Refuse a task whose number of backbones is not what its verdict makes of those before."""
-    added = _ADDED.get(task.verdict)
-    if before and added is not None and task.backbones != before[-1].backbones + added:
-        raise GraceError(
-            f"its verdict is '{task.verdict}', and its backbones go from {before[-1].backbones} "
-            f"to {task.backbones}"
-        )

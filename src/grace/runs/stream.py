@@ -8,8 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, final
 
-from grace.base.files import read_exactly
-from grace.base.machine import refuse_too_large
 from grace.data.images import Dataset
 from grace.data.scenario import Scenario, Task
 from grace.engine.journal import Journal
@@ -18,7 +16,7 @@ from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.methods.build import build
 from grace.methods.method import Outcome
-from grace.methods.saved import LearntTask, SavedMethod, decode, encode, restore
+from grace.methods.saved import LearntTask, SavedMethod, encode, read, restore
 from grace.methods.scoring import finite, refuse_diverged, scores
 from grace.nn.preprocessing import constants
 from grace.runs.evaluation import compare_predictions
@@ -174,10 +172,8 @@ class Stream:
         if not os.path.lexists(path):
             self.ranks.broadcast_value([])
             return
-        what, num_bytes = f"'{path}'", path.lstat().st_size
-        refuse_too_large(3 * num_bytes, what)
-        facts, kept = decode(read_exactly(path, what, num_bytes), what)
-        self._take(facts, kept, what)
+        facts, kept = read(path)
+        self._take(facts, kept, f"'{path}'")
         self.ranks.broadcast_value([facts.model_dump_json(), kept])
 
     def follow(self, saved: Sequence[Any]) -> None:
