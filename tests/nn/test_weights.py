@@ -230,9 +230,11 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"pickled.safetensors' is damaged"):
         build_backbone(with_file("resnet20", str(pickled)), 3, 0)
     os.truncate(pickled, 2_000_000_000)  # A hole: its beginning is read alone.
-    with mock.patch("grace.nn.weights.read_exactly") as reading:
-        with pytest.raises(ValueError, match=r"pickled.safetensors' is damaged"):
-            build_backbone(with_file("resnet20", str(pickled)), 3, 0)
+    with (
+        mock.patch("grace.nn.weights.read_exactly") as reading,
+        pytest.raises(ValueError, match=r"pickled.safetensors' is damaged"),
+    ):
+        build_backbone(with_file("resnet20", str(pickled)), 3, 0)
     reading.assert_not_called()
 
 
