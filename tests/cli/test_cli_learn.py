@@ -231,7 +231,7 @@ class TestUpdates:
         if stored == "jpeg":
             # Encoding loses detail: images are compared as they would be stored.
             images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
-            learn(images, "--model", model, *GRACE, "memory.format=jpeg")
+            learn(images, "--model", model, *GRACE, "memory.format=webp")
         num = sum(1 for _ in images.rglob("*.png"))
         shutil.copytree(images, tmp_path / "growing")
         growing = folder(tmp_path / "growing", "cat")

@@ -1,4 +1,4 @@
-"""A learner whose exemplars are stored as PNG or JPEG: bits, bytes, resuming, forgeries."""
+"""A learner whose exemplars are stored as WebP: bits, bytes, resuming, forgeries."""
 
 import io
 import json
@@ -44,7 +44,7 @@ def stream(*classes: int, count: int = 12, seed: int = 0) -> tuple[Tensor, list[
 
 def create(home: Path | None, **memory: Any) -> Learner:
     method = ReplaySettings(base=recipe(), update=recipe())
-    chosen = {"format": "jpeg", "size": 12, "validation": 2} | memory
+    chosen = {"format": "webp", "size": 12, "validation": 2} | memory
     own = settings(method, memory=MemorySettings.model_validate(chosen))
     return Learner.create(own, shape=SHAPE, directory=home)
 
@@ -107,12 +107,12 @@ def test_herding_sees_images_as_they_will_be_stored(monkeypatch: pytest.MonkeyPa
     create(None, validation=0).update(*stream(0, 1))
     assert sum(seen) == 24
     seen.clear()
-    create(None, validation=0, format="png").update(*stream(0, 1))
+    create(None, validation=0, quality=100).update(*stream(0, 1))
     assert not seen
 
 
 def test_what_was_learnt_is_not_held_out_later() -> None:
-    """Copies of exemplars are found although JPEG changed them."""
+    """Copies of exemplars are found although WebP changed them."""
     made = create(None, size=100)
     images, names = stream(0, 1)
     made.update(images, names)
@@ -145,23 +145,25 @@ def test_forgetting_removes_the_files_of_its_class(tmp_path: Path) -> None:
     assert kept(Learner.load(tmp_path / "m")).keys() == {0, 2}
 
 
-@pytest.mark.parametrize("format", ["png", "jpeg"])
-def test_no_version_is_larger_than_the_ceiling(tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize("quality", [75, 100])
+def test_no_version_is_larger_than_the_ceiling(tmp_path: Path, quality: int) -> None:
     counts = {}
-    for kind in ("raw", format):
-        made = create(tmp_path / kind, format=kind, size=None, max_mb=0.42, validation=0)
+    for kind in ("raw", "webp"):
+        made = create(
+            tmp_path / kind, format=kind, quality=quality, size=None, max_mb=0.42, validation=0
+        )
         for classes in ((0, 1), (2,), (3,)):
             made.update(*stream(*classes, count=40))
             store = ModelStore.open(tmp_path / kind)
             document = store.document(store.numbers()[-1])
             assert document.num_bytes <= 420_000
         counts[kind] = len(made.method.memory)
-    assert counts[format] > 1.5 * counts["raw"] > 0
+    assert counts["webp"] > 1.5 * counts["raw"] > 0
 
 
 def test_growth_leaves_room_for_every_class(tmp_path: Path) -> None:
     method = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=0.0)
-    memory = MemorySettings(format="jpeg", size=None, max_mb=0.75)
+    memory = MemorySettings(format="webp", size=None, max_mb=0.75)
     own = settings(method, memory=memory)
     made = Learner.create(own, shape=SHAPE, directory=tmp_path / "m")
     for classes in ((0, 1), (2,), (3,)):
@@ -197,16 +199,16 @@ def files(*held: bytes) -> dict[str, Any]:
     return {"encoded": data, "lengths": torch.tensor(list(map(len, held)), dtype=torch.int32)}
 
 
-def png(width: int, height: int) -> bytes:
+def webp(width: int, height: int) -> bytes:
     out = io.BytesIO()
-    Image.new("RGB", (width, height)).save(out, "PNG", optimize=True)
+    Image.new("RGB", (width, height)).save(out, "WEBP")
     return out.getvalue()
 
 
 FORGERIES = {
     "another length": lambda t: t | {"lengths": t["lengths"] + 1},
     "negative lengths": lambda t: t | {"lengths": t["lengths"] * torch.tensor([-1] + [1] * 5)},
-    "one image less": lambda t: files(png(SIDE, SIDE)),
+    "one image less": lambda t: files(webp(SIDE, SIDE)),
     "no images": lambda t: {
         **files(b"x"),
         "lengths": t["lengths"][:0],
@@ -215,10 +217,10 @@ FORGERIES = {
     "other types": lambda t: t | {"lengths": t["lengths"].long()},
     "another tensor": lambda t: t | {"more": t["lengths"]},
     "both kinds": lambda t: t | {"images": torch.zeros(6, *SHAPE, dtype=torch.uint8)},
-    "a bomb": lambda t: files(*[png(3000, 3000)[:3000]] * 6),
-    "another size": lambda t: files(*[png(SIDE, SIDE + 1)] * 6),
+    "a bomb": lambda t: files(*[webp(3000, 3000)[:3000]] * 6),
+    "another size": lambda t: files(*[webp(SIDE, SIDE + 1)] * 6),
     "noise": lambda t: t | {"encoded": t["encoded"].flip(0)},
-    "cut off": lambda t: files(*[png(SIDE, SIDE)[:-20]] * 6),
+    "cut off": lambda t: files(*[webp(SIDE, SIDE)[:-20]] * 6),
     "too long": lambda t: files(*[b"x" * 3073] + [b"x"] * 5),
     "no counts": lambda t: t | {"counts": {}},
     "more than there ever were": lambda t: t | {"counts": {"0": 10**6}},
@@ -275,7 +277,7 @@ def test_the_format_of_a_living_learner_can_change(tmp_path: Path) -> None:
     made.update(*stream(0, 1, count=40))
     assert isinstance(made.method.memory.of_class(0), TensorImages)
     raw = len(made.method.memory)
-    made.change_settings("memory.format=jpeg")
+    made.change_settings("memory.format=webp")
     assert 0 < len(made.method.memory) <= raw  # The change itself takes some bytes.
     made.update(*stream(2, count=40))
     memory = made.method.memory

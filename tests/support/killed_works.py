@@ -117,14 +117,14 @@ def learner(folder: Path) -> None:
 
 
 def encoded_learner(folder: Path) -> None:
-    """A learner whose exemplars are JPEG files: taught, taught again, made to forget, revived."""
+    """A learner whose exemplars are WebP files: taught, taught again, made to forget, revived."""
     _prepare()
     home = folder / "learner"
     if (home / "model.json").exists():
         made = Learner.load(home)
     else:
         method = ReplaySettings(base=recipe(), update=recipe())
-        memory = MemorySettings(format="jpeg", size=None, max_mb=0.45, validation=2)
+        memory = MemorySettings(format="webp", size=None, max_mb=0.45, validation=2)
         made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32), directory=home)
     for number, classes in enumerate(((0, 1), (1, 2), (), (0, 3)), start=1):
         if number <= kills.marked(folder):

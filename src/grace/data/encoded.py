@@ -1,7 +1,7 @@
-"""Exemplars that are stored as PNG or JPEG: encode them, and decode what a stranger may have made.
+"""Exemplars that are stored as WebP: encode them, and decode what a stranger may have made.
 
-A stored image is a file of one of the two formats, or its raw pixels where these are not longer.
-So it never takes more bytes than its pixels, and the decoder gets less than that.
+A stored image is a WebP file, or its raw pixels where these are not longer. So it never takes more
+bytes than its pixels, and the decoder gets less than that.
 
 Shapes: N images, B of them in a batch, C channels, H×W pixels.
 """
@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, final
+from typing import Self, final
 
 import numpy as np
 import torch
@@ -19,19 +19,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.base.errors import GraceError
-from grace.data.decoders import Pixels, as_array
+from grace.data.decoders import as_array
 from grace.data.decoding import opened
 from grace.data.images import Images, TensorImages, image_keys
 from grace.settings.experiment import MemorySettings
 
-FORMATS = ("PNG", "JPEG")
-"""Formats of stored images, by PIL's names."""
 BYTES_PER_IMAGE = 4
 """Bytes that an encoded image takes in a learner's file beside its own: its length."""
 BYTES_PER_CLASS = 130
 """Bytes that the header of a class's file is longer than that of raw pixels."""
-FEWEST_BYTES = 64
-"""No file of these formats is shorter."""
+FEWEST_BYTES = 24
+"""No WebP file is shorter."""
 
 
 @final
@@ -53,7 +51,7 @@ class EncodedImages(Images):
         """Decode files whose pixels must have a shape; N is at least 1.
 
         Raises:
-            GraceError: for a file that is no PNG or JPEG of this size and colour, or is damaged.
+            GraceError: for a file that is no WebP image of this size, or is damaged.
         """
         held = tuple(files)
         return cls(torch.stack([_decoded(file, shape) for file in held]), held)
@@ -92,42 +90,29 @@ class EncodedImages(Images):
 @final
 @dataclass(frozen=True)
 class Codec:
-    """Turns pixels into files of an image format.
+    """Turns pixels into WebP files of a quality, 1 to 100; 100 loses nothing."""
 
-    Args:
-        format: PNG keeps every pixel, JPEG is smaller.
-        quality: of JPEG, 1 to 100. Higher: closer to the pixels, and larger.
-    """
-
-    format: Literal["png", "jpeg"]
     quality: int
 
     @property
     def is_lossy(self) -> bool:
         """``True`` if decoded pixels differ from those that were encoded."""
-        return self.format == "jpeg"
+        return self.quality < 100
 
     def encode(self, image: Tensor) -> bytes:
         """Return an image, uint8 (C, H, W), as a file, or as raw pixels if these are not longer."""
-        pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
-        picture = Image.fromarray(pixels[:, :, 0] if len(image) == 1 else pixels)
+        raw = image.contiguous().cpu().numpy()
+        # WebP has no grey images: three equal channels take hardly more.
+        picture = Image.fromarray(np.broadcast_to(raw, (3, *raw.shape[1:])).transpose(1, 2, 0))
         file = io.BytesIO()
-        if self.format == "png":
-            picture.save(file, "PNG", optimize=True)
-        else:
-            # Full resolution of the colours: in small images their edges count.
-            picture.save(file, "JPEG", quality=self.quality, subsampling=0, optimize=True)
+        picture.save(file, "WEBP", quality=self.quality, lossless=not self.is_lossy)
         data = file.getvalue()
-        return data if len(data) < pixels.size else image.contiguous().cpu().numpy().tobytes()
+        return data if len(data) < raw.size else raw.tobytes()
 
     def encoded(self, pixels: Tensor, known: Images) -> EncodedImages:
-        """Encode images; those that are stored already keep their files.
+        """Encode images, uint8 (N, C, H, W); those that are stored already keep their files.
 
-        A JPEG file of decoded pixels would lose a little more each time.
-
-        Args:
-            pixels: uint8 (N, C, H, W).
-            known: images that are stored, maybe encoded.
+        A file of decoded pixels would lose a little more each time.
         """
         images, files = TensorImages(pixels.cpu()), dict[bytes, bytes]()
         if isinstance(known, EncodedImages):
@@ -186,7 +171,7 @@ class AsStored(Images):
 
 def codec_of(settings: MemorySettings) -> Codec | None:
     """Return the codec of a memory; ``None``: it stores raw pixels."""
-    return None if settings.format == "raw" else Codec(settings.format, settings.quality)
+    return None if settings.format == "raw" else Codec(settings.quality)
 
 
 def most_bytes(settings: MemorySettings, shape: tuple[int, int, int]) -> int:
@@ -195,40 +180,25 @@ def most_bytes(settings: MemorySettings, shape: tuple[int, int, int]) -> int:
 
 
 def _decoded(file: bytes, shape: tuple[int, int, int]) -> Tensor:
-    """Decode one stored image, uint8 (C, H, W).
+    """Decode one stored image, uint8 (C, H, W); its header must name the size.
 
     Raises:
-        GraceError: if it is no PNG or JPEG of this size and colour, or is damaged.
+        GraceError: if it is no WebP image of this size, or is damaged.
     """
     channels, height, width = shape
-    if len(file) == math.prod(shape):
+    if len(file) >= math.prod(shape):
+        if len(file) > math.prod(shape):
+            raise GraceError("a stored image is longer than its pixels")
         return torch.frombuffer(bytearray(file), dtype=torch.uint8).view(shape)
-    if len(file) > math.prod(shape):
-        raise GraceError("a stored image is longer than its pixels")
-    pixels = _pixels(file, 1 if channels == 1 else 3, (width, height))
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
-
-
-def _pixels(data: bytes, channels: Literal[1, 3], size: tuple[int, int]) -> Pixels:
-    """Decode an image file whose size and colour are known, as (H, W, C) uint8.
-
-    They are compared with its header before anything is decoded; nothing is converted.
-
-    Args:
-        data: the file.
-        channels: 1 for 8-bit grey, 3 for RGB.
-        size: width and height in pixels.
-
-    Raises:
-        GraceError: if it is damaged, or another kind of image.
-    """
-    width, height = size
     try:
-        with opened(io.BytesIO(data), FORMATS, width * height) as image:
-            if image.size != size or image.mode != ("L" if channels == 1 else "RGB"):
+        with opened(io.BytesIO(file), ("WEBP",), width * height) as image:
+            if image.size != (width, height) or image.mode != "RGB":
                 raise GraceError(f"it is a {image.mode} image of {image.width}×{image.height}")
-            return as_array(image, channels)
+            # Three equal channels have their level as luma.
+            grey = channels == 1
+            levels = as_array(image.convert("L") if grey else image, 1 if grey else 3)
     except GraceError:
         raise
     except Exception as error:  # Damaged bytes can make decoders raise anything.
         raise GraceError("it is damaged or no image") from error
+    return torch.from_numpy(np.ascontiguousarray(levels.transpose(2, 0, 1)))

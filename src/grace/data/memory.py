@@ -185,7 +185,7 @@ class ExemplarMemory:
     """The stored images of seen classes, per class index and in herding order.
 
     Pixels are stored (uint8, on the CPU), so that a saved learner can be updated on another
-    machine; without loss unless ``memory.format`` is ``jpeg``.
+    machine; without loss unless ``memory.format`` is ``webp``.
 
     Args:
         settings: size, or a fixed number per class.

@@ -278,9 +278,9 @@ def _limits(in_use: InUse) -> Iterator[str]:
             "- What the weights know of forgotten classes is hidden, not gone; their images are "
             "removed."
         )
-    if settings.memory.format == "jpeg":
+    if settings.memory.format == "webp" and settings.memory.quality < 100:
         quality = settings.memory.quality
-        yield f"- Exemplars are stored as JPEG of quality {quality}, with a small loss."
+        yield f"- Exemplars are stored as WebP of quality {quality}, with a small loss."
     if settings.data.fit == "crop" and document.shape[1] == document.shape[2]:
         yield "- Of images that are no squares only the centre is seen."
     yield (

@@ -60,8 +60,8 @@ def _memory(settings: ExperimentSettings, path: str) -> str | None:
             return f"{method.name} keeps all images"
     if path == "memory.size" and settings.memory.per_class is not None:
         return "memory.per_class decides"
-    if path == "memory.quality" and settings.memory.format != "jpeg":
-        return "memory.format is not jpeg"
+    if path == "memory.quality" and settings.memory.format != "webp":
+        return "memory.format is not webp"
     return None
 
 
