@@ -49,10 +49,8 @@ if TYPE_CHECKING:
     from grace.learner.document import UpdateRecord
     from grace.learner.evaluated import Evaluated
     from grace.learner.folder_evaluation import evaluate
-    from grace.learner.learn_call import LearnOptions, LearnResult
     from grace.learner.learner import Learner
-    from grace.learner.requested import RequestedSettings
-    from grace.learner.teaching import learn
+    from grace.learner.request import LearnOptions, LearnResult, RequestedSettings, learn
     from grace.runs import RunRecord, TaskRecord, read_record
     from grace.runs.run import run
     from grace.settings.experiment import ExperimentSettings
@@ -72,17 +70,17 @@ else:
         "ExperimentSettings": "grace.settings.experiment:ExperimentSettings",
         "GraceError": "grace.base.errors:GraceError",
         "GraceWarning": "grace.base.errors:GraceWarning",
-        "LearnOptions": "grace.learner.learn_call:LearnOptions",
-        "LearnResult": "grace.learner.learn_call:LearnResult",
+        "LearnOptions": "grace.learner.request:LearnOptions",
+        "LearnResult": "grace.learner.request:LearnResult",
         "Learner": "grace.learner.learner:Learner",
         "NewerFormatError": "grace.base.errors:NewerFormatError",
-        "RequestedSettings": "grace.learner.requested:RequestedSettings",
+        "RequestedSettings": "grace.learner.request:RequestedSettings",
         "RunRecord": "grace.runs:RunRecord",
         "TaskRecord": "grace.runs:TaskRecord",
         "UpdateRecord": "grace.learner.document:UpdateRecord",
         "compare": "grace.studies.comparison:compare_methods",
         "evaluate": "grace.learner.folder_evaluation:evaluate",
-        "learn": "grace.learner.teaching:learn",
+        "learn": "grace.learner.request:learn",
         "load_experiment": "grace.settings.load:load_experiment",
         "read_record": "grace.runs:read_record",
         "run": "grace.runs.run:run",

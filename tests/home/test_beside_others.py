@@ -17,8 +17,8 @@ from grace.base.objects import ObjectStore
 from grace.learner.creation import Creation
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
+from grace.learner.request import remove_empty
 from grace.learner.store import ModelStore
-from grace.learner.unfinished import remove_empty
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.methods import ReplaySettings
 from support.saved_learners import three_versions

@@ -1,4 +1,4 @@
-"""``doctor`` never says Ready where ``learn`` refuses, and the other way round."""
+"""``doctor`` finds what ``learn`` refuses of images, and nothing else."""
 
 import random
 import shutil
@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import final
 
 import pytest
+import torch
 
 from grace.base.errors import GraceError
 from grace.data.folders import load_update
 from grace.engine.progress import Progress
-from grace.learner import teaching
-from grace.learner.examining import examine_call
-from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
-from grace.learner.requested import RequestedSettings
-from grace.learner.resolved_call import resolved
+from grace.learner.request import (
+    LearnOptions,
+    RequestedSettings,
+    examine_call,
+    learn,
+    refuse_early,
+    resolved,
+)
 from grace.settings.methods import ReplaySettings
+from support import one_process
 from support import tiny_streams as ts
 from support.picture_folders import PLACES, folder, picture
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -32,14 +37,17 @@ WISHES = (
     (),
     ("memory.max_mb=0.05",),
     ("memory.max_mb=2", "memory.size=null"),
-    ("memory.size=1",),
     ("data.image_size=null",),
     ("data.image_size=12", "data.channels=1"),
-    ("method=joint", "memory.max_mb=2"),
-    ("method=icarl", "memory.size=0"),
     ("method=finetune",),
     ("memory.validation=0",),
 )
+ONLY_LEARN = (
+    ("memory.size=1",),
+    ("method=joint", "memory.max_mb=2"),
+    ("method=icarl", "memory.size=0"),
+)
+"""Settings that the network or the memory refuses, which ``doctor`` does not make."""
 
 
 @final
@@ -55,13 +63,13 @@ class _Stop(Progress):
         raise _ReachedError
 
 
-def learns(
+def refusal(
     model: Path, images: Path, wishes: Sequence[str], options: LearnOptions
 ) -> GraceError | None:
     """Return why ``learn`` refuses the images; ``None``: it begins to train, or knows them."""
     requested = RequestedSettings(overrides=[*BASE, *wishes])
     try:
-        teaching.learn(model, images, requested, options, _Stop())
+        learn(model, images, requested, options, _Stop())
     except _ReachedError:
         return None
     except GraceError as error:
@@ -109,8 +117,18 @@ def test_for_a_new_learner(seed: int, tmp_path: Path) -> None:
     options = LearnOptions(skip_unreadable=draw.random() < 0.3, skip_duplicates=draw.random() < 0.3)
     ready = is_ready(tmp_path / "model", images, wishes, options)
     assert not (tmp_path / "model").exists()
-    refusal = learns(tmp_path / "model", images, wishes, options)
-    assert ready == (refusal is None), refusal
+    refused = refusal(tmp_path / "model", images, wishes, options)
+    assert ready == (refused is None), refused
+
+
+@pytest.mark.parametrize("wishes", ONLY_LEARN)
+def test_what_needs_a_network_is_refused_by_learn_before_it_trains(
+    wishes: Sequence[str], tmp_path: Path
+) -> None:
+    images = folder(tmp_path / "images", "ant", "bee")
+    assert is_ready(tmp_path / "model", images, wishes, LearnOptions())
+    assert refusal(tmp_path / "model", images, wishes, LearnOptions()) is not None
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.fixture(scope="module")
@@ -133,12 +151,12 @@ def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
         skip_duplicates=draw.random() < 0.3,
         max_drop=draw.choice([None, 5, 50]),
     )
-    wishes = draw.choice([(), (), ("memory.size=3",), ("method=grace",)])
+    wishes = draw.choice([(), (), ("memory.max_mb=0.05",), ("method=grace",)])
     before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
     ready = is_ready(model, images, wishes, options)
     assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
-    refusal = learns(model, images, wishes, options)
-    assert ready == (refusal is None), refusal
+    refused = refusal(model, images, wishes, options)
+    assert ready == (refused is None), refused
 
 
 def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
@@ -147,23 +165,32 @@ def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
     found = examine_call(resolved(None, images, requested, dry_run=True)).found
     assert "the first update of a learner needs at least two" in found.verdict
     two = folder(tmp_path / "two", "ant", "bee")
-    tight = RequestedSettings(overrides=[*BASE, "memory.max_mb=0.05"])
-    verdict = examine_call(resolved(None, two, tight, dry_run=True)).found.verdict
-    assert "the ceiling is 0.050 MB" in verdict
+    tight = resolved(None, two, RequestedSettings(overrides=[*BASE, "memory.max_mb=0.05"]))
+    verdict = examine_call(tight).found.verdict
+    assert "the weights of resnet20 alone take 1.082 MB, and the ceiling is 0.050 MB" in verdict
+    with pytest.raises(GraceError, match=r"set backbone\.name to choose a smaller one"):
+        refuse_early(tight)
 
 
 @pytest.mark.parametrize("max_mb", [0.05, 0.3, 0.37])
-def test_the_ceiling_that_a_refusal_names_is_enough(tmp_path: Path, max_mb: float) -> None:
+def test_the_ceiling_that_a_refusal_names_is_enough(max_mb: float) -> None:
     # A fifth of the ceiling that is named has room for more than ten held-out images of each class.
-    images = folder(tmp_path / "images", "ant", "bee", count=80, side=32)
-    base = [*BASE, "data.image_size=32"]
+    pixels = torch.cat([ts.pictures(index, 80) for index in (0, 1)]).repeat(1, 1, 4, 4)
+    names = ["ant"] * 80 + ["bee"] * 80
 
-    def refusal(max_mb: float) -> GraceError | None:
-        requested = RequestedSettings(overrides=[*base, f"memory.max_mb={max_mb}"])
-        findings = examine_call(resolved(None, images, requested, dry_run=True)).found.findings
-        return next((found.error for found in findings if found.severity == "error"), None)
+    def refused(max_mb: float) -> GraceError | None:
+        asked = [*BASE, "data.image_size=32", f"memory.max_mb={max_mb}", "backbone.name=resnet20"]
+        settings = RequestedSettings(overrides=asked).settings()
+        made = Learner.create(settings, shape=(3, 32, 32), progress=_Stop())
+        try:
+            made.update(pixels, names)
+        except _ReachedError:
+            return None
+        except GraceError as error:
+            return error
+        raise AssertionError
 
-    tight = refusal(max_mb)
+    tight = refused(max_mb)
     assert tight is not None
     assert tight.setting is not None
     # The weights alone take 0.306 MB: where they do not fit, fewer held-out images do not help.
@@ -173,5 +200,25 @@ def test_the_ceiling_that_a_refusal_names_is_enough(tmp_path: Path, max_mb: floa
     )
     enough = float(tight.setting.value)
     assert enough // (5 * 2 * 32 * 32 * 3 / 1e6) > 10
-    assert refusal(enough) is None
-    assert refusal(enough - 0.005) is not None, "it is the smallest, but for a few bytes"
+    assert refused(enough) is None
+    assert refused(enough - 0.005) is not None, "it is the smallest, but for a few bytes"
+
+
+def test_doctor_and_what_is_refused_early_need_no_torch(saved: Path, tmp_path: Path) -> None:
+    images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
+    one = folder(tmp_path / "one", "ant")
+    refused = [
+        ["learn", tmp_path / "nowhere", "--model", model],
+        ["learn", tmp_path / "nowhere", "--model", saved],
+        ["learn", one, "--model", model],
+        ["learn", images, "--model", images],
+        ["learn", images, "--model", images / "model"],
+        ["learn", images, "--model", model, "--max-mb", "0.5"],
+        ["learn", images, "--model", saved, "--max-mb", "0.01"],
+        ["learn", images, "--model", model, "method.treshold=1"],
+    ]
+    ready = [["doctor", images], ["doctor", images, "--model", saved]]
+    ends = one_process.calls(*refused, *ready, without=["torch"])
+    assert [end.exit_code for end in ends] == [2] * len(refused) + [0, 0]
+    assert all(end.stderr.startswith("error: ") for end in ends[: len(refused)])
+    assert not model.exists()

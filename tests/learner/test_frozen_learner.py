@@ -8,12 +8,14 @@ import torch
 from grace.base.errors import DamagedError, GraceError
 from grace.base.tensors import encode
 from grace.cli.learn_page import page
-from grace.learner import teaching
-from grace.learner.examining import examine_call
-from grace.learner.learn_call import LearnOptions
 from grace.learner.learner import Learner
-from grace.learner.requested import RequestedSettings
-from grace.learner.resolved_call import resolved
+from grace.learner.request import (
+    LearnOptions,
+    RequestedSettings,
+    examine_call,
+    learn,
+    resolved,
+)
 from grace.learner.store import ModelStore
 from grace.nn.build import build_backbone
 from grace.nn.preprocessing import pretraining
@@ -155,12 +157,12 @@ def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
     checked = examine_call(call)
     assert checked.passes is None
     assert checked.found.classes.keys() == {"cat", "dog"}
-    result = teaching.learn(home, images, requested)
+    result = learn(home, images, requested)
     assert not result.document.settings.method.traits.trains_backbone
     assert result.document.settings.backbone.train == "frozen"
     assert any(line.startswith("backbone") for line in page(result, None))
     more = folder(tmp_path / "more", "ant", "bee")
-    assert teaching.learn(home, more).in_use == 2
+    assert learn(home, more).in_use == 2
 
 
 def test_training_all_of_it_lowers_the_rates() -> None:
@@ -179,7 +181,7 @@ def test_training_all_of_it_lowers_the_rates() -> None:
 
 def test_random_features_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraceError, match="would be random"):
-        teaching.learn(tmp_path / "model", tmp_path, RequestedSettings(None, ["method=probe"]))
+        learn(tmp_path / "model", tmp_path, RequestedSettings(None, ["method=probe"]))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
 from grace.data.decoding import letterboxed
 from grace.data.images import TensorImages, image_keys
-from grace.learner import teaching
+from grace.learner import request
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor, answerer_of
-from grace.learner.requested import RequestedSettings
 from support.picture_folders import picture
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -46,7 +45,7 @@ def wide(root: Path, *names: str) -> Path:
 
 def learn(model: Path, images: Path, *overrides: str) -> None:
     experiment = None if (model / "model.json").exists() else "folder"
-    teaching.learn(model, images, RequestedSettings(experiment, overrides))
+    request.learn(model, images, request.RequestedSettings(experiment, overrides))
 
 
 def pixels(paths: Sequence[Path]) -> torch.Tensor:

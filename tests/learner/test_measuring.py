@@ -1,7 +1,6 @@
 """What is held out by default, and what an update's numbers are made of."""
 
-import hashlib
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from grace.learner.held_out import affordable, hold_out
 from grace.learner.learner import Learner
 from grace.learner.measuring import compared
 from grace.learner.model import Model
-from grace.learner.requested import RequestedSettings
+from grace.learner.request import RequestedSettings
 from grace.learner.update_input import check_input
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import ReplaySettings
@@ -40,16 +39,6 @@ def test_under_a_ceiling(max_mb: int, held: int, missing: int, count: int) -> No
     assert affordable(3, max_mb * 10**6, held, 3000, missing) == 3
 
 
-def test_an_earlier_default_is_no_contradiction(tmp_path: Path) -> None:
-    made = RequestedSettings("folder").settings()
-    memory = made.memory.model_copy(update={"validation": 10})
-    earlier = made.model_copy(update={"memory": memory})
-    RequestedSettings("folder").changed(earlier, tmp_path, is_begun=True)
-    asked = RequestedSettings("folder", ["memory.validation=50"])
-    with pytest.raises(ValueError, match=r"memory\.validation 10"):
-        asked.changed(earlier, tmp_path, is_begun=True)
-
-
 def test_numbers_by_hand() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 2])
     before = torch.tensor([True, True, False, True, False])
@@ -71,14 +60,15 @@ def test_nothing_is_lost_where_nothing_could_predict_before() -> None:
     assert (found.drop, [own.before for own in found.classes]) == (None, [None, None])
 
 
-def test_the_digest_of_an_update_without_the_later_limits_is_as_it_was() -> None:
+def test_the_digest_is_that_of_images_and_labels() -> None:
     images = pictures(0, 2)
-    given = check_input(images, ["a"] * 2, None, (3, SIZE, SIZE), limits=Limits(5.0))
-    expected = hashlib.sha256(repr((5.0, False, None)).encode())
-    expected.update(repr(["a", "a"]).encode() + given.images.digest())
-    assert given.digest == expected.hexdigest()
-    other = check_input(images, ["a"] * 2, None, (3, SIZE, SIZE), limits=Limits(5.0, 5.0))
-    assert other.digest != given.digest
+
+    def digest(labels: str, **options: Any) -> str:
+        return check_input(images, list(labels), None, (3, SIZE, SIZE), **options).digest
+
+    assert digest("aa", limits=Limits(5.0)) == digest("aa")
+    assert len({digest("aa"), digest("ab"), digest("aa", is_last=True)}) == 3
+    assert digest("aa", identity="x") == digest("ab", identity="x") != digest("aa")
 
 
 def test_only_a_learner_that_lives_chooses() -> None:

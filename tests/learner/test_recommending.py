@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from grace.learner.recommending import Facts, recommend, recommended, with_recommendation
-from grace.learner.requested import RequestedSettings
+from grace.engine.device import Device
+from grace.learner.recommend import BACKBONE_BYTES, Facts, recommend
+from grace.learner.request import RequestedSettings, resolved
+from grace.methods.module_factory import ModuleFactory
+from grace.settings.load import load_experiment
 from support.picture_folders import folder
 
 CPU = Facts(num_classes=5, num_images=700, shortest=64, max_mb=None, has_gpu=False, num_cores=2)
@@ -15,7 +18,7 @@ GPU = replace(CPU, has_gpu=True)
 
 def chosen(facts: Facts, *texts: str) -> dict[str, str]:
     requested = RequestedSettings(overrides=texts)
-    overrides = recommend(facts, requested.quiet, requested.given.keys()).overrides
+    overrides = recommend(facts, requested.settings(), requested.given.keys()).overrides
     return dict(text.split("=", 1) for text in overrides)
 
 
@@ -76,8 +79,8 @@ def test_weights_keep_their_backbone_and_size() -> None:
 def test_every_method_resolves_without_warnings(method: str, tmp_path: Path) -> None:
     images = folder(tmp_path / "images", "ant", "bee", side=40)
     asked = RequestedSettings(overrides=[f"method={method}", "engine.device=cpu"])
-    requested, reasons = with_recommendation(asked, images)
-    settings = requested.settings()  # Warnings are errors.
+    call = resolved(None, images, asked)  # Warnings are errors.
+    settings, reasons = call.wanted, call.chosen
     assert (settings.backbone.name, settings.data.image_size) == ("resnet20", 32)
     assert settings.budget.minutes == 3
     assert settings.method.name == method
@@ -92,12 +95,20 @@ def test_who_says_how_long_to_train_gets_no_minutes(given: str) -> None:
 
 
 def test_a_named_experiment_is_taken_as_it_is(tmp_path: Path) -> None:
-    found = recommended(tmp_path, RequestedSettings("folder"))
-    assert (found.overrides, found.reasons) == ((), ())
+    call = resolved(None, tmp_path, RequestedSettings("folder"))
+    assert (call.requested.recommended, call.chosen) == ((), ())
 
 
 def test_unreadable_files_do_not_count(tmp_path: Path) -> None:
     images = folder(tmp_path / "images", "ant", "bee", side=20)
     (images / "ant" / "000.png").write_bytes(b"no image")
-    found = recommended(images, RequestedSettings(overrides=["engine.device=cpu"]))
-    assert "data.image_size=20" in found.overrides
+    call = resolved(None, images, RequestedSettings(overrides=["engine.device=cpu"]))
+    assert call.wanted.data.image_size == 20
+
+
+@pytest.mark.parametrize("name", BACKBONE_BYTES)
+def test_the_bytes_of_backbones_are_those_of_their_weights(name: str) -> None:
+    settings = load_experiment("folder", [f"backbone.name={name}"])
+    made = ModuleFactory(settings, 3, Device.from_settings(settings.engine)).backbone("any")
+    found = sum(tensor.nbytes for tensor in made.state_dict().values())
+    assert abs(found - BACKBONE_BYTES[name]) < 1000

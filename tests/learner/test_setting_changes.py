@@ -9,7 +9,7 @@ import torch
 
 import grace
 from grace.base.errors import BusyError
-from grace.learner.changing import fit, with_settings
+from grace.learner.adapt import fit, with_settings
 from grace.learner.gate import Limits
 from grace.learner.learner import Learner
 from grace.learner.ledger import ledger

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import grace
-from grace.learner.requested import RequestedSettings
+from grace.learner.request import RequestedSettings
 from grace.learner.store import ModelStore
 from support.picture_folders import folder
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -16,8 +16,7 @@ TINY = RequestedSettings(
         *("engine.device=cpu", "engine.threads=1", "data.augmentation=none"),
         *("method.base.epochs=1", "method.base.batch_size=8"),
         *("method.update.epochs=1", "method.update.batch_size=8"),
-    ],
-    written={"memory.size=5": "--memory 5"},
+    ]
 )
 
 
@@ -118,9 +117,3 @@ def test_a_first_update_that_was_interrupted_is_dropped_on_request(
     assert refused.value.setting.path == "discard"
     done = grace.learn(model, images, other, grace.LearnOptions(discard=True))
     assert done.document.settings.memory.size == 7
-
-
-def test_two_ways_of_setting_the_same_are_refused() -> None:
-    both = RequestedSettings(overrides=[*TINY.overrides, "memory.size=6"], written=TINY.written)
-    with pytest.raises(grace.GraceError, match=r"'--memory 5' and 'memory.size=6' set the same"):
-        both.settings()

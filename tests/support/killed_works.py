@@ -37,8 +37,8 @@ from grace.engine.journal import Journal
 from grace.engine.phase import Phase
 from grace.learner.document import Document
 from grace.learner.learner import Learner
+from grace.learner.request import drop_update
 from grace.learner.store import ModelStore
-from grace.learner.unfinished import drop_update
 from grace.runs.run import run_experiment
 from grace.settings.experiment import MemorySettings, ScenarioSettings
 from grace.settings.methods import GraceSettings, JointSettings, ReplaySettings

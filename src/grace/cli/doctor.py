@@ -13,11 +13,10 @@ from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.info_page import under_way
-from grace.learner.resolved_call import resolved
+from grace.learner.request import Checked, examine_call, resolved
 
 if TYPE_CHECKING:
     from grace.data.findings import Examination
-    from grace.learner.examining import Checked
 
 _REMEDIES = {path: f"learn with {option}" for path, option in options.OPTIONS.items()}
 
@@ -45,9 +44,6 @@ def doctor(
         call = resolved(model, images, requested, how, dry_run=True)
         if call.store is not None and not how.discard:
             say(*under_way(call.store), err=True)
-        # torch takes seconds to import: --help and wrong settings do not wait for it.
-        from grace.learner.examining import examine_call
-
         checked = examine_call(call)
         if given["as_json"]:
             emit_json(_as_dict(checked))

@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 import typer
 
 from grace.cli.options import AsJson, argument, option, percent
-from grace.learner.learn_call import LearnOptions
-from grace.learner.requested import RequestedSettings
+from grace.learner.request import LearnOptions, RequestedSettings
 
 OPTIONS = {
     "method": "--method",
@@ -200,14 +199,9 @@ def split(texts: Sequence[str], given: Given) -> tuple[RequestedSettings, LearnO
     values: dict[str, Any] = {**given}
     how = LearnOptions(**{field.name: values.pop(field.name) for field in fields(LearnOptions)})
     paths = {option: path for path, option in OPTIONS.items()}
-    written = {
-        f"{paths[option]}={json.dumps(value)}": f"{option} {_typed(value)}"
+    named = [
+        f"{paths[option]}={json.dumps(value)}"
         for name, value in values.items()
         if value is not None and (option := f"--{name.replace('_', '-')}") in paths
-    }
-    return RequestedSettings(given["experiment"], [*written, *texts], written), how
-
-
-def _typed(value: object) -> object:
-    """Return an option's value as people type it: 0 in place of 0.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    ]
+    return RequestedSettings(given["experiment"], [*named, *texts]), how

@@ -21,7 +21,7 @@ from grace.cli.columns import aligned
 from grace.cli.why import why
 from grace.learner.document import UpdateRecord
 from grace.learner.gate import lost_classes
-from grace.learner.learn_call import LearnResult
+from grace.learner.request import LearnResult
 from grace.settings.pretrained import recommended
 
 

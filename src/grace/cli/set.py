@@ -10,9 +10,8 @@ from grace.cli import options
 from grace.cli.columns import aligned
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.learner.changeable import is_idle, why_fixed
 from grace.learner.inventory import ClassEntry, InUse
-from grace.learner.setting_changes import shown
+from grace.learner.setting_changes import is_idle, shown, why_fixed
 from grace.learner.store import ModelStore
 from grace.settings.describe import describe_settings
 from grace.settings.packaged import ConfigError

@@ -14,7 +14,7 @@ from grace.base.objects import Ref
 from grace.data.folder_tree import class_name, spelling
 from grace.engine.work import WorkDone
 from grace.learner.accuracies import Accuracies, Strict
-from grace.learner.gate import Limits, Ruling, judge
+from grace.learner.gate import Limits, Ruling, accepts, judge
 from grace.learner.predictor import Predictor
 from grace.learner.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome
@@ -93,7 +93,7 @@ class UpdateRecord(Strict):
     @property
     def accepted(self) -> bool:
         """``True`` if it stays within all its limits."""
-        return all(ruling.is_passed for ruling in self.rulings)
+        return accepts(self.accuracy, self.limits)
 
     @property
     def past(self) -> "UpdateRecord":

@@ -100,6 +100,11 @@ def judge(accuracy: Accuracies, limits: Limits) -> list[Ruling]:
     return rulings
 
 
+def accepts(accuracy: Accuracies, limits: Limits) -> bool:
+    """Return ``True`` if an update stays within all its limits."""
+    return all(ruling.is_passed for ruling in judge(accuracy, limits))
+
+
 def lost_classes(accuracy: Accuracies) -> list[ClassAccuracy]:
     """Return the old classes that lost accuracy by the paired test, the largest drop first.
 

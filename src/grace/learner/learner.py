@@ -11,8 +11,8 @@ from grace.base.errors import GraceError
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.learner import pruning, saving, updating
+from grace.learner.adapt import new_model, with_changes, with_settings
 from grace.learner.card import card_of_model
-from grace.learner.changing import new_model, with_changes, with_settings
 from grace.learner.document import UpdateRecord
 from grace.learner.export import Exported, export_checked
 from grace.learner.forgetting import refuse_unknown
@@ -266,7 +266,7 @@ class Learner:
 
         Args:
             *overrides: ``key.path=value`` texts, such as ``"memory.max_mb=8"``; see
-                ``grace.learner.changeable`` for the settings that cannot change.
+                ``grace.learner.setting_changes`` for the settings that cannot change.
 
         Returns:
             What changed; empty: everything was so already, and no version was made.

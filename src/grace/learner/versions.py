@@ -7,11 +7,12 @@ from typing import Literal, Self, final
 from grace.base.errors import GraceError, Setting
 from grace.engine.progress import Progress
 from grace.learner import saving, updating
-from grace.learner.changeable import lasting
 from grace.learner.document import Document, UpdateRecord
+from grace.learner.gate import accepts
 from grace.learner.model import Model
 from grace.learner.predictor import Predictor
 from grace.learner.saved_images import read_images
+from grace.learner.setting_changes import lasting
 from grace.learner.store import ModelStore
 from grace.learner.update_input import UpdateInput
 from grace.settings.experiment import EngineSettings
@@ -240,7 +241,8 @@ class Versions:
             update = document.history[-1]
             if document.number == version:
                 return update
-            if document.parent == version and document.changed == self.model.state.changed:
+            same = (document.parent, document.changed) == (version, self.model.state.changed)
+            if same and accepts(update.accuracy, given.limits) == update.accepted:
                 if document.status == "accepted":
                     if self.store.has_saved(given.digest):  # By a process that was killed.
                         self.store.make_current(document.number)

@@ -3,17 +3,20 @@
 What the numbers rest on stands in docs/learner/defaults.md.
 """
 
+import ctypes
+import sys
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import final
 
 from grace.base.errors import GraceError
 from grace.base.machine import usable_cores
 from grace.base.words import counted
-from grace.data.folder_tree import FolderTree, scan
-from grace.learner.changeable import is_recipe
-from grace.learner.requested import RequestedSettings
+from grace.data.folder_tree import FolderTree
+from grace.learner.setting_changes import is_recipe
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.recipe import Recipe
 
@@ -26,6 +29,16 @@ MOST_EPOCHS = 120
 """Epochs of a recipe if the budget has time for them."""
 BATCH_SIZE = 32
 """A few hundred images need many small steps rather than few large ones."""
+BACKBONE_BYTES = {
+    "resnet20": 1_082_000,
+    "resnet32": 1_863_000,
+    "resnet44": 2_645_000,
+    "resnet56": 3_426_000,
+    "resnet18": 44_714_000,
+    "resnet34": 85_176_000,
+    "resnet50": 94_214_000,
+}
+"""Bytes of each backbone's weights, rounded."""
 NUM_SAMPLED = 200
 """Number of images whose headers are read."""
 
@@ -63,30 +76,9 @@ class Facts:
     num_cores: int
 
 
-def recommended(images: Path, requested: RequestedSettings) -> Recommendation:
-    """Recommend settings for a new learner of a folder of images.
-
-    Nothing is recommended over a named experiment, nor where the user gave a value.
-
-    Args:
-        images: folder of the first images.
-        requested: settings that the user asks for.
-
-    Raises:
-        GraceError: if ``images`` is not a folder.
-    """
-    if requested.experiment is not None:
-        return Recommendation()
-    asked = requested.quiet
-    return recommend(_facts(scan(images), asked), asked, requested.given.keys())
-
-
-def with_recommendation(
-    requested: RequestedSettings, images: Path
-) -> tuple[RequestedSettings, Sequence[str]]:
-    """Return the requested settings over recommended ones, and the reasons; see ``recommended``."""
-    found = recommended(images, requested)
-    return replace(requested, recommended=found.overrides), found.reasons
+def recommended(tree: FolderTree, asked: ExperimentSettings, given: Set[str]) -> Recommendation:
+    """Recommend settings for a new learner of a folder of images; see ``recommend``."""
+    return recommend(_facts(tree, asked), asked, given)
 
 
 def recommend(facts: Facts, asked: ExperimentSettings, given: Set[str]) -> Recommendation:
@@ -121,15 +113,10 @@ def recommend(facts: Facts, asked: ExperimentSettings, given: Set[str]) -> Recom
 
 def _backbone(facts: Facts) -> str:
     """Choose the largest backbone that leaves most of the ceiling to growth and images."""
-    room = float("inf") if facts.max_mb is None else facts.max_mb / 5
-    if facts.has_gpu and room >= _MEGABYTES["resnet18"]:
-        return "resnet18"
+    room = float("inf") if facts.max_mb is None else 1e6 * facts.max_mb / 5
     # On a CPU, twelve layers more cost more accuracy in epochs than they bring.
-    return "resnet32" if facts.has_gpu and room >= _MEGABYTES["resnet32"] else "resnet20"
-
-
-_MEGABYTES = {"resnet20": 1.1, "resnet32": 1.9, "resnet18": 44.8}
-"""Megabytes of each backbone's weights."""
+    able = (name for name in ("resnet18", "resnet32") if room >= BACKBONE_BYTES[name])
+    return next(able, "resnet20") if facts.has_gpu else "resnet20"
 
 
 def _side(facts: Facts) -> int:
@@ -212,7 +199,14 @@ def _shorter_side(path: Path) -> Iterator[int]:
 
 
 def _has_gpu(asked: ExperimentSettings) -> bool:
-    # torch takes seconds to import.
-    from grace.engine.device import device_name
-
-    return device_name(asked.engine) != "cpu"
+    """Return ``True`` if torch would find a GPU; the driver is asked, as torch takes seconds."""
+    if asked.engine.device != "auto":
+        return asked.engine.device == "cuda"
+    if "+cpu" in version("torch"):
+        return False
+    count = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        if driver.cuInit(0) == 0:
+            driver.cuDeviceGetCount(ctypes.byref(count))
+    return count.value > 0

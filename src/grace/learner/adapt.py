@@ -1,4 +1,4 @@
-"""Give a learner other settings: what it has learnt stays, and what no longer fits is dropped."""
+"""Make the model of a learner; give it other settings, and drop what no longer fits."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,8 @@ from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.learner import saving
 from grace.learner.budget import measured_passes, needs_passes
-from grace.learner.changeable import refuse_fixed
 from grace.learner.model import Model
-from grace.learner.setting_changes import differences
+from grace.learner.setting_changes import differences, refuse_fixed
 from grace.nn.preprocessing import constants
 from grace.settings.experiment import BudgetSettings, ExperimentSettings
 from grace.settings.load import change_settings
@@ -124,7 +123,7 @@ def with_changes(model: Model, overrides: Sequence[str], whose: str) -> Model:
     if not all(isinstance(override, str) for override in overrides):
         raise TypeError("give each setting as a text of its own: 'memory.max_mb=8'")
     settings = change_settings(model.settings, overrides)
-    refuse_fixed(model.settings, settings, whose, {}, "leave it out, or create another learner")
+    refuse_fixed(model.settings, settings, whose, "leave it out, or create another learner")
     if settings == model.settings:
         return model
     made = with_settings(model, settings)
