@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from grace.learner.document import UpdateRecord
     from grace.learner.evaluated import Evaluated
     from grace.learner.folder_evaluation import evaluate
+    from grace.learner.learn import learn
     from grace.learner.learner import Learner
-    from grace.learner.request import LearnOptions, LearnResult, RequestedSettings, learn
+    from grace.learner.request import LearnOptions, LearnResult, RequestedSettings
     from grace.runs import RunRecord, TaskRecord, read_record
     from grace.runs.run import run
     from grace.settings.experiment import ExperimentSettings
@@ -80,7 +81,7 @@ else:
         "UpdateRecord": "grace.learner.document:UpdateRecord",
         "compare": "grace.studies.comparison:compare_methods",
         "evaluate": "grace.learner.folder_evaluation:evaluate",
-        "learn": "grace.learner.request:learn",
+        "learn": "grace.learner.learn:learn",
         "load_experiment": "grace.settings.load:load_experiment",
         "read_record": "grace.runs:read_record",
         "run": "grace.runs.run:run",

@@ -12,15 +12,9 @@ import torch
 from grace.base.errors import GraceError
 from grace.data.folders import load_update
 from grace.engine.progress import Progress
+from grace.learner.learn import examine_call, learn, refuse_early
 from grace.learner.learner import Learner
-from grace.learner.request import (
-    LearnOptions,
-    RequestedSettings,
-    examine_call,
-    learn,
-    refuse_early,
-    resolved,
-)
+from grace.learner.request import LearnOptions, RequestedSettings, resolved
 from grace.settings.methods import ReplaySettings
 from support import one_process
 from support import tiny_streams as ts

@@ -8,14 +8,9 @@ import torch
 from grace.base.errors import DamagedError, GraceError
 from grace.base.tensors import encode
 from grace.cli.learn_page import page
+from grace.learner.learn import examine_call, learn
 from grace.learner.learner import Learner
-from grace.learner.request import (
-    LearnOptions,
-    RequestedSettings,
-    examine_call,
-    learn,
-    resolved,
-)
+from grace.learner.request import LearnOptions, RequestedSettings, resolved
 from grace.learner.store import ModelStore
 from grace.nn.build import build_backbone
 from grace.nn.preprocessing import pretraining

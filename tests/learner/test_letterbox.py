@@ -12,9 +12,10 @@ from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
 from grace.data.decoding import letterboxed
 from grace.data.images import TensorImages, image_keys
-from grace.learner import request
+from grace.learner.learn import learn as learn_folder
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor, answerer_of
+from grace.learner.request import RequestedSettings
 from support.picture_folders import picture
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -45,7 +46,7 @@ def wide(root: Path, *names: str) -> Path:
 
 def learn(model: Path, images: Path, *overrides: str) -> None:
     experiment = None if (model / "model.json").exists() else "folder"
-    request.learn(model, images, request.RequestedSettings(experiment, overrides))
+    learn_folder(model, images, RequestedSettings(experiment, overrides))
 
 
 def pixels(paths: Sequence[Path]) -> torch.Tensor:

@@ -13,7 +13,8 @@ from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.info_page import under_way
-from grace.learner.request import Checked, examine_call, resolved
+from grace.learner.learn import Checked, examine_call
+from grace.learner.request import resolved
 
 if TYPE_CHECKING:
     from grace.data.findings import Examination

@@ -13,8 +13,8 @@ from grace.cli.console import emit_json, say, terminal
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.learn_page import as_dict, page
 from grace.cli.progress import RichProgress
+from grace.learner.learn import learn as learn_folder
 from grace.learner.request import drop_update
-from grace.learner.request import learn as learn_folder
 
 _REMEDIES = {path: f"use {option}" for path, option in options.OPTIONS.items()} | {
     "discard": "add --discard to begin anew",
