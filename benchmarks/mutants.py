@@ -39,7 +39,7 @@ SOURCE = Path("src/grace")
 PRELOADED = "torch torchvision numpy pydantic sklearn.datasets safetensors.torch PIL.Image"
 LEFT_OUT = {"cli", "__init__.py", "__main__.py"}
 TEMPORARY = f"{tempfile.gettempdir()}/mutants"
-LIMIT = 40.0
+LIMIT = 20.0
 """Processor seconds of the tests that are chosen for one mutant."""
 PAIRS = "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, Add Sub, Mult Div, BitAnd BitOr, And Or"
 SWAPS: dict[type, type] = {ast.Mod: ast.Mult, ast.FloorDiv: ast.Div, ast.Pow: ast.Mult}

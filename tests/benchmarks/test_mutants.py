@@ -75,9 +75,9 @@ def test_tests_are_chosen_by_line_then_by_file_within_the_limit(script: ModuleTy
         lines = {test: [cost, {"a.py": f"{1 << line:x}"}] for test, (cost, line) in costs.items()}
         return {"file": name, "tests": lines}
 
-    rows = [row("one", slow=(30.0, 7), quick=(1.0, 7), beside=(2.0, 8)), row("two", other=(0, 8))]
+    rows = [row("one", slow=(15.0, 7), quick=(1.0, 7), beside=(2.0, 8)), row("two", other=(0, 8))]
     place = script.Place("a.py", 7, 0, 1)
-    assert script.chosen(rows, place) == (["quick", "slow", "beside"], 33.0)
+    assert script.chosen(rows, place) == (["quick", "slow", "beside"], 18.0)
     assert script.chosen(rows, script.Place("a.py", 9, 0, 1)) == ([], 0.0)
     rows[0]["tests"]["beside"][0] = 10.0  # type: ignore[index]
     assert script.chosen(rows, place)[0] == ["quick", "slow"]
