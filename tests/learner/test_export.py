@@ -186,7 +186,6 @@ def test_the_metadata_tells_all_that_a_program_must_know(
         "std": list(STDS),
         "unknown_below": {},
         "familiarities": [],
-        "left_out": [],
     }
     logits = answers(exported[0], some_images(5))[0]
     assert logits[:, 1].tolist() == [-1e4] * 5

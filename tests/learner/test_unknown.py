@@ -3,15 +3,29 @@
 import math
 
 import pytest
+import scipy.spatial
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.data.memory import Room
 from grace.learner.admission import Admission
-from grace.learner.familiarity import Reference, UnknownScore, familiarity, most_score_bytes
+from grace.learner.document import ScoreName
+from grace.learner.false_alarms import cutoff
 from grace.learner.learner import Learner
-from grace.learner.unknown import cutoff, num_bytes
+from grace.learner.unknown import (
+    SHRINKAGE,
+    Recogniser,
+    Seen,
+    UnknownScore,
+    energy,
+    mahalanobis,
+    most_score_bytes,
+    problem_of,
+    recogniser,
+    recogniser_of,
+    shrunk_axes,
+)
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import FinetuneSettings, GraceSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
@@ -23,16 +37,115 @@ def ascending(count: int) -> torch.Tensor:
     return torch.arange(1.0, count + 1)
 
 
-class TestFamiliarity:
-    def test_by_hand(self) -> None:
+def clusters(num: int) -> tuple[Seen, Seen]:
+    """Classes along the axes of eight features: ten exemplars, ten held-out images of each."""
+    draws = torch.Generator().manual_seed(num)
+    labels = torch.arange(num).repeat_interleave(10)
+
+    def seen() -> Seen:
+        features = 3 * torch.eye(8)[labels] + 0.2 * torch.randn(len(labels), 8, generator=draws)
+        return Seen(features, features[:, :num], labels)
+
+    return seen(), seen()
+
+
+class TestScores:
+    def test_energy_by_hand(self) -> None:
         scores = torch.tensor([[0.0, 0.0], [math.log(3), math.log(5)], [-math.log(4), -1e4]])
         # log(1 + 1), log(3 + 5), and of a masked class nothing is left: log(1/4).
         expected = torch.tensor([math.log(2), math.log(8), -math.log(4)])
-        torch.testing.assert_close(familiarity(scores), expected)
+        torch.testing.assert_close(energy(scores), expected)
+        large = torch.tensor([[1000.0, 1000.0]], dtype=torch.bfloat16)
+        torch.testing.assert_close(energy(large), torch.tensor([1000 + math.log(2)]))
 
-    def test_large_scores_do_not_overflow(self) -> None:
-        scores = torch.tensor([[1000.0, 1000.0]], dtype=torch.bfloat16)
-        torch.testing.assert_close(familiarity(scores), torch.tensor([1000 + math.log(2)]))
+    def test_mahalanobis_by_hand(self) -> None:
+        centre, means = torch.zeros(2), torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+        # Along the second axis the variance is four times the smallest: 1 - 1/4.
+        axes = torch.tensor([[0.0, math.sqrt(0.75)]])
+        # From (1, 0) to (0, 1): 1² + 1² / 4.
+        found = mahalanobis(torch.tensor([[0.0, 2.0], [9.0, 0.0]]), centre, means, axes)
+        torch.testing.assert_close(found, torch.tensor([-1.25, 0.0]))
+
+    def test_the_covariance_is_shrunk_by_hand(self) -> None:
+        residuals = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        # S = diag(2, 0.5), t = 1.25: 0.3·2 + 0.7·1.25 = 1.475 and 0.3·0.5 + 0.7·1.25 = 1.025.
+        expected = torch.tensor([[math.sqrt(1 - 1.025 / 1.475), 0.0]])
+        torch.testing.assert_close(shrunk_axes(residuals).abs(), expected)
+
+    @pytest.mark.parametrize("num", [4, 12, 40])
+    def test_distances_are_scipys(self, num: int) -> None:
+        """In units of the smallest variance, of fewer and more images than features."""
+        draws = torch.Generator().manual_seed(num)
+        residuals = torch.randn(num, 6, generator=draws) * torch.arange(1.0, 7)
+        asked, means = (torch.randn(9, 6, generator=draws) for _ in range(2))
+        own = residuals.T @ residuals / num
+        covariance = (1 - SHRINKAGE) * own + SHRINKAGE * own.diagonal().mean() * torch.eye(6)
+        directions = torch.nn.functional.normalize(asked)
+        distances = scipy.spatial.distance.cdist(
+            directions, means, "mahalanobis", VI=torch.linalg.inv(covariance)
+        )
+        smallest = float(torch.linalg.eigvalsh(covariance)[0])
+        found = mahalanobis(asked, torch.zeros(6), means, shrunk_axes(residuals))
+        expected = torch.from_numpy(-smallest * distances.min(axis=1) ** 2)
+        torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=1e-4)
+
+    def test_a_sum_is_in_units_of_deviations(self) -> None:
+        exemplars, held_out = clusters(5)
+        score = UnknownScore.fitted(exemplars, held_out)
+        own = {key: value for key, value in score.tensors.items() if key != "scales"}
+        parts = energy(held_out.logits), mahalanobis(held_out.features, **own)
+        expected = sum((part - part.mean()) / part.std() for part in parts)
+        torch.testing.assert_close(score(held_out.features, held_out.logits), expected)
+
+
+class TestRecogniser:
+    def test_an_image_of_no_class_is_unknown(self) -> None:
+        made = recogniser(*clusters(6))
+        assert (made.score.name, len(made.familiarities)) == ("energy+mahalanobis", 60)
+        # What lies along an axis that no class has is unknown, an image of a class is not.
+        asked = torch.stack([3 * torch.eye(8)[7], clusters(6)[1].features[0]])
+        found = made.score(asked, asked[:, :6]) < made.cutoff(0.05)
+        assert found.tolist() == [True, False]
+
+    def test_it_is_energy_where_features_cannot_be_compared(self) -> None:
+        exemplars, held_out = clusters(6)
+        own = exemplars.labels != 2
+        some = Seen(exemplars.features[own], exemplars.logits[own], exemplars.labels[own])
+        few = Seen(held_out.features[:19], held_out.logits[:19], held_out.labels[:19])
+        large = sum(own.nbytes for own in UnknownScore.fitted(exemplars, held_out).tensors.values())
+        assert recogniser(exemplars, held_out, most_bytes=large).score.tensors
+        for made in (
+            recogniser(None, held_out),
+            recogniser(some, held_out),
+            recogniser(exemplars, few),
+            recogniser(*clusters(2)),
+            recogniser(exemplars, held_out, most_bytes=large - 1),
+            recogniser(exemplars, held_out, name="energy"),
+        ):
+            assert (made.score.name, made.score.tensors) == ("energy", {})
+
+    @pytest.mark.parametrize("name", ["energy", "energy+mahalanobis"])
+    def test_it_is_saved_and_read(self, name: ScoreName) -> None:
+        exemplars, held_out = clusters(5)
+        made = recogniser(exemplars, held_out, name=name)
+        tensors, seen = made.tensors, (held_out.features, held_out.logits)
+        assert problem_of(name, tensors, 8) is None
+        assert torch.equal(recogniser_of(tensors).score(*seen), made.score(*seen))
+        for key in tensors:
+            kept = {own: value for own, value in tensors.items() if own != key}
+            assert problem_of(name, kept, 8) is not None
+            for bad in (
+                torch.full((2, 3), math.nan), torch.zeros(0), tensors[key][None],
+                tensors[key].half(), torch.full_like(tensors[key], math.nan),
+            ):  # fmt: skip
+                assert problem_of(name, {**tensors, key: bad}, 8) is not None
+        assert len(tensors) == 1 or problem_of(name, tensors, 9) is not None
+        assert problem_of(name, {**tensors, "more": made.familiarities}, 8) is not None
+
+    def test_limits_by_hand(self) -> None:
+        # Of 39 images k = 0.05 · 40 = 2, and 0.1 · 40 = 4; rates of 0.01 and 0.02 allow none.
+        made = Recogniser(familiarities=torch.arange(1.0, 40))
+        assert made.limits() == {"0.05": 2.0, "0.1": 4.0}
 
 
 class TestCutoff:
@@ -182,11 +295,11 @@ def test_the_most_bytes_of_a_score_are_just_enough(width: int, num_classes: int)
     labels = torch.arange(num_classes).repeat_interleave(40)
     features = torch.randn(len(labels), width, generator=draws)
     logits = torch.randn(len(labels), num_classes, generator=draws)
-    reference = Reference(features, labels)
-    score = UnknownScore.fitted("energy+mahalanobis", reference, features, logits)
+    seen = Seen(features, logits, labels)
     most = most_score_bytes(width, num_classes)
     # Of D features, D - 1 axes can differ from the mean variance.
-    assert num_bytes(score) == most - (4 * width if width <= 64 else 0)
+    found = sum(own.nbytes for own in UnknownScore.fitted(seen, seen).tensors.values())
+    assert found == most - (4 * width if width <= 64 else 0)
 
 
 def test_a_score_that_leaves_no_exemplar_gets_no_room() -> None:

@@ -107,13 +107,8 @@ def _answerer(model: Path, version: int | None) -> "Answerer":
 
 
 def _about_unknown(predictor: "FilePredictor", rate: float) -> str:
-    """Say how many images are marked as unknown by mistake, and how many of those that are."""
-    score = predictor.answerer.score_name
-    found = "how many images of unknown classes are found was not measured"
-    if predictor.detection is not None:
-        share = f"{100 * predictor.detection:.0f} %"
-        found = f"an estimated {share} of images of unknown classes are found"
+    """Say how many images are marked as unknown by mistake."""
     return (
-        f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, "
-        f"calibrated on {predictor.num_held_out} held-out images; {found} (score: {score})"
+        f"unknown: at most {100 * rate:g} % of images of learnt classes are marked so, calibrated "
+        f"on {predictor.num_held_out} held-out images (score: {predictor.answerer.score_name})"
     )

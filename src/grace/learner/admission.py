@@ -11,9 +11,9 @@ from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
 from grace.learner import saving
 from grace.learner.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
-from grace.learner.familiarity import most_score_bytes
 from grace.learner.held_out import ALWAYS_ALLOWED, HeldOut, affordable
 from grace.learner.model_state import ModelState
+from grace.learner.unknown import most_score_bytes
 from grace.learner.update_input import UpdateInput, class_indices, split_validation
 from grace.settings.experiment import ExperimentSettings
 

@@ -33,11 +33,8 @@ Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
 StandardDeviation = Annotated[float, Field(gt=1e-6, le=1e6)]
 """A standard deviation that can be divided by."""
-ScoreName = Literal[
-    "energy", "max_logit", "max_probability", "cosine", "mahalanobis", "discriminant", "nearest",
-    "energy+cosine", "discriminant+cosine", "energy+mahalanobis"
-]  # fmt: skip
-"""Scores of unknown images; see ``grace.learner.familiarity``."""
+ScoreName = Literal["energy", "energy+mahalanobis"]
+"""Scores of familiarity; see ``grace.learner.unknown``."""
 
 
 @final

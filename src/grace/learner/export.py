@@ -7,7 +7,7 @@ them itself. Its outputs are float32: ``logits`` and ``probabilities`` (N, K), a
 - ``class_names`` by output index, and ``masked_classes``, which are never predicted;
 - ``input_size`` [C, H, W], and ``mean`` and ``std``, which the graph applies;
 - ``unknown_below``: familiarity below which an image is unknown, by share of false alarms;
-- ``familiarities`` and ``left_out`` of ``Recogniser``, from which such limits are computed;
+- ``familiarities`` of the held-out images, from which such limits are computed;
 
 and as words ``fit`` (see ``grace.data.decoding``), ``unknown_score``, ``method``, ``model_version``
 and ``grace_version``.
@@ -33,9 +33,8 @@ from grace.base.errors import GraceError
 from grace.base.randomness import generator
 from grace.data.augmentation import Enlarge
 from grace.data.images import LabelledImages, TensorImages
-from grace.learner.familiarity import UnknownScore
 from grace.learner.model import Model
-from grace.learner.unknown import Recogniser
+from grace.learner.unknown import Recogniser, UnknownScore
 from grace.methods.scoring import scores
 from grace.nn.expandable import copy_of
 from grace.nn.folding import folded

@@ -51,7 +51,7 @@ _PARTS = {
 
 Not among them: graphs inside operators (loops and branches), functions, tensors in other files.
 """
-_JSON = ("class_names", "masked_classes", "input_size", "familiarities", "left_out")
+_JSON = ("class_names", "masked_classes", "input_size", "familiarities")
 _Side = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -67,7 +67,6 @@ class _About(BaseModel):
     fit: Fit
     unknown_score: Annotated[str, Field(max_length=100)]
     familiarities: tuple[float, ...]
-    left_out: tuple[float, ...]
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -117,7 +116,6 @@ def open_exported(path: Path) -> Answerer:
         data=DataSettings(fit=about.fit),
         score_name=about.unknown_score,
         familiarities=about.familiarities,
-        left_out=about.left_out,
         answer=answer,
     )
 

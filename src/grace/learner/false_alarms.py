@@ -39,8 +39,3 @@ def cutoff(held_out: "Sequence[float] | Tensor", false_alarms: float) -> float:
             "allow more false alarms or hold out more images",
         )
     return float(np.sort(np.asarray(held_out, np.float32))[rank - 1])
-
-
-def found_share(left_out: "Sequence[float] | Tensor", false_alarms: float) -> float:
-    """Return the share of left-out images (m,) found at a rate of false alarms; see ``ranks``."""
-    return float((np.asarray(left_out, np.float32) <= np.float32(false_alarms + 1e-6)).mean())

@@ -119,7 +119,7 @@ class Learner:
 
     @property
     def recogniser(self) -> Recogniser:
-        """The score of unknown images, chosen and calibrated on the held-out images."""
+        """The score of unknown images, calibrated on the held-out images."""
         return self.model.state.recogniser
 
     @property
@@ -408,8 +408,7 @@ class Learner:
     def unknown(self, images: AnyImages, false_alarms: float = 0.05) -> list[bool]:
         """Return ``True`` for each of N images that is unlike anything learnt.
 
-        At most a share ``false_alarms`` of the images of learnt classes is called unknown;
-        ``recogniser.detection`` estimates how many images of unknown classes are.
+        At most a share ``false_alarms`` of the images of learnt classes is called unknown.
 
         Raises:
             GraceError: if too few images are held out to promise that.

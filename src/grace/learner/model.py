@@ -14,12 +14,11 @@ from grace.learner import choosing, saving
 from grace.learner.admission import Admission
 from grace.learner.ceiling import Ceiling
 from grace.learner.creation import Creation
-from grace.learner.familiarity import SCORES
+from grace.learner.document import ScoreName
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.model_state import ModelState, Size
 from grace.learner.unknown import (
     MOST_EXEMPLARS,
-    TRAINED_SCORES,
     Recogniser,
     Seen,
     recogniser,
@@ -155,12 +154,11 @@ class Model:
             self.state.method.memory.forget(index)
         self.state.method.state.forget(self.state.forgotten)
 
-    def calibrate(self, chosen: str | None = None) -> None:
+    def calibrate(self, name: ScoreName = "energy+mahalanobis") -> None:
         """Fit the score of unknown images, and compute that of the held-out images again.
 
         Args:
-            chosen: name of the score; ``None``: the best one is chosen, which takes seconds with
-                many classes.
+            name: of the score; "energy" if it cannot be fitted.
         """
         state, data = self.state, self.state.held_out.data()
         state.recogniser = Recogniser()
@@ -172,8 +170,7 @@ class Model:
             most_bytes = self.ceiling.num_bytes - self.admission.reserved - others
         exemplars, cache = self.exemplars(), state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
-        names = TRAINED_SCORES if cache is None else SCORES
-        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, chosen, names)
+        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, name)
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from grace.base.errors import GraceError
 from grace.data.decoders import Pixels
-from grace.learner.false_alarms import cutoff, found_share
+from grace.learner.false_alarms import cutoff
 from grace.learner.image_files import read_file
 from grace.settings.experiment import DataSettings
 
@@ -74,8 +74,6 @@ class Answerer:
     """The score by which unknown images are recognised."""
     familiarities: "Sequence[float] | Tensor"
     """Scores of the held-out images (n,), which set the limit below which an image is unknown."""
-    left_out: "Sequence[float] | Tensor"
-    """See ``Recogniser``."""
     answer: Callable[[Pixels], tuple[Numbers, Numbers]]
     """Map pixels (N, H, W, C) to probabilities (N, K), and to how familiar images look (N,)."""
 
@@ -96,7 +94,6 @@ def answerer_of(learner: "Learner") -> Answerer:
         data=learner.settings.data,
         score_name=learner.recogniser.score.name,
         familiarities=learner.familiarities,
-        left_out=learner.recogniser.left_out,
         answer=answer,
     )
 
@@ -141,12 +138,8 @@ class FilePredictor:
         """Number of held-out images that set the limit below which an image is unknown."""
         self.cutoff: float | None = None
         """Familiarity below which an image is unknown; ``None``: images are not checked."""
-        self.detection: float | None = None
-        """Estimated share of images of unknown classes that are found, in [0, 1]."""
         if false_alarms is not None:
             self.cutoff = cutoff(answerer.familiarities, false_alarms)
-            if len(answerer.left_out):
-                self.detection = found_share(answerer.left_out, false_alarms)
         image_bytes = math.prod(answerer.shape)
         # Two batches are in memory: one is read while the other is predicted.
         self._batch_size = max(1, min(batch_size, 2**26 // image_bytes))

@@ -194,7 +194,7 @@ def read_recogniser(document: Document, home: ModelStore, width: int) -> Recogni
     problem = problem_of(document.unknown_score, tensors, width)
     if problem:
         raise DamagedError(f"the calibration of '{home.path}' is damaged: {problem}")
-    return recogniser_of(document.unknown_score, tensors)
+    return recogniser_of(tensors)
 
 
 def refuse_too_large(document: Document, home: ModelStore) -> None:

@@ -1,12 +1,14 @@
 """Recognise images that are unlike anything learnt, at a stated rate of false alarms.
 
-A learner chooses its score by leave-one-class-out: a class's held-out images act as unknown for the
-scores that are computed without its exemplars, its mean and its logit. A network that was itself
-trained on the class still tells it apart better than a class that nobody has shown it, and scores
-of features gain most by that. So the choice is free on frozen features only, and for other networks
-the share found is a rough estimate, too high or too low.
+Every image gets a familiarity; an image is unknown below a limit that few held-out images of learnt
+classes fall below. Familiarity is "energy+mahalanobis": the energy of the logits and the distance
+of the features from the closest class of the exemplars, added in units of their deviation on the
+held-out images. Without exemplars of three classes, with few held-out images, or without room for
+its tensors, it is "energy" alone. Of ten scores that were measured, this sum finds most on networks
+that were trained on their classes and on frozen ones alike (docs/learner/unknown.md).
 
-Shapes: n held-out images, N images, M exemplars, D features, K classes.
+Shapes: n held-out images, N images, M exemplars, D features, K classes, C of them with exemplars,
+r directions.
 """
 
 import json
@@ -16,85 +18,22 @@ from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import override
 
-from grace.learner.false_alarms import cutoff, found_share
-from grace.learner.familiarity import (
-    LOGIT_SCORES,
-    SCORES,
-    Reference,
-    UnknownScore,
-    fits,
-    refitted_logits,
-)
+from grace.data.memory import normalise_features
+from grace.learner.document import ScoreName
+from grace.learner.false_alarms import cutoff
 
-TRAINED_SCORES = ("energy+mahalanobis", "energy")
-"""Scores among which a network chooses that was trained on its classes; the first one found most
-images of unknown classes in what ``benchmarks/unknown.py`` measured, the second needs no bytes."""
-RATE = 0.05
-"""Share of false alarms at which scores are compared, and the default of what is asked."""
+SHRINKAGE = 0.7
+"""Share of the covariance that is replaced by its mean variance in all directions."""
+NUM_DIRECTIONS = 64
+"""Most directions in which the covariance differs from this mean variance."""
 MOST_EXEMPLARS = 600
 """Most exemplars that are compared with, an equal number of each class."""
 FEWEST_CLASSES = 3
-"""With fewer classes, images are not compared with exemplars."""
-MOST_LEFT_OUT = 10
-"""Most classes that are left out, one after another."""
-
-
-@final
-@dataclass(frozen=True)
-class Recogniser:
-    """How a learner recognises unknown images.
-
-    Args:
-        score: the chosen score.
-        familiarities: score of the held-out images (n,), ascending.
-        left_out: for each held-out image of a class that was left out, the share of images of the
-            other classes that are no more familiar (m,), ascending; empty: it was not measured.
-    """
-
-    score: UnknownScore = field(default_factory=lambda: UnknownScore("energy"))
-    familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
-    left_out: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    def detection(self, false_alarms: float) -> float | None:
-        """Estimate the share of images of unknown classes that are found, in [0, 1].
-
-        Args:
-            false_alarms: share of images of learnt classes that may be called unknown.
-
-        Returns:
-            ``None`` if it was not measured; see this module for how.
-        """
-        return found_share(self.left_out, false_alarms) if len(self.left_out) else None
-
-    def cutoff(self, false_alarms: float) -> float:
-        """Return the familiarity below which an image is unknown; see ``false_alarms.cutoff``."""
-        return cutoff(self.familiarities, false_alarms)
-
-    def limits(self, rates: Sequence[float] = (0.01, 0.02, 0.05, 0.1)) -> dict[str, float]:
-        """Return the limit of each rate of false alarms that the held-out images allow."""
-        enough = [rate for rate in rates if rate * (len(self.familiarities) + 1) >= 1]
-        return {f"{rate:g}": self.cutoff(rate) for rate in enough}
-
-    def metadata(self) -> dict[str, str]:
-        """Return what an exported file says of unknown images."""
-        numbers = {
-            "unknown_below": self.limits(),
-            "familiarities": self.familiarities.tolist(),
-            "left_out": self.left_out.tolist(),
-        }
-        words = {"unknown_score": self.score.name}
-        return {**words, **{key: json.dumps(own) for key, own in numbers.items()}}
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Its tensors, as they are saved; empty before there are held-out images."""
-        if not len(self.familiarities):
-            return {}
-        own = {f"score.{name}": tensor for name, tensor in self.score.tensors.items()}
-        left_out = {"left_out": self.left_out} if len(self.left_out) else {}
-        return {"familiarities": self.familiarities, **left_out, **own}
+FEWEST_HELD_OUT = 20
+"""With fewer classes or held-out images, features are not compared with those of exemplars."""
 
 
 @final
@@ -112,115 +51,204 @@ class Seen:
     logits: Tensor
     labels: Tensor
 
-    def subset(self, places: Tensor) -> "Seen":
-        """Return some of the images, by a mask (n,) or indices."""
-        return Seen(self.features[places], self.logits[places], self.labels[places])
+
+def energy(logits: Tensor) -> Tensor:
+    """Compute ``log Σ_k exp s_k``, (N, K) → (N,); masked classes add nothing.
+
+    The negative energy of Liu et al., "Energy-based Out-of-distribution Detection" (NeurIPS 2020),
+    at temperature 1.
+    """
+    return logits.float().logsumexp(dim=1)
 
 
-def ranks(known: Tensor, asked: Tensor) -> Tensor:
-    """Compute ``(1 + number of known ≤ s) / (n + 1)``: the least rate at which s is found.
+def directions_of(features: Tensor, centre: Tensor) -> Tensor:
+    """Return the directions in which features lie from a centre: unit vectors (N, D)."""
+    return normalise_features(normalise_features(features.float()) - centre)
 
-    With ``cutoff`` an image of score s counts as unknown at rate a exactly if this is at most a.
+
+def mahalanobis(features: Tensor, centre: Tensor, means: Tensor, axes: Tensor) -> Tensor:
+    """Compute minus the squared Mahalanobis distance to the closest class mean.
+
+    The covariance within classes is shared by all (Lee et al., NeurIPS 2018), shrunk, and measured
+    in units of its smallest variance σ²: ``d² = ‖x‖² − ‖axes·x‖²`` with ``x = v − μ_c``, where row
+    i of ``axes`` is ``sqrt(1 − σ²/λ_i)`` times the direction of the variance λ_i.
 
     Args:
-        known: scores (n,) of images of known classes.
-        asked: scores (N,) of other images.
+        features: (N, D).
+        centre: (D,) mean of the classes' mean directions; see ``directions_of``.
+        means: (C, D) class means of these directions.
+        axes: (r, D).
 
     Returns:
-        (N,) in (0, 1].
+        (N,), at most 0.
     """
-    below = torch.searchsorted(known.sort().values, asked, right=True)
-    return (1 + below).float() / (len(known) + 1)
+    found = directions_of(features, centre)
+    plain = _squares(found, means) - _squares(found @ axes.T, means @ axes.T)
+    return -plain.clamp(min=0).amin(dim=1)
+
+
+def _squares(rows: Tensor, others: Tensor) -> Tensor:
+    squares = (rows**2).sum(dim=1, keepdim=True) + (others**2).sum(dim=1)
+    return squares - 2 * rows @ others.T
+
+
+def shrunk_axes(residuals: Tensor) -> Tensor:
+    """Return the axes of a shrunk covariance, as ``mahalanobis`` uses them.
+
+    With ``S = RᵀR/M`` and its mean variance ``t = tr S/D``, the covariance is ``(1 − s)·S + s·t·I``
+    with s = 0.7, a fixed share that is good for few exemplars and many features (Ledoit and Wolf
+    2004 give the form). All but its largest 64 variances are replaced by their mean σ².
+
+    Args:
+        residuals: R, (M, D), of mean 0 in every class.
+
+    Returns:
+        (r, D) with r ≤ 64; row i is the unit vector of variance λ_i times ``sqrt(1 − σ²/λ_i)``.
+    """
+    num, width = residuals.shape
+    # The smaller of the two matrices has the same variances.
+    if num <= width:
+        values, vectors = torch.linalg.eigh(residuals @ residuals.T / num)
+    else:
+        values, vectors = torch.linalg.eigh(residuals.T @ residuals / num)
+    count = min(NUM_DIRECTIONS, len(values), width - 1)
+    values = values.flip(0)[:count].clamp(min=0)
+    vectors = vectors.flip(1)[:, :count]
+    axes = (residuals.T @ vectors if num <= width else vectors).T
+    total = (residuals**2).sum() / num
+    rest = (total - values.sum()).clamp(min=0) / max(1, width - count)
+    mean = total / width
+    variances = (1 - SHRINKAGE) * values + SHRINKAGE * mean
+    smallest = (1 - SHRINKAGE) * rest + SHRINKAGE * mean
+    shares = (1 - smallest / variances.clamp(min=1e-12)).clamp(min=0)
+    found: Tensor = nn.functional.normalize(axes, dim=1) * shares.sqrt()[:, None]
+    return found
+
+
+def most_score_bytes(width: int, num_classes: int) -> int:
+    """Return the most bytes of a score's tensors, for D features and C classes."""
+    return 4 * (width * (1 + num_classes + min(NUM_DIRECTIONS, width)) + 4)
+
+
+@final
+class UnknownScore(nn.Module):
+    """A score of familiarity with all that it needs, so that it can be saved and exported.
+
+    Args:
+        tensors: ``centre``, ``means`` and ``axes`` of ``mahalanobis``, and ``scales`` (2, 2): mean
+            and deviation of both parts; none: the score is energy.
+    """
+
+    scales: Tensor
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.name: ScoreName = "energy+mahalanobis" if tensors else "energy"
+        for key, tensor in (tensors or {}).items():
+            self.register_buffer(key, tensor)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors, as they are saved."""
+        return dict(self.named_buffers())
+
+    @classmethod
+    def fitted(cls, exemplars: Seen, held_out: Seen) -> "UnknownScore":
+        """Make the sum of both parts, in units of their deviation on held-out images."""
+        labels = exemplars.labels
+        members = [labels == own for own in labels.unique().tolist()]
+        plain = normalise_features(exemplars.features.float())
+        centre = torch.stack([plain[own].mean(dim=0) for own in members]).mean(dim=0)
+        found = directions_of(exemplars.features, centre)
+        means = torch.stack([found[own].mean(dim=0) for own in members])
+        places = torch.searchsorted(labels.unique(), labels)
+        own = {"centre": centre, "means": means, "axes": shrunk_axes(found - means[places])}
+        parts = torch.stack([energy(held_out.logits), mahalanobis(held_out.features, **own)])
+        deviations = parts.std(dim=1).clamp(min=1e-6)
+        return cls({**own, "scales": torch.stack([parts.mean(dim=1), deviations], dim=1)})
+
+    @override
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Map features (N, D) and logits (N, K) of images to their familiarity (N,)."""
+        if self.name == "energy":
+            return energy(logits)
+        own = {key: tensor for key, tensor in self.tensors.items() if key != "scales"}
+        parts = torch.stack([energy(logits), mahalanobis(features, **own)], dim=1)
+        found: Tensor = ((parts - self.scales[:, 0]) / self.scales[:, 1]).sum(dim=1)
+        return found
+
+
+@final
+@dataclass(frozen=True)
+class Recogniser:
+    """How a learner recognises unknown images.
+
+    Args:
+        score: of familiarity.
+        familiarities: of the held-out images (n,), ascending.
+    """
+
+    score: UnknownScore = field(default_factory=UnknownScore)
+    familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def cutoff(self, false_alarms: float) -> float:
+        """Return the familiarity below which an image is unknown; see ``false_alarms.cutoff``."""
+        return cutoff(self.familiarities, false_alarms)
+
+    def limits(self, rates: Sequence[float] = (0.01, 0.02, 0.05, 0.1)) -> dict[str, float]:
+        """Return the limit of each rate of false alarms that the held-out images allow."""
+        enough = [rate for rate in rates if rate * (len(self.familiarities) + 1) >= 1]
+        return {f"{rate:g}": self.cutoff(rate) for rate in enough}
+
+    def metadata(self) -> dict[str, str]:
+        """Return what an exported file says of unknown images."""
+        limits, familiarities = self.limits(), self.familiarities.tolist()
+        numbers = {"unknown_below": json.dumps(limits), "familiarities": json.dumps(familiarities)}
+        return {"unknown_score": self.score.name, **numbers}
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors, as they are saved; empty before there are held-out images."""
+        if not len(self.familiarities):
+            return {}
+        return {"familiarities": self.familiarities, **self.score.tensors}
 
 
 def recogniser(
     exemplars: Seen | None,
     held_out: Seen,
     most_bytes: float = math.inf,
-    chosen: str | None = None,
-    names: Sequence[str] = SCORES,
+    name: ScoreName = "energy+mahalanobis",
 ) -> Recogniser:
-    """Choose a score by leave-one-class-out, and calibrate it.
+    """Fit the score of familiarity and calibrate it.
 
     Args:
-        exemplars: of all classes; ``None``: there are none, and the score is energy.
+        exemplars: of all classes; ``None``: there are none.
         held_out: images that were not trained on.
-        most_bytes: of the score's tensors. More: scores that keep exemplars can be chosen.
-        chosen: name of the score; ``None``: the best one is chosen, and what it finds is measured.
-        names: of the scores to choose from, the first of equals; one of them needs no bytes.
+        most_bytes: of the score's tensors.
+        name: of the score, if it can be fitted; otherwise it is "energy".
     """
-    name, reference, left_out = chosen or "energy", None, torch.empty(0)
-    if exemplars is not None and len(exemplars.labels.unique()) >= FEWEST_CLASSES:
-        reference = Reference(exemplars.features, exemplars.labels)
-    found: Mapping[str, Tensor] = {}
-    if exemplars is not None and chosen is None:
-        found = left_out_ranks(exemplars, held_out, names)
-    seen = held_out.features, held_out.logits
-    if found:
-        named = {own: UnknownScore.fitted(own, reference, *seen) for own in found}
-        # Scores of logits need no bytes.
-        fitting = [own for own in found if num_bytes(named[own]) <= max(0, most_bytes)]
-        name = max(fitting, key=lambda own: found_share(found[own], RATE))
-        left_out = found[name].sort().values
-    needs_reference = not set(name.split("+")) <= LOGIT_SCORES
-    score = UnknownScore.fitted(
-        "energy" if needs_reference and reference is None else name, reference, *seen
-    )
-    return Recogniser(score, score(*seen).sort().values, left_out)
+    score = UnknownScore()
+    if name != score.name and exemplars is not None and _can_compare(exemplars, held_out):
+        sum_of_both = UnknownScore.fitted(exemplars, held_out)
+        if sum(tensor.nbytes for tensor in sum_of_both.tensors.values()) <= most_bytes:
+            score = sum_of_both
+    return Recogniser(score, score(held_out.features, held_out.logits).sort().values)
 
 
-def left_out_ranks(
-    exemplars: Seen, held_out: Seen, names: Sequence[str] = SCORES
-) -> Mapping[str, Tensor]:
-    """Leave out one class after another, and rank its held-out images among the others'.
-
-    Args:
-        exemplars: of all classes; equal numbers are best.
-        held_out: images that were not trained on.
-        names: scores to compute.
-
-    Returns:
-        (m,) by name; see ``ranks``. Empty if an image's class has no exemplars, there are fewer
-        than three classes, or too few images for ``RATE``.
-    """
-    classes, counts = held_out.labels.unique(return_counts=True)
+def _can_compare(exemplars: Seen, held_out: Seen) -> bool:
     known = set(exemplars.labels.tolist())
-    if len(classes) < FEWEST_CLASSES or not set(classes.tolist()) <= known:
-        return {}
-    if RATE * (len(held_out.labels) - int(counts.max()) + 1) < 1:
-        return {}
-    every = -(-len(classes) // MOST_LEFT_OUT)
-    found: dict[str, list[Tensor]] = {name: [] for name in names}
-    for index in classes[::every].tolist():
-        others = exemplars.subset(exemplars.labels != index)
-        is_left = held_out.labels == index
-        logits = refitted_logits(others.features, others.labels, held_out.features)
-        reference = Reference(others.features, others.labels)
-        for name in names:
-            rest = held_out.features[~is_left], logits[~is_left]
-            score = UnknownScore.fitted(name, reference, *rest)
-            own = score(held_out.features, logits)
-            found[name].append(ranks(own[~is_left], own[is_left]))
-    return {name: torch.cat(parts) for name, parts in found.items()}
+    is_enough = len(known) >= FEWEST_CLASSES and len(held_out.labels) >= FEWEST_HELD_OUT
+    return is_enough and set(held_out.labels.tolist()) <= known
 
 
-def num_bytes(score: UnknownScore) -> int:
-    """Count the bytes of a score's tensors."""
-    return sum(tensor.nbytes for tensor in score.tensors.values())
-
-
-def recogniser_of(name: str, tensors: Mapping[str, Tensor]) -> Recogniser:
+def recogniser_of(tensors: Mapping[str, Tensor]) -> Recogniser:
     """Make a recogniser from saved tensors; see ``Recogniser.tensors``."""
-    own = {
-        key.removeprefix("score."): value
-        for key, value in tensors.items()
-        if key.startswith("score.")
-    }
-    left_out = tensors.get("left_out", torch.empty(0))
-    return Recogniser(UnknownScore(name, own), tensors["familiarities"], left_out)
+    own = {key: value for key, value in tensors.items() if key != "familiarities"}
+    return Recogniser(UnknownScore(own), tensors["familiarities"])
 
 
-def problem_of(name: str, tensors: Mapping[str, Tensor], width: int) -> str | None:
+def problem_of(name: ScoreName, tensors: Mapping[str, Tensor], width: int) -> str | None:
     """Say why saved tensors are not those of a recogniser; ``None`` if they are.
 
     Args:
@@ -228,16 +256,21 @@ def problem_of(name: str, tensors: Mapping[str, Tensor], width: int) -> str | No
         tensors: as they were read, possibly from a stranger.
         width: D, of the network's features.
     """
-    rest = {key: value for key, value in tensors.items() if not key.startswith("score.")}
-    own = {k.removeprefix("score."): v for k, v in tensors.items() if k.startswith("score.")}
-    for key in ("familiarities", "left_out"):
-        values = rest.pop(key, None)
-        if values is None and key == "left_out":
-            continue
-        if values is None or values.ndim != 1 or values.dtype != torch.float32:
-            return "it holds no scores"
-        if bool(values.isnan().any()):
-            return "it holds no scores"
-    if rest or not fits(name, own, width):
+    own = dict(tensors)
+    values = own.pop("familiarities", torch.zeros(()))
+    are_numbers = values.dtype == torch.float32 and not bool(values.isnan().any())
+    if values.ndim != 1 or not len(values) or not are_numbers:
+        return "it holds no scores"
+    sizes = {"centre": (width,), "means": (-1, width), "axes": (-1, width), "scales": (2, 2)}
+    fits = own.keys() == (set() if name == "energy" else sizes.keys()) and all(
+        tensor.dtype == torch.float32
+        and tensor.numel() > 0
+        and bool(tensor.isfinite().all())
+        and tensor.ndim == len(sizes[key])
+        and tensor.shape[-1] == sizes[key][-1]
+        and sizes[key][0] in (-1, len(tensor))
+        for key, tensor in own.items()
+    )
+    if not fits or (own and not bool((own["scales"][:, 1] > 0).all())):
         return f"it does not hold what the score '{name}' needs"
     return None
