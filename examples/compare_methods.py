@@ -2,7 +2,7 @@
 
 Run it as ``python examples/compare_methods.py``, or name methods and settings:
 ``python examples/compare_methods.py der grace seed=2 --epochs 12 --out comparison``.
-It prints the table that ``grace report --table md`` prints and writes the report's page.
+It prints the table that ``grace report`` prints and writes the report's page.
 """
 
 import argparse
@@ -12,8 +12,9 @@ from grace.base.errors import GraceError
 from grace.runs import RunRecord
 from grace.runs.run import run_experiment
 from grace.settings.load import load_experiment
+from grace.studies.groups import group_records
 from grace.studies.report import write_report
-from grace.studies.tables import comparison_table, to_markdown
+from grace.studies.table import comparison_table
 
 
 def overrides(method: str, epochs: int) -> list[str]:
@@ -42,7 +43,9 @@ def main() -> None:
     records = [
         run(method, overrides(method, arguments.epochs) + more, arguments.out) for method in methods
     ]
-    print(to_markdown(comparison_table(records)))
+    table = comparison_table(group_records(records))
+    for line in (table.headings, *table.rows):
+        print(" | ".join(line))
     print("report", write_report(records, arguments.out / "report.html"))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from grace.base.atomic import write_bytes, write_text
-from grace.settings.study import load_study
+from grace.studies.schema import load_study
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"

@@ -11,7 +11,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BusyError",
-    "Comparison",
     "ConfigError",
     "ConfigWarning",
     "DamagedError",
@@ -25,11 +24,13 @@ __all__ = [
     "NewerFormatError",
     "RequestedSettings",
     "RunRecord",
+    "StudyResult",
     "TaskRecord",
     "UpdateRecord",
     "__version__",
     "compare",
     "evaluate",
+    "frame",
     "learn",
     "load_experiment",
     "read_record",
@@ -57,13 +58,13 @@ if TYPE_CHECKING:
     from grace.settings.experiment import ExperimentSettings
     from grace.settings.load import ConfigWarning, load_experiment
     from grace.settings.packaged import ConfigError
-    from grace.studies.comparison import Comparison
-    from grace.studies.comparison import compare_methods as compare
+    from grace.studies.comparison import compare
+    from grace.studies.frame import frame
     from grace.studies.report import write_report
+    from grace.studies.results import StudyResult
 else:
     _PLACES = {
         "BusyError": "grace.base.errors:BusyError",
-        "Comparison": "grace.studies.comparison:Comparison",
         "ConfigError": "grace.settings.load:ConfigError",
         "ConfigWarning": "grace.settings.load:ConfigWarning",
         "DamagedError": "grace.base.errors:DamagedError",
@@ -77,10 +78,12 @@ else:
         "NewerFormatError": "grace.base.errors:NewerFormatError",
         "RequestedSettings": "grace.learner.request:RequestedSettings",
         "RunRecord": "grace.runs:RunRecord",
+        "StudyResult": "grace.studies.results:StudyResult",
         "TaskRecord": "grace.runs:TaskRecord",
         "UpdateRecord": "grace.learner.document:UpdateRecord",
-        "compare": "grace.studies.comparison:compare_methods",
+        "compare": "grace.studies.comparison:compare",
         "evaluate": "grace.learner.folder_evaluation:evaluate",
+        "frame": "grace.studies.frame:frame",
         "learn": "grace.learner.learn:learn",
         "load_experiment": "grace.settings.load:load_experiment",
         "read_record": "grace.runs:read_record",

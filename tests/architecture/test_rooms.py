@@ -153,12 +153,12 @@ def test_starts_without_torch() -> None:
     steps = [
         "import grace",
         "import grace.cli",
-        "import grace.runs, grace.studies.report, grace.studies.tables",
-        "from grace.studies import claims, drawing, paper, pareto, replay, trends",
+        "import grace.runs, grace.studies.report, grace.studies.table",
+        "from grace.studies import claims, figures, measures, paper, pareto, plan, study",
         "import grace.base.lock, grace.base.objects, grace.base.strict_json",
         "import grace.learner.prediction, grace.learner.exported",
         "from grace.settings.load import load_experiment; load_experiment('digits')",
-        "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.Comparison",
+        "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.StudyResult",
     ]
     lines = (f"{step}\nassert 'torch' not in sys.modules, {step!r}\n" for step in steps)
     done = subprocess.run(

@@ -13,7 +13,8 @@ from grace.cli.app import app
 from grace.cli.arguments import split
 from grace.runs import read_record
 from grace.settings.load import load_experiment
-from grace.studies.cells import cells_of
+from grace.studies.cells import Selection, study_cells
+from grace.studies.comparison import study_of
 
 ROOT = Path(__file__).parents[2]
 VERBS = "|".join(KNOWN)
@@ -49,7 +50,8 @@ def test_every_command_is_understood(page: str, command: str, tmp_path: Path) ->
         parsed = verb.make_context(name, rest, parent=context).params
     arguments = parsed.get("arguments") or []
     if name == "compare":
-        cells_of(*split(arguments))
+        experiment, overrides = split(arguments)
+        study_cells(study_of(experiment, [], [1]), Selection(overrides=tuple(overrides)))
         return
     if name not in ("run", "show") or "method=aligned" in arguments:
         return  # the worked example's method is not registered here

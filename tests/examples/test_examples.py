@@ -41,10 +41,17 @@ def test_two_methods_are_compared(run: Run, tmp_path: Path) -> None:
     few = "data.max_train_per_class=20"
     words = ["finetune", "replay", few, "--epochs", "1", "--out", str(out)]
     shown = run("compare_methods.py", *words)
-    rows = [line.split(" | ")[:3] for line in shown.splitlines() if line.startswith("| digits")]
-    assert rows == [["| digits", "replay", "1"], ["| digits", "finetune", "1"]]
+    rows = [line.split(" | ")[:3] for line in shown.splitlines() if line.startswith("digits")]
+    assert rows == [["digits", "replay", "1"], ["digits", "finetune", "1"]]
     assert (out / "replay" / "tasks.jsonl").read_text().count("\n") == 5
     assert (out / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_search_finds_the_best_threshold(run: Run, tmp_path: Path) -> None:
+    few = ["data.max_train_per_class=4", "scenario.increment=5"]
+    shown = run("search_threshold.py", "--trials", "2", "--out", str(tmp_path), *few)
+    assert "threshold" in shown.splitlines()[-1]
+    assert len(list(tmp_path.glob("trial-*/run.json"))) == 2
 
 
 def test_a_refusal_is_one_line(run: Run) -> None:

@@ -21,9 +21,9 @@ from grace.cli import console
 from grace.runs import read_record, read_records
 from grace.settings import yaml_text
 from grace.settings.load import load_experiment
-from grace.studies.report import render_report
-from grace.studies.summary import summarise
-from grace.studies.tables import comparison_table, to_csv, to_latex, to_markdown
+from grace.studies.groups import group_records
+from grace.studies.report import report_page
+from grace.studies.table import comparison_numbers, comparison_table
 from support.synthetic_records import MakeRecord
 
 SECONDS = 15.0
@@ -208,17 +208,13 @@ def mutated(raw: Any, draw: random.Random) -> Any:
 
 def everything_about(records: Any) -> list[str]:
     """Make all pages and tables of some records."""
-    table = comparison_table(records)
-    return [
-        render_report(records), summarise(records), to_markdown(table), to_csv(table),
-        to_latex(table),
-    ]  # fmt: skip
+    groups = group_records(records)
+    numbers = comparison_numbers(groups).to_csv(index=False)
+    return [report_page(records), numbers, comparison_table(groups).to_latex()]
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_records(make_record: MakeRecord, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The script of the plots is large, and the same on every page.
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "")
+def test_records(make_record: MakeRecord, number: int) -> None:
     draw = random.Random(f"{SEED} {number}")  # noqa: S311
     good, bad = make_record("der", 1), make_record("grace", 2)
     name = draw.choice(["run.json", "tasks.jsonl"])
@@ -265,9 +261,7 @@ def test_terminals_and_pages(
     make_record: MakeRecord,
     text: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "")
     console.say(text)
     console.emit_json({text: [text]})
     console.terminal(err=True).print(console.text_of(text), soft_wrap=True)
@@ -284,18 +278,16 @@ def test_terminals_and_pages(
     raw["config"]["method"]["name"] = text
     raw["hardware"]["cpu"] = text
     path.write_text(json.dumps(raw))
-    page, summary, markdown, csv, latex = everything_about([read_record(record.directory)])
-    for written in (page, summary, markdown, latex):
+    page, csv, latex = everything_about([read_record(record.directory)])
+    for written in (page, latex):
         assert all(char.isprintable() or char == "\n" for char in written)
-    assert "<script>alert" not in page + summary + markdown
+    assert "<script>alert" not in page
     assert "\\\\[" not in latex.replace("\\\\\n", "")
     assert not any(line.startswith(("[", "*")) for line in latex.splitlines())
     # The text is one cell, one heading or one item everywhere: it cannot add a line.
     plain = make_record("grace", 9).directory
-    for own, other in zip(
-        (summary, markdown, latex), everything_about([read_record(plain)])[1:3], strict=False
-    ):
-        assert abs(own.count("\n") - other.count("\n")) < 8
+    other = everything_about([read_record(plain)])[2]
+    assert abs(latex.count("\n") - other.count("\n")) < 8
     assert not any(cell[:1] in "=+-@" for cell in csv.split("\n")[1].split(",")[:3] if cell)
 
 

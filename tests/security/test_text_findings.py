@@ -25,9 +25,9 @@ from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSett
 from grace.settings.load import load_experiment
 from grace.settings.methods import FinetuneSettings, GraceSettings
 from grace.settings.recipe import Recipe
-from grace.studies.comparison import compare_methods
-from grace.studies.summary import summarise
-from grace.studies.tables import comparison_table, to_csv, to_latex
+from grace.studies.comparison import compare
+from grace.studies.groups import group_records
+from grace.studies.table import comparison_numbers, comparison_table
 from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings
@@ -111,17 +111,6 @@ class TestTerminal:
 
 
 class TestPages:
-    def test_the_summary_is_escaped(self, make_record: MakeRecord) -> None:
-        """Before, names, notes and descriptions stood in summary.md as they were."""
-        odd = "# <img src=x> [a](b) | `c`"
-        record = make_record("grace", 1)
-        rewritten(record.directory, description=odd, notes=[odd], experiment=odd, commit=odd)
-        text = summarise([read_record(record.directory)], command="grace ```\n# forged")
-        assert "<img" not in text.replace("\\<", "")
-        assert "\n# <" not in text
-        assert "\n\\# \\<img src=x\\> \\[a\\](b) \\| \\`c\\`\n" in text
-        assert "\n````bash\ngrace ```\n# forged\n````\n" in text
-
     def test_markdown_by_hand(self) -> None:
         assert (markdown("1. a"), markdown("- a\n\tb")) == ("1\\. a", "\\- a b")
         assert (markdown("a-b 1.5"), markdown("&lt;~x~")) == ("a-b 1.5", "\\&lt;\\~x\\~")
@@ -131,7 +120,7 @@ class TestPages:
         r"""Before, a row that began with [1cm] was the argument of the \\ above it."""
         record = make_record("grace", 1)
         rewritten(record.directory, experiment="[1cm]")
-        text = to_latex(comparison_table([read_record(record.directory)]))
+        text = comparison_table(group_records([read_record(record.directory)])).to_latex()
         assert "{[}1cm{]} & " in text
         assert latex("*a_b[") == "{*}a\\_b{[}"
 
@@ -139,7 +128,8 @@ class TestPages:
         """Before, a spreadsheet ran an experiment's name; numbers stay exact."""
         record = make_record("grace", 1)
         rewritten(record.directory, experiment="=1+1")
-        row = to_csv(comparison_table([read_record(record.directory)])).splitlines()[1]
+        numbers = comparison_numbers(group_records([read_record(record.directory)]))
+        row = numbers.to_csv(index=False).splitlines()[1]
         assert row.startswith("'=1+1,grace,")
         assert repr(record.last) in row
         assert [spreadsheet(text) for text in ("a=", "-a", "\t=", "@", "+", "")] == [
@@ -189,14 +179,6 @@ class TestRecords:
             found = find_same_run(tmp_path / "runs", good.info)
         assert found.directory == good.directory
 
-    def test_a_clock_that_was_set_back(self, make_record: MakeRecord) -> None:
-        """Before, the summary counted a negative time, and mixed time zones ended it."""
-        early, late = make_record("der", 1), make_record("der", 2)
-        rewritten(early.directory, started="2026-01-02T00:00:00", finished="2025-12-31T00:00:00Z")
-        rewritten(late.directory, started="2026-01-02T00:00:00+00:00", finished=None)
-        text = summarise([read_record(early.directory), read_record(late.directory)])
-        assert "; 0.0 s from the first one's start" in text
-
 
 class TestNames:
     @pytest.mark.parametrize("name", ["..", ".", "...", "a/b", "../x", ""])
@@ -207,7 +189,7 @@ class TestNames:
         with pytest.raises(GraceError, match="name"):
             load_experiment(str(path))
         with pytest.raises(GraceError, match="name"):
-            compare_methods(str(path), methods=["finetune"], seeds=[1])
+            compare(str(path), methods=["finetune"], seeds=[1])
 
     def test_a_file_of_dots_gets_another_name(self, tmp_path: Path) -> None:
         (tmp_path / "...yaml").write_text("method: der")

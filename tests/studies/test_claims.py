@@ -4,19 +4,19 @@ import math
 
 import pytest
 
-from grace.studies.claims import judge_claim
+from grace.studies.claims import judge
 
 
 def test_three_seeds_by_hand() -> None:
     # d = 2, sd = 1, se = 1/√3 = 0.57735; 2 se = 1.1547 < 2.
-    judged = judge_claim([1.0, 2.0, 3.0])
+    judged = judge([1.0, 2.0, 3.0])
     assert (judged.mean, judged.count, judged.verdict) == (2.0, 3, "holds")
     assert judged.standard_error == pytest.approx(1 / math.sqrt(3))
-    assert judge_claim([-1.0, -2.0, -3.0]).verdict == "fails"
+    assert judge([-1.0, -2.0, -3.0]).verdict == "fails"
 
 
 def test_slack_moves_the_mean_and_not_the_error() -> None:
-    plain, eased = judge_claim([-1.4, -0.6]), judge_claim([-1.4, -0.6], slack=3.0)
+    plain, eased = judge([-1.4, -0.6]), judge([-1.4, -0.6], slack=3.0)
     assert plain.mean == pytest.approx(-1.0)
     assert eased.mean == pytest.approx(2.0)
     # sd = 0.8/√2, se = 0.4: |−1| > 0.8 and 2 > 0.8.
@@ -38,13 +38,13 @@ def test_slack_moves_the_mean_and_not_the_error() -> None:
     ],
 )
 def test_two_standard_errors_are_noise(differences: list[float], verdict: str) -> None:
-    assert judge_claim(differences).verdict == verdict
+    assert judge(differences).verdict == verdict
 
 
 def test_one_seed_knows_no_noise() -> None:
     """The paper's own numbers: Table 1, CIFAR-100 b50i2, Last, and its slack of 1.0."""
-    alone = judge_claim([-0.86])
+    alone = judge([-0.86])
     assert (alone.standard_error, alone.count, alone.verdict) == (None, 1, "fails")
-    assert judge_claim([-0.86], slack=1.0).verdict == "holds"
-    assert judge_claim([-0.86], slack=1.0).mean == pytest.approx(0.14)
-    assert judge_claim([0.0]).verdict == "holds"
+    assert judge([-0.86], slack=1.0).verdict == "holds"
+    assert judge([-0.86], slack=1.0).mean == pytest.approx(0.14)
+    assert judge([0.0]).verdict == "holds"

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from grace.studies.estimates import bytes_of, seconds_of
 
 from grace.runs import RunRecord
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import load_experiment
-from grace.studies.estimates import bytes_of, seconds_of
 from support.synthetic_records import MakeRecord
 
 

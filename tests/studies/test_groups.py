@@ -1,33 +1,14 @@
+"""Groups of runs and their labels."""
+
 import statistics
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace.runs import DatasetRecord, RunRecord
-from grace.studies.groups import group_records, spread
-from grace.studies.tables import comparison_table
+from grace.studies.groups import group_records
+from grace.studies.table import comparison_numbers, comparison_table
 from support.synthetic_records import MakeRecord
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
-def test_spread_agrees_with_numpy(values: list[float]) -> None:
-    # Reference: numpy's sample standard deviation.
-    found = spread(values)
-    assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
-    assert found.deviation == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-6)
-
-
-def test_spread_of_one_none_and_missing() -> None:
-    single = spread([3.0])
-    assert (single.mean, single.deviation, single.count) == (3.0, None, 1)
-    assert (spread([]), spread([1.0, None])) == (None, None)
-    both = spread([80.0, 84.0])
-    # (4 + 4) / (2 - 1) = 8
-    assert both.deviation == pytest.approx(8**0.5)
-
 
 FRESH = ["method.initialisation=random", "methods.grace.gamma=4"]
 
@@ -86,10 +67,9 @@ def test_mean_over_complete_runs_only(make_record: MakeRecord) -> None:
     (group,) = group_records(records)
     assert [record.seed for record in group.complete] == [1, 2]
     lasts = [record.last for record in records[:2]]
-    found = group.over_runs(lambda record: record.last)
-    assert found is not None
-    assert found.mean == pytest.approx(statistics.mean(value for value in lasts if value))
-    assert found.count == 2
+    numbers = comparison_numbers([group])
+    assert numbers.at[0, "last_mean"] == pytest.approx(statistics.mean(v for v in lasts if v))
+    assert numbers.at[0, "runs"] == 2
 
 
 def of_data(record: RunRecord, protocol: str) -> RunRecord:
@@ -103,21 +83,15 @@ def of_data(record: RunRecord, protocol: str) -> RunRecord:
 def test_runs_of_other_data_are_told_apart(make_record: MakeRecord) -> None:
     records = [make_record("der", 1), make_record("der", 2), of_data(make_record("der", 3), "aa")]
     mixed = [*records, of_data(make_record("replay"), "aa")]
-    assert [(group.label, len(group.records)) for group in group_records(mixed)] == [
-        ("der (data: digits, 1437 images)", 2),
-        ("der (data: pictures, 300 images)", 1),
-        ("replay (data: pictures, 300 images)", 1),
+    own = records[0].info.fingerprints["protocol"][:8]
+    found = [(group.label, len(group.records)) for group in group_records(mixed)]
+    assert sorted(found) == [
+        (f"der (data: digits, 1437 images, protocol {own})", 2),
+        ("der (data: pictures, 300 images, protocol aa)", 1),
+        ("replay", 1),
     ]
-    [note] = comparison_table(mixed).notes
+    [note] = comparison_table(group_records(mixed)).notes
     assert note.startswith("digits: rows of other data")
-    # Images of the same name and number, and a run of which nothing is known.
-    unclear = [of_data(make_record("der", n), protocol) for n, protocol in ((6, "aa"), (7, "bb"))]
-    alike = [*unclear, of_data(make_record("der", 5), "")]
-    assert {group.variant for group in group_records(alike)} == {
-        "data: pictures, 300 images, protocol aa",
-        "data: pictures, 300 images, protocol bb",
-        "data: pictures, 300 images, protocol unknown",
-    }
 
 
 def test_other_protocols_by_settings_keep_their_labels(make_record: MakeRecord) -> None:
@@ -127,10 +101,7 @@ def test_other_protocols_by_settings_keep_their_labels(make_record: MakeRecord) 
         "memory.size=50",
         f"memory.size={records[0].info.config['memory']['size']}",
     }
-    assert comparison_table(records).notes == ()
-    # A record without fingerprints stands with those of its settings.
-    [group] = group_records([records[0], of_data(make_record("der", 3), "")])
-    assert (group.label, len(group.records)) == ("der", 2)
+    assert comparison_table(group_records(records)).notes == ()
 
 
 def repeated(record: RunRecord, day: int, status: str = "finished") -> RunRecord:
@@ -143,14 +114,12 @@ def repeated(record: RunRecord, day: int, status: str = "finished") -> RunRecord
 def test_a_repetition_counts_once(make_record: MakeRecord) -> None:
     run = make_record("der", 1)
     first, again, failed = (repeated(run, 2), repeated(run, 3), repeated(run, 4, "failed"))
-    table = comparison_table([again, first, failed, make_record("der", 2)])
-    [row] = table.rows
-    assert row.group.records[0] is again
-    assert (len(row.group.complete), row.group.repetitions) == (2, (first, failed))
-    assert row.group.listed == (*row.group.records, first, failed)
-    [note] = table.notes
+    [group] = group_records([again, first, failed, make_record("der", 2)])
+    assert group.records[0] is again
+    assert len(group.complete) == 2
+    [note] = group.notes
     assert "2 repetitions of the same run left out" in note
     # Two attempts that failed: the newer one is the unfinished run.
     attempts = [repeated(run, day, "failed") for day in (1, 2)]
     [group] = group_records(attempts)
-    assert (group.records, group.repetitions) == ((attempts[1],), (attempts[0],))
+    assert group.records == (attempts[1],)

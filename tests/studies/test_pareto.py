@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from grace.studies.claims import judge_claim
+from grace.studies.claims import judge
 from grace.studies.pareto import (
     FrontPlace,
     Point,
@@ -16,8 +16,10 @@ from grace.studies.pareto import (
     front_places,
     mean_points,
     merged,
-    spreads,
 )
+from grace.studies.table import study_tables
+from support.synthetic_records import MakeRecord
+from support.synthetic_studies import made
 
 TRUTH = {"A": (2, 60), "B": (3, 61), "C": (3, 60.5), "D": (5, 61), "E": (5, 62), "F": (2, 60)}
 
@@ -61,26 +63,14 @@ def test_means_are_over_the_seeds_that_all_have() -> None:
         "b": {2: (2.0, 62.0), 1: (2.0, 61.5)},
     }
     assert mean_points(measured) == [Point(2.5, 60.5, ("a",)), Point(2.0, 61.75, ("b",))]
-    x, y = spreads(measured)["a"]
-    assert (x.mean, x.count, y.mean) == (2.5, 2, 60.5)
-    assert (x.deviation, y.deviation) == (pytest.approx(0.5**0.5), pytest.approx(0.5**0.5))
     assert mean_points({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == []
     assert front_places({"a": {1: (2, 60)}, "b": {2: (2, 60)}}) == {}
 
 
-def test_spreads_are_numpys() -> None:
-    draws = np.random.default_rng(6)
-    placed = draws.normal(50, 9, (2, 5, 2))
-    measured = {
-        label: {seed: (float(x), float(y)) for seed, (x, y) in enumerate(own)}
-        for label, own in zip("ab", placed, strict=True)
-    }
-    for own, found in zip(placed, spreads(measured).values(), strict=True):
-        assert [f.mean for f in found] == pytest.approx(own.mean(axis=0).tolist())
-        assert [f.deviation for f in found] == pytest.approx(own.std(axis=0, ddof=1).tolist())
-    # A claim is judged by Student's t, against 2.
+def test_a_claim_is_judged_by_students_t() -> None:
+    placed = np.random.default_rng(6).normal(50, 9, (2, 5, 2))
     differences = placed[0, :, 1] - placed[1, :, 1]
-    judged = judge_claim(differences.tolist())
+    judged = judge(differences.tolist())
     assert judged.standard_error == pytest.approx(float(scipy.stats.sem(differences)))
     student = scipy.stats.ttest_1samp(differences, 0).statistic
     assert judged.mean / judged.standard_error == pytest.approx(float(student))
@@ -121,3 +111,26 @@ def test_dominance_beyond_noise_needs_two_standard_errors() -> None:
     assert not dominates_beyond_noise({1: (4.0, 90.0), 2: (4.0, 91.0), 3: (4.0, 92.0)}, low)
     assert not dominates_beyond_noise({1: (2.0, 90.0)}, low)
     assert not dominates_beyond_noise(low, low)
+
+
+def test_the_table_of_a_front(make_record: MakeRecord) -> None:
+    grid = {"method.threshold": [0.5, 0.6, 0.7], "method.threshold_decay": [0.9]}
+    rows = {
+        "pairs": {"method": "grace", "grid": grid},
+        "more": {"method": "grace", "grid": {"memory.size": [9]}},
+    }
+    numbers = {"0.5/0.9": [(50, 62, 3)] * 2, "0.6/0.9": [(50, 60, 2)], "0.7/0.9": []}
+    found = made(make_record, numbers, chosen=("pairs",), rows=rows, figures=["front"])
+    [_, table] = study_tables(found)
+    # One seed shows no noise.
+    assert table.rows == (
+        ("0.5/0.9", "yes", "1 of 1", "–"),
+        ("0.6/0.9", "yes", "1 of 1", "–"),
+        ("0.7/0.9", "–", "–", "–"),
+    )
+    assert table.notes[1:] == (
+        "compared over the seeds that all pairs with a run have: 1 of 3",
+        "not all pairs were chosen: others may be better than those on the front",
+    )
+    plain = made(make_record, {"der": [(50, 62, 3)]}, figures=["front"])
+    assert len(study_tables(plain)) == 1  # It has no grid.

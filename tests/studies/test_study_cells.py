@@ -8,15 +8,15 @@ from pydantic import ValidationError
 from grace.base.errors import GraceError
 from grace.runs import DatasetRecord, RunRecord
 from grace.runs.model import ParameterRecord
-from grace.settings.study import RowSettings, StudySettings, load_study
-from grace.studies.aligned import aligned_size
-from grace.studies.study_cells import (
+from grace.studies.cells import (
     Selection,
+    aligned_size,
     all_runs,
     run_names,
     settings_of,
     study_cells,
 )
+from grace.studies.schema import RowSettings, StudySettings, load_study
 from support.synthetic_records import MakeRecord
 
 
@@ -87,7 +87,7 @@ def test_aligned_rows_wait_for_two_runs(make_record: MakeRecord) -> None:
     # repeats), grace-held.
     assert len(runs) == 5
     assert [len(run.needs) for run in runs] == [0, 0, 2, 0, 3]
-    names = run_names(cells, runs)
+    names = run_names(cells)
     assert names[runs[2]] == "replay b0i4 s1"
     assert settings_of(runs[2], lambda run: None) is None
     plain = make_record("grace", verdicts=["start", "grow", "compress", "grow", "compress"])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from grace.studies.study_claims import claims_sheet, judge_claims
-from grace.studies.study_table import protocol_tables, shown, to_csv
+from grace.studies.claims import judge_claims
+from grace.studies.table import claims_table, study_tables
 from support.synthetic_records import MakeRecord
 from support.synthetic_studies import Numbers, made
 
@@ -80,16 +80,16 @@ def test_a_claim_with_a_missing_run_is_not_measured(
         make_record, {"id": "B", "left": "grace", "right": "der"}, dict(THREE) | {"der": []}
     )
     assert none.verdict == "not measured"
-    assert claims_sheet([none]).rows[0][-1].text == "not measured"
+    assert claims_table([none]).rows[0][-1] == "not measured"
 
 
 def test_the_numbers_of_the_runs_that_are_there_are_shown(make_record: MakeRecord) -> None:
     numbers = dict(THREE) | {"der": THREE["der"][:2]}
     # The best other is not known for the third seed, although one other is.
     best = judged(make_record, {"id": "F", "left": "foster", "right": "best"}, numbers)
-    sheet = claims_sheet([best])
-    assert [entry.text for entry in sheet.rows[0]][-2:] == ["3", "not measured"]
-    assert len(sheet.notes) == 2
+    table = claims_table([best])
+    assert table.rows[0][-2:] == ("3", "not measured")
+    assert len(table.notes) == 2
     order = {"id": "O", "order": ["foster", "grace", "der"], "metrics": {"last": 0, "average": 9}}
     found = judged(make_record, order, numbers)
     verdicts = [line.verdict for line in found.lines]
@@ -127,45 +127,14 @@ def test_nothing_is_first_among_some_of_the_rows(make_record: MakeRecord, place:
     def shown_for(*chosen: str) -> tuple[str, float | None, str, str]:
         results = made(make_record, numbers, chosen=chosen, **study)
         [claim] = judge_claims(results)
-        [table] = protocol_tables(results)
-        rows = shown(table, results).rows
-        return claim.verdict, claim.lines[0].paper, rows[-1][2].text, rows[0][2].mark
+        [table] = study_tables(results)
+        return claim.verdict, claim.lines[0].paper, table.rows[-1][2], table.marks.get((0, 2), "")
 
     assert shown_for("grace", "foster") == ("not measured", None, "–", "")
     verdict, paper, lead, mark = shown_for("grace", "der", "foster")  # All that compete.
     assert (verdict, lead, mark) == ("holds", "+1.00", "best")
     # Table 1, CIFAR-100 b0i10: 60.80 against 60.47 of DER and 54.15 of FOSTER.
     assert paper == pytest.approx({"best": 0.33, "second": 6.65}[place])
-
-
-def test_the_table_marks_the_best_and_ends_with_the_lead(make_record: MakeRecord) -> None:
-    rows = rows_of("grace", "der", "foster")
-    results = made(
-        make_record,
-        dict(THREE) | {"foster": []},
-        rows=rows,
-        columns=["backbones", "last"],
-        paper="table-1",
-        delta="grace",
-        delta_against="der",
-    )
-    [table] = protocol_tables(results)
-    sheet = shown(table, results)
-    assert sheet.headings == ("Row", "Runs", "Backbones", "paper", "Last (%)", "paper")
-    texts = [[cell.text for cell in row] for row in sheet.rows]
-    assert texts == [
-        ["grace", "3", "2.7 ± 0.6", "5", "61.00 ± 1.00", "60.80"],
-        ["der", "3", "5", "10", "60.00 ± 1.32", "60.47"],
-        ["foster", "0", "–", "1", "–", "54.15"],
-        ["Δ", "", "-47 %", "", "+1.00", ""],
-    ]
-    assert [row[4].mark for row in sheet.rows] == ["best", "second", "", ""]
-    assert "not all runs are finished: foster" in sheet.notes
-    assert sheet.notes[1].startswith("paper: printed numbers of Table 1, cifar100 b0i10, of other")
-    assert r"\textbf{61.00 $\pm$ 1.00}" in sheet.to_latex()
-    assert "**61.00 ± 1.00**" in sheet.to_markdown()
-    lines = to_csv([table], results).splitlines()
-    assert lines[2].startswith("b0i10,digits,grace,last,61.0,1.0,3,60.8")
 
 
 GRID = {

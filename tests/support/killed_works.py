@@ -8,7 +8,9 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -259,8 +261,10 @@ def short_runs(*methods: str) -> list[str]:
 def _many_runs(folder: Path, verb: Callable[[], object]) -> None:
     """Carry out a verb whose runs are forks of this process; note their results and its files."""
     _prepare()
-    forking = SimpleNamespace(Popen=_ForkedRun, PIPE=-1, STDOUT=-2)
-    with mock.patch("grace.studies.pool.subprocess", forking):
+    forking = SimpleNamespace(
+        Popen=_ForkedRun, PIPE=-1, STDOUT=-2, TimeoutExpired=subprocess.TimeoutExpired
+    )
+    with mock.patch("grace.studies.workers.subprocess", forking):
         verb()
     runs = sorted((folder / "out" / "runs").iterdir())
     facts = {
@@ -290,10 +294,14 @@ class _ForkedRun:
         self.stdin = os.fdopen(writes, "wb")
 
     def poll(self) -> int | None:
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            self.returncode = os.waitstatus_to_exitcode(status)
+        if self.returncode is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
+
+    def wait(self, timeout: float = 0) -> None:
+        time.sleep(0.01)
 
 
 def _end_of(arguments: Sequence[str]) -> int:

@@ -1,44 +1,54 @@
 """Carry out the runs of comparisons and studies in this process, which spares importing torch."""
 
+import threading
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from grace.base.errors import BusyError
+from grace.base.errors import GraceError
 from grace.runs.run import run_experiment
-from grace.studies.cells import loaded
-from grace.studies.pool import Job, JobSource, Watcher
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.load import ConfigWarning, load_experiment
+from grace.studies.workers import Job, Unwatched, Worker
 
 
-def carry_out_here(
-    source: JobSource, at_once: int, watcher: Watcher, slow: str = "", **_: Any
-) -> None:
-    """Carry out the runs in this process, from the files that their own would read.
+def run_in_this_process(job: Job, stopping: threading.Event) -> str | None:
+    """A worker that carries out a run as its own process would, from the same file."""
+    first_tasks = Path(job.command[job.command.index("--first-tasks") + 1])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConfigWarning)
+            settings = load_experiment(job.command[1])
+        run_experiment(settings, job.place, resume=True, first_tasks=first_tasks)
+    except GraceError as error:
+        return str(error)
+    return None
 
-    Args:
-        source: hands out the jobs.
-        at_once: passed on to the watcher.
-        watcher: receives the events.
-        slow: label of a run that ends only when no other one may start beside it.
-    """
-    watcher.planned(source.num_left, at_once)
-    held: list[Job] = []
-    while (job := source.take(held)) is not None or held:
-        if job is not None and slow and job.cell.label == slow and not held:
-            held.append(job)
-            continue
-        job = job or held.pop()
-        settings = job.command[job.command.index("run") + 1]
-        out = job.command[job.command.index("--out") + 1]
-        first_tasks = job.command[job.command.index("--first-tasks") + 1]
-        failure = None
-        try:
-            run_experiment(
-                loaded(settings, ())[0], Path(out), resume=True, first_tasks=Path(first_tasks)
-            )
-        except BusyError as error:
-            failure = str(error)
-        watcher.cell_ended(job.cell, failure)
-        source.ended(job, failure)
+
+def here(settings: ExperimentSettings) -> Sequence[Worker]:
+    """Return one worker in this process."""
+    return [run_in_this_process]
+
+
+def workers(run: Callable[[Job], str | None], count: int = 1) -> Callable[..., Sequence[Worker]]:
+    """Return workers that call a function for each run."""
+    return lambda settings: [lambda job, stopping: run(job)] * count
+
+
+class Started(Unwatched):
+    """The names of the runs that were made, and how many were planned."""
+
+    def __init__(self) -> None:
+        self.planned_runs: list[tuple[int, int]] = []
+        self.names: list[str] = []
+        self.left: list[int] = []
+
+    def planned(self, num_left: int, at_once: int) -> None:
+        self.planned_runs.append((num_left, at_once))
+
+    def ended(self, name: str, failure: str | None, num_left: int) -> None:
+        self.names.append(name)
+        self.left.append(num_left)
 
 
 def left_by_killed(run: Path) -> None:

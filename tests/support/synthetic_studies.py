@@ -3,15 +3,13 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from grace.runs import RunRecord
-from grace.settings.study import StudySettings
-from grace.studies.made_study import MadeStudy
-from grace.studies.resolving import Found
-from grace.studies.study_cells import Selection, study_cells
-from grace.studies.study_results import Results
+from grace.studies.cells import Selection, study_cells
+from grace.studies.plan import Found
+from grace.studies.results import Results, StudyResult
+from grace.studies.schema import StudySettings
 from support.synthetic_records import MakeRecord
 
 SEEDS = count(1)
@@ -74,4 +72,4 @@ def made(
             found[cell.run] = Found(own, is_replayed=(cell.row, cell.seed) in replayed)
     # Rows of equal settings share a run: each gets one of its own.
     assert len({cell.run for cell in cells}) == len(cells)
-    return Results(MadeStudy(settings, selection, tuple(cells), found, {}, (), Path()))
+    return Results(StudyResult(settings, selection, tuple(cells), found, {}))

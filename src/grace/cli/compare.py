@@ -16,13 +16,10 @@ import typer
 from grace.base.errors import GraceError
 from grace.cli import options
 from grace.cli.arguments import split
-from grace.cli.comparison_progress import ComparisonProgress, print_comparison
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.study_progress import StudyProgress, show_result
 from grace.studies import comparison
-from grace.studies.cells import cells_of, settings_of
-
-REMEDIES = {"methods": "use --methods", "seeds": "use --seeds"}
-"""What to do on the command line instead of setting a name."""
+from grace.studies.workers import workers_here
 
 
 def compare(
@@ -47,32 +44,26 @@ def compare(
             "Default: comparisons/EXPERIMENT."
         ),
     ] = None,
-    share: Annotated[
-        bool,
-        typer.Option(help="Train the first task once for all methods that start with the same."),
-    ] = True,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run one experiment with many methods and seeds; write tables and a report.
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with one_line_errors(REMEDIES), ended_like_ctrl_c():
+    with one_line_errors(), ended_like_ctrl_c(), one_line_warnings():
         experiment, overrides = split(arguments or ())
-        chosen = [name.strip() for name in methods.split(",")] if methods else []
-        with one_line_warnings():
-            cells = cells_of(experiment, overrides, chosen, numbers(seeds))
-        directory = out or comparison.default_directory(cells)
-        with ComparisonProgress([cell.name for cell in cells]) as progress:
+        with StudyProgress() as progress:
             result = comparison.compare(
-                cells,
-                directory,
-                progress,
-                at_once=jobs,
-                shares_first_task=share,
+                experiment,
+                overrides,
+                methods=[name.strip() for name in methods.split(",")] if methods else [],
+                seeds=numbers(seeds),
+                directory=out,
+                watcher=progress,
+                workers=partial(workers_here, at_once=jobs),
                 command=shlex.join(["grace", *sys.argv[1:]]),
-                settings_of=partial(settings_of, experiment, overrides),
             )
-        print_comparison(result)
+        show_result(result, as_json=as_json)
         if result.failures:
             raise typer.Exit(1)
 

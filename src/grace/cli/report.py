@@ -7,14 +7,13 @@ import typer
 
 from grace.base.words import counted
 from grace.cli import options
-from grace.cli.console import emit, say
+from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
-from grace.runs import read_records
-from grace.studies import tables
+from grace.cli.study_progress import table_json, table_lines
+from grace.studies.frame import read_runs
+from grace.studies.groups import group_records
 from grace.studies.report import write_report
-
-_TABLES = {"md": tables.to_markdown, "csv": tables.to_csv, "latex": tables.to_latex}
-"""Writers of a comparison table, by format."""
+from grace.studies.table import comparison_numbers, comparison_table
 
 
 def report(
@@ -35,19 +34,31 @@ def report(
     table: Annotated[
         str | None,
         options.choice(
-            choices=tuple(_TABLES),
+            choices=("csv", "latex"),
             show_default=False,
             help="Print the comparison table in this format.",
         ),
     ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare runs: one self-contained HTML page, or a table to paste."""
     with one_line_errors():
-        records, left_out = read_records(runs)
+        records, left_out = read_runs(runs)
         for line in left_out:
             say(f"warning: left out: {line}", err=True)
-        if table is not None:
-            emit(_TABLES[table](tables.comparison_table(records)))
+        groups = group_records(records)
+        shown = comparison_table(groups)
+        if table == "csv":
+            emit(comparison_numbers(groups).to_csv(index=False, lineterminator="\n"))
+        elif table == "latex":
+            emit(shown.to_latex())
+        elif as_json:
+            emit_json(table_json(shown))
+        else:
+            say(*table_lines(shown))
         if table is None or output is not None:
             path = write_report(records, output or Path("report.html"))
-            say(f"report of {counted(len(records), 'run')}: {path}", err=table is not None)
+            say(
+                f"report of {counted(len(records), 'run')}: {path}",
+                err=table is not None or as_json,
+            )

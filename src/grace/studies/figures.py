@@ -1,416 +1,324 @@
-"""Figures of the report as plain plotly specifications, from records alone.
+"""Figures as SVG texts by matplotlib, one function for each; the same numbers give the same bytes.
 
-A specification is ``{"data": [...], "layout": {...}}``. Traces carry their group's key in ``meta``,
-by which the page's legend hides and shows them.
+Texts are drawn as they are: nothing in a name is read as a formula or as markup. matplotlib is
+imported when a figure is drawn, not before.
 """
 
-import html
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from grace.base.words import printable
 from grace.runs import RunRecord, TaskRecord
-from grace.settings.registry import METHODS
-from grace.studies.groups import Group, Spread, spread
+from grace.studies.frame import METRICS
+from grace.studies.measures import measures_of
+from grace.studies.pareto import Point, by_seed, front, mean_points, merged
+from grace.studies.replay import expansions
+from grace.studies.results import Results
 
-Figure = dict[str, Any]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-@final
-@dataclass(frozen=True)
-class Style:
-    """Line style of a group in all figures: colour and dash by method, other dashes by variant."""
-
-    key: str
-    colour: str
-    dash: str
-
-
-def styles(groups: Sequence[Group]) -> list[Style]:
-    """Return a style for each group; a registered method has the same style in all figures.
-
-    Further variants of a method have its colour and other dashes. Methods that are not registered
-    get the styles after those of the registered ones, in order of appearance.
-    """
-    dashes = ["solid", "dash", "dot", "dashdot", "longdash"]
-    places = {method: place for place, method in enumerate(METHODS)}
-    for group in groups:
-        places.setdefault(group.method, len(places))
-    used: dict[tuple[str, str], int] = {}
-    found = []
-    for number, group in enumerate(groups):
-        variant = used.get((group.experiment, group.method), 0)
-        used[group.experiment, group.method] = variant + 1
-        colour, dash = STYLES[places[group.method] % len(STYLES)]
-        dash = dashes[(dashes.index(dash) + variant) % len(dashes)]
-        found.append(Style(f"g{number}", colour, dash))
-    return found
-
-
-STYLES = (
-    ("#0072B2", "solid"),  # blue
-    ("#D55E00", "solid"),  # vermilion
-    ("#CC79A7", "dash"),  # pink
-    ("#E69F00", "dash"),  # orange
-    ("#A65628", "dot"),  # brown
-    ("#56B4E9", "dot"),  # sky
-    ("#009E73", "solid"),  # green
-    ("#332288", "dot"),  # indigo
-    ("#4D4D4D", "dash"),  # grey
-    ("#000000", "solid"),  # black
-    ("#006078", "longdash"),  # petrol
-    ("#600048", "dashdot"),  # plum
-    ("#0060C0", "longdash"),  # cobalt
-    ("#786048", "dashdot"),  # umber
-    ("#783000", "dash"),  # rust
-    ("#607878", "dot"),  # slate
-    ("#601818", "longdash"),  # maroon
-    ("#00A8FF", "dashdot"),  # azure
-    ("#78A860", "dash"),  # moss
-    ("#6078FF", "dot"),  # cornflower
-    ("#483078", "dash"),  # violet
-    ("#3018A8", "solid"),  # ultramarine
-    ("#4848D8", "dashdot"),  # iris
-    ("#1818FF", "dot"),  # pure blue
-    ("#48D860", "longdash"),  # light green
-    ("#00D890", "dashdot"),  # mint
-    ("#78C0D8", "dashdot"),  # pale blue
+Series = Mapping[str, Sequence[RunRecord]]
+"""Runs by the name of their line."""
+_COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#A65628", "#332288", "#4D4D4D", "#000000"),
 )
-"""Colour and dash of each method, by its place in the registry.
-
-The first ten are seven of Okabe and Ito's eight colours (their yellow is too pale for a white page)
-and three more. All were chosen so that normal, red-blind and green-blind eyes tell any two apart,
-those of one dash clearly: a test measures it.
-"""
-
-
-def accuracy_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
-    """Draw A_t over tasks: mean line, and a band of one standard deviation for several seeds."""
-    traces = _curves(groups, looks, lambda task: task.accuracy.all if task.accuracy else None)
-    return _figure(traces, groups, "accuracy on all classes seen (%)", {"range": [0, 102]})
-
-
-def task_aware_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure | None:
-    """Draw the task-aware accuracy as :func:`accuracy_figure` does; ``None`` if it is unknown."""
-
-    def task_aware(task: TaskRecord) -> float | None:
-        found = task.accuracy.task_aware if task.accuracy else None
-        return found.all if found else None
-
-    traces = _curves(groups, looks, task_aware)
-    if not any(trace["y"] for trace in traces):
-        return None
-    return _figure(traces, groups, "task-aware accuracy (%)", {"range": [0, 102]})
+"""Seven of Okabe and Ito's colours (their yellow is too pale) and three more."""
+_DASHES: Sequence[Any] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+_MOST_LINES = 12
+"""Further lines would make a figure unreadable: they are left out, as its title says."""
+_WIDTH, _HEIGHT = 3.6, 2.7
+"""Inches of one panel."""
+_RC: Any = {
+    "svg.hashsalt": "figure",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "legend.fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+}
 
 
-def parameters_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
-    """Draw the parameters kept after each task, heads included."""
-    traces = _curves(groups, looks, lambda task: task.parameters.total / 1e6)
-    return _figure(traces, groups, "parameters (millions)", {"rangemode": "tozero"})
+def study_figures(results: Results) -> Mapping[str, str]:
+    """Return the SVG text of every figure that a study names and has numbers for."""
+    draw: Mapping[str, Callable[[Results], str]] = {
+        "accuracy": _accuracy,
+        "backbones": _backbones,
+        "protocols": _protocols,
+        "front": _fronts,
+        "measures": _measures,
+        "bars": _bars,
+    }
+    found = {name: draw[name](results) for name in results.made.study.figures}
+    return {name: text for name, text in found.items() if text}
 
 
-def expansion_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure:
-    """Draw the number of backbones over tasks, with the verdict at each task.
-
-    Whole numbers coincide, so the lines are set apart by a little; hovering shows the number. Runs
-    that decide nothing are one line per group.
-    """
-    drawn = [
-        (group, look, record)
-        for group, look in zip(groups, looks, strict=True)
-        for record in (group.records if _decides(group) else group.records[:1])
-    ]
-    apart = min(0.08, 0.5 / len(drawn))
-    traces = []
-    for number, (group, look, record) in enumerate(drawn):
-        offset = apart * ((len(drawn) - 1) / 2 - number)
-        trace = _line(record.tasks, look, _run_name(group, record), lambda task: task.backbones)
-        shift = {"y": [task.backbones + offset for task in record.tasks]}
-        line = {"line": _stroke(look, 2) | {"shape": "hv"}, "zorder": len(drawn) - number}
-        traces.append(trace | shift | line | {"marker": _verdicts(record.tasks, look)})
-    axis = {"rangemode": "tozero", "dtick": _step(_most(groups, lambda t: t.backbones))}
-    return _figure(traces, groups, "backbones", axis)
-
-
-def saturation_figure(groups: Sequence[Group], looks: Sequence[Style]) -> Figure | None:
-    """Draw saturation (line) against its threshold (dots) for methods that assess.
-
-    One run shows its verdicts; several show their mean and one standard deviation.
-    """
-    traces: list[Figure] = []
-    for group, look in zip(groups, looks, strict=True):
-        if len(group.records) > 1:
-            traces += _curves([group], [look], lambda task: task.saturation)
-            bounds = Style(look.key, look.colour, "dot")
-            means = _curves([group], [bounds], lambda task: task.threshold, banded=False)
-            name = plot_text(f"{group.label}: threshold")
-            traces += [mean | {"mode": "lines", "name": name} for mean in means]
-        else:
-            traces += _assessment(group.records[0], look, plot_text(group.label))
-    if not any(trace["y"] for trace in traces):
-        return None
-    return _figure(traces, groups, "saturation (0 to 1)", {"range": [0, 1.02]})
-
-
-def run_saturation_figure(group: Group, record: RunRecord, look: Style) -> Figure | None:
-    """Draw one run's saturation, threshold and verdicts over tasks.
+def over_tasks(
+    panels: Mapping[str, Series], value: Callable[[TaskRecord], float | None], title: str
+) -> str:
+    """Draw means over runs for every task, with a band of one standard deviation.
 
     Args:
-        group: group of the run, which decides the axis.
-        record: record of the run.
-        look: line style of the group.
-
-    Returns:
-        The figure; ``None`` if the run has no saturation.
+        panels: runs by the title of their panel.
+        value: number of a task; a line ends where a run has none.
+        title: of the y axis.
     """
-    traces = _assessment(record, look, "saturation")
-    if not any(trace["y"] for trace in traces):
-        return None
-    return _figure(traces, [group], "saturation (0 to 1)", {"range": [0, 1.02]})
+    with _drawing(len(panels)) as (axes, texts):
+        for place, (name, series) in zip(axes, panels.items(), strict=True):
+            for number, (label, records) in enumerate(list(series.items())[:_MOST_LINES]):
+                columns = zip(*(map(value, r.tasks) for r in records), strict=False)
+                means, deviations = _over(columns)
+                tasks = range(1, len(means) + 1)
+                place.plot(tasks, means, label=_label(label), marker="o", **_style(number))
+                ends = [*zip(means, deviations, strict=True)]
+                low, high = [m - d for m, d in ends], [m + d for m, d in ends]
+                if any(deviations):
+                    colour = _style(number)["color"]
+                    place.fill_between(tasks, low, high, alpha=0.15, linewidth=0, color=colour)
+            more = f"{_MOST_LINES} of {len(series)} lines" if len(series) > _MOST_LINES else ""
+            _name(place, ": ".join(filter(None, (name, more))), "task", title)
+    return texts[0]
 
 
-def _assessment(record: RunRecord, look: Style, name: str) -> list[Figure]:
-    assessed = [task for task in record.tasks if task.saturation is not None]
-    bounded = [task for task in record.tasks if task.threshold is not None]
-    saturation = _line(assessed, look, name, lambda task: task.saturation)
-    threshold = _line(bounded, look, f"{name}: threshold", lambda task: task.threshold)
-    dots = {"color": look.colour, "width": 2, "dash": "dot"}
-    return [
-        threshold | {"mode": "lines", "line": dots, "hovertemplate": "%{y:.3f}"},
-        saturation | {"line": _stroke(look, 2.5), "marker": _verdicts(assessed, look)},
-    ]
+def saturation(records: Sequence[RunRecord]) -> str:
+    """Draw each run's saturation (line) against its threshold (dots), with its expansions."""
+    with _drawing(len(records)) as (axes, texts):
+        for place, record in zip(axes, records, strict=True):
+            known = [task for task in record.tasks if task.saturation is not None]
+            tasks = [task.task for task in known]
+            nan = float("nan")
+            place.plot(
+                tasks,
+                [nan if t.saturation is None else t.saturation for t in known],
+                marker="o",
+                label="saturation",
+            )
+            bound = [nan if t.threshold is None else t.threshold for t in known]
+            place.plot(tasks, bound, ":", label="threshold")
+            for task in expansions(record):
+                place.axvline(task, color="#555555", linestyle=(0, (3, 2)), lw=0.9, zorder=1)
+            _name(place, f"{record.method}, seed {record.seed}", "task (dashed: grow)", "0 to 1")
+    return texts[0]
 
 
-def _decides(group: Group) -> bool:
-    return any(task.verdict for record in group.records for task in record.tasks)
-
-
-def matrix_figure(record: RunRecord) -> Figure:
-    """Draw R[t, i]: accuracy after each task (rows) on the classes of each task (columns)."""
-    return _matrix(record.matrix)
-
-
-def task_aware_matrix_figure(record: RunRecord) -> Figure | None:
-    """Draw the task-aware R[t, i] as :func:`matrix_figure` does; ``None`` if it is unknown."""
-    matrix = record.task_aware_matrix
-    known = any(value is not None for row in matrix for value in row)
-    return _matrix(matrix) if known else None
-
-
-def _matrix(matrix: Sequence[Sequence[float | None]]) -> Figure:
-    size = len(matrix)
-    tasks = list(range(1, size + 1))
-    trace = _heat(matrix, tasks, tasks) | {
-        "hovertemplate": "after task %{y}, classes of task %{x}: %{z:.2f} %<extra></extra>"
-    }
-    if size <= 12:
-        trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 11}}
-    ticks = {"tickmode": "linear", "dtick": _step(size), "tick0": 1}
-    return _square(trace, "classes of task", "after task", ticks, 380)
-
-
-def confusion_figure(record: RunRecord) -> Figure | None:
-    """Draw the confusion matrix: share (%) of a true class's test images per predicted class."""
+def matrices(record: RunRecord) -> str:
+    """Draw the accuracy on each task after each task, and the last confusion in percent."""
     task = next((task for task in reversed(record.tasks) if task.confusion), None)
-    if task is None or task.confusion is None:
-        return None
-    names = [plot_text(name) for name in record.info.class_names[: len(task.confusion)]]
-    names += [str(index) for index in range(len(names), len(task.confusion))]
-    shares = [[100 * n / max(1, sum(row)) for n in row] for row in task.confusion]
-    positions = list(range(len(shares)))
-    trace = _heat(shares, positions, positions) | {
-        "customdata": [
-            [[names[true], names[called], count] for called, count in enumerate(row)]
-            for true, row in enumerate(task.confusion)
-        ],
-        "hovertemplate": "true %{customdata[0]}, called %{customdata[1]}: "
-        "%{customdata[2]} images (%{z:.1f} %)<extra></extra>",
+    rows = task.confusion if task is not None and task.confusion is not None else ()
+    confusion = [[100 * n / max(1, sum(row)) for n in row] for row in rows]
+    found: dict[tuple[str, str, str, int], Sequence[Sequence[float | None]]] = {
+        ("accuracy (%)", "classes of task", "after task", 1): record.matrix
     }
-    if len(shares) <= 12:
-        trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 11}}
-    step = max(1, math.ceil(len(names) / 25))
-    ticks = {
-        "tickmode": "array",
-        "tickvals": positions[::step],
-        "ticktext": [_shortened(name) for name in names[::step]],
-    }
-    height = 380 if len(names) <= 12 else 520
-    return _square(trace, "called", "true class", ticks, height)
+    if confusion:
+        found["confusion (%)", "called", "true class", 0] = confusion
+    with _drawing(len(found)) as (axes, texts):
+        for place, ((title, across, down, first), values) in zip(axes, found.items(), strict=True):
+            size = len(values)
+            extent = (first - 0.5, first + size - 0.5, first + size - 0.5, first - 0.5)
+            grid = [[float("nan") if v is None else v for v in row] for row in values]
+            image = place.imshow(grid, vmin=0, vmax=100, cmap="Blues", extent=extent)
+            place.figure.colorbar(image, ax=place, shrink=0.8)
+            place.grid(visible=False)
+            _name(place, title, across, down)
+    return texts[0]
 
 
-def plot_text(text: str) -> str:
-    """Escape a name for plotly, which interprets some HTML tags in every text."""
-    return html.escape(printable(text), quote=False)
+def _accuracy(results: Results) -> str:
+    def all_seen(task: TaskRecord) -> float | None:
+        return task.accuracy.all if task.accuracy else None
+
+    return over_tasks(_ranked(results), all_seen, "accuracy on all classes seen (%)")
 
 
-def _shortened(name: str) -> str:
-    plain = html.unescape(name)
-    return name if len(plain) <= 14 else plot_text(f"{plain[:13]}…")
+def _backbones(results: Results) -> str:
+    return over_tasks(_ranked(results), lambda task: task.backbones, "backbones")
 
 
-def _curves(
-    groups: Sequence[Group],
-    looks: Sequence[Style],
-    value: Callable[[TaskRecord], float | None],
-    *,
-    banded: bool = True,
-) -> list[Figure]:
-    """Draw the mean over a group's runs, over the tasks that all of its runs have."""
-    traces: list[Figure] = []
-    for number, (group, look) in enumerate(zip(groups, looks, strict=True)):
-        shared = min(len(record.tasks) for record in group.records)
-        points = [
-            (index + 1, mean)
-            for index in range(shared)
-            if (mean := spread(value(record.tasks[index]) for record in group.records))
-        ]
-        if banded and len(group.records) > 1 and points:
-            traces.append(_band(points, look))
-        deviations = [point.deviation or 0.0 for _, point in points]
-        several = "±%{customdata:.2f} " if len(group.records) > 1 else ""
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "meta": look.key,
-                "name": plot_text(group.label),
-                "zorder": len(groups) - number,
-                "x": [task for task, _ in points],
-                "y": [point.mean for _, point in points],
-                "customdata": deviations,
-                "line": _stroke(look, 2.5),
-                "marker": {"size": 7, "color": look.colour},
-                "hovertemplate": f"%{{y:.2f}} {several}",
-            }
-        )
-    return traces
-
-
-def _band(points: Sequence[tuple[int, Spread]], look: Style) -> Figure:
-    upper = [point.mean + (point.deviation or 0.0) for _, point in points]
-    lower = [point.mean - (point.deviation or 0.0) for _, point in points]
-    numbers = [number for number, _ in points]
+def _ranked(results: Results) -> Mapping[str, Series]:
+    """Return the runs of the ranked rows by protocol and row."""
     return {
-        "type": "scatter",
-        "mode": "lines",
-        "meta": look.key,
-        "x": [*numbers, *reversed(numbers)],
-        "y": [*upper, *reversed(lower)],
-        "fill": "toself",
-        "fillcolor": f"{look.colour}29",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
+        protocol: {
+            results.label(row): [one.record for one in found]
+            for row in results.ranked(protocol)
+            if (found := results.found(row, protocol))
+        }
+        for protocol in results.protocols
     }
 
 
-def _line(
-    tasks: Sequence[TaskRecord],
-    look: Style,
-    name: str,
-    value: Callable[[TaskRecord], float | None],
-) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "meta": look.key,
-        "name": name,
-        "x": [task.task for task in tasks],
-        "y": [value(task) for task in tasks],
-        "text": [f"{value(task):.4g} {task.verdict or ''}" for task in tasks],
-        "hovertemplate": "%{text}",
-    }
+def _protocols(results: Results) -> str:
+    """Draw metrics by protocol, as in the paper's first figure."""
+    # The ranked ones come first, so that a row looks the same in all figures.
+    rows = sorted(results.rows, key=lambda row: not results.settings(row).ranked)
+    with _drawing(2) as (axes, texts):
+        for place, key in zip(axes, ("average", "parameters"), strict=True):
+            means = results.means[key].unstack("protocol")
+            for number, row in enumerate(rows[:_MOST_LINES]):
+                values = [means.at[row, protocol] for protocol in results.protocols]
+                label = _label(results.label(row))
+                place.plot(range(len(values)), values, label=label, marker="o", **_style(number))
+            _names(place, results.protocols)
+            more = f"{_MOST_LINES} of {len(rows)} rows" if len(rows) > _MOST_LINES else ""
+            _name(place, more, "", METRICS[key].heading)
+    return texts[0]
 
 
-def _stroke(look: Style, width: float) -> Figure:
-    return {"color": look.colour, "width": width, "dash": look.dash}
+def _bars(results: Results) -> str:
+    """Draw the mean and deviation of every row, a panel for Last and Avg of each protocol."""
+    panels = [(protocol, key) for protocol in results.protocols for key in ("last", "average")]
+    with _drawing(len(panels)) as (axes, texts):
+        for place, (protocol, key) in zip(axes, panels, strict=True):
+            rows = results.rows_in(protocol)
+            means, deviations = results.means.loc[protocol], results.deviations.loc[protocol]
+            y, error = means.loc[rows, key], deviations.loc[rows, key]
+            place.errorbar(range(len(rows)), y, error, fmt="o", capsize=2)
+            _names(place, [results.label(row) for row in rows])
+            _name(place, protocol, "", METRICS[key].heading)
+    return texts[0]
 
 
-def _verdicts(tasks: Sequence[TaskRecord], look: Style) -> Figure:
-    """Mark grow ▲, compress ▼, compress under a ceiling ▽ and the first task ■.
+def _fronts(results: Results) -> str:
+    """Draw backbones against Avg and Last of a grid's rows; numbered points stand on the front.
 
-    Methods that decide nothing get small dots.
+    Filled: some run was trained for it; hollow: all its runs are replayed.
     """
-    symbols = {
-        "start": "square",
-        "grow": "triangle-up",
-        "compress": "triangle-down",
-        "compress (budget)": "triangle-down-open",
+    panels = [(protocol, key) for protocol in results.protocols for key in ("average", "last")]
+    with _drawing(len(panels)) as (axes, texts):
+        for place, (protocol, key) in zip(axes, panels, strict=True):
+            measured = by_seed(results, protocol, key)
+            points, best = merged(mean_points(measured)), front(mean_points(measured))
+            for is_replayed, kind, fill in ((False, "trained", "full"), (True, "replayed", "none")):
+                own = [p for p in points if _is_replayed(results, p, protocol) == is_replayed]
+                x, y = [p.x for p in own], [p.y for p in own]
+                place.plot(x, y, "o", fillstyle=fill, label=kind, color=_COLOURS[0])
+            x, y = [p.x for p in best], [p.y for p in best]
+            place.plot(x, y, drawstyle="steps-post", color=_COLOURS[1], label="front")
+            keys = []
+            for number, point in enumerate(best, 1):
+                place.annotate(str(number), (point.x, point.y), (3, 4), textcoords="offset points")
+                more = " …" if len(point.labels) > 2 else ""
+                keys.append(printable(f"{number}: {', '.join(point.labels[:2])}{more}"))
+            corner: Any = {"ha": "right", "va": "bottom", "transform": place.transAxes}
+            place.text(1, 0, "\n".join(keys), fontsize=6, **corner)
+            _name(place, f"{protocol}: {METRICS[key].title}", "backbones", METRICS[key].heading)
+    return texts[0]
+
+
+def _is_replayed(results: Results, point: Point, protocol: str) -> bool:
+    replayed, runs = results.origin(point.labels, protocol)
+    return replayed == runs
+
+
+def _measures(results: Results) -> str:
+    """Draw each saturation measure over tasks, with the expansions of the first run as dividers."""
+    found = {
+        (protocol, name): runs
+        for protocol in results.protocols
+        if (runs := [o.record for row in results.rows for o in results.found(row, protocol)])
+        for name in measures_of(runs[0])
     }
-    verdicts = [task.verdict or "" for task in tasks]
-    shown = [symbols.get(verdict, "circle") for verdict in verdicts]
-    return {
-        "symbol": shown,
-        "size": [13 if symbol.startswith("triangle") else 7 for symbol in shown],
-        "color": look.colour,
-        # An open mark is drawn by its outline, which has the mark's colour.
-        "line": {"color": "#ffffff", "width": [2 if s.endswith("open") else 1 for s in shown]},
-    }
+    with _drawing(len(found)) as (axes, texts):
+        for place, ((_, name), runs) in zip(axes, found.items(), strict=True):
+            known = [of[name] for run in runs if name in (of := measures_of(run))]
+            means, deviations = _over(zip(*known, strict=False))
+            place.errorbar(range(1, len(means) + 1), means, deviations, marker="o", capsize=2)
+            for task in expansions(runs[0]):
+                place.axvline(task - 0.5, color="#555555", linestyle=(0, (3, 2)), lw=0.9, zorder=1)
+            _name(place, name.replace("_", " "), "task", "")
+    return texts[0]
 
 
-def _run_name(group: Group, record: RunRecord) -> str:
-    several = len(group.records) > 1
-    return plot_text(f"{group.label}, seed {record.seed}" if several else group.label)
+def _over(columns: Iterator[Sequence[float | None]]) -> tuple[list[float], list[float]]:
+    """Return means and deviations of the columns; NaN where a value is unknown."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(columns), dtype=float)
+    means, deviations = frame.mean(axis=1, skipna=False), frame.std(axis=1)
+    return means.tolist(), deviations.fillna(0.0).tolist()
 
 
-def _heat(values: Sequence[Sequence[float | None]], x: list[int], y: list[int]) -> Figure:
-    return {
-        "type": "heatmap",
-        "z": [list(row) for row in values],
-        "x": x,
-        "y": y,
-        "zmin": 0,
-        "zmax": 100,
-        "xgap": 1 if len(x) <= 30 else 0,
-        "ygap": 1 if len(y) <= 30 else 0,
-        "hoverongaps": False,
-        "colorscale": [[0, "#f3f7fb"], [0.35, "#9ecae1"], [0.7, "#3182bd"], [1, "#08306b"]],
-        "colorbar": {"title": {"text": "%"}, "thickness": 12, "outlinewidth": 0},
-    }
+def _style(number: int) -> dict[str, Any]:
+    """Return colour and dash of a line by its place; a line looks the same in all panels."""
+    dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": dash}
 
 
-def _square(trace: Figure, across: str, down: str, ticks: Mapping[str, Any], height: int) -> Figure:
-    plain = {"showgrid": False, "zeroline": False, "automargin": True, **ticks}
-    return {
-        "data": [trace],
-        "layout": {
-            "height": height,
-            "xaxis": plain | {"title": {"text": across}, "constrain": "domain"},
-            "yaxis": plain | {"title": {"text": down}, "autorange": "reversed"},
-        },
-    }
+def _label(text: str) -> str:
+    """Return a name for the legend, which leaves out what begins with an underscore."""
+    return f" {printable(text)}" if text.startswith("_") else printable(text)
 
 
-def _figure(
-    traces: list[Figure],
-    groups: Sequence[Group],
-    title: str,
-    axis: Mapping[str, Any],
-) -> Figure:
-    tasks = max((len(record.tasks) for group in groups for record in group.records), default=1)
-    return {
-        "data": [{"showlegend": False} | trace for trace in traces],
-        "layout": {
-            "height": 340,
-            "hovermode": "x unified",
-            "xaxis": {
-                "title": {"text": "task"},
-                "tickmode": "linear",
-                "tick0": 1,
-                "dtick": _step(tasks),
-                "range": [0.7, max(tasks, 2) + 0.3],
-                "unifiedhovertitle": {"text": "task %{x}"},
-            },
-            "yaxis": {"title": {"text": title}, **axis},
-        },
-    }
+def _name(axes: "Axes", title: str, across: str, up: str) -> None:
+    axes.set_title(printable(title))
+    axes.set_xlabel(printable(across))
+    axes.set_ylabel(printable(up))
 
 
-def _most(groups: Sequence[Group], value: Callable[[TaskRecord], int]) -> int:
-    return max((value(t) for g in groups for r in g.records for t in r.tasks), default=1)
+def _names(axes: "Axes", names: Sequence[str]) -> None:
+    """Put names below the x axis in place of numbers, turned if they are many."""
+    turned: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    is_crowded = sum(map(len, names)) > 40
+    axes.set_xticks(range(len(names)), [*map(printable, names)], **(turned if is_crowded else {}))
 
 
-def _step(count: int) -> int:
-    """Return a whole distance of ticks that gives about ten ticks at most."""
-    return next(step for step in (1, 2, 5, 10, 20, 50, count) if count / step <= 10)
+@contextmanager
+def _drawing(number: int) -> "Iterator[tuple[Sequence[Axes], list[str]]]":
+    """Give panels, two in a row, to draw on; then put the SVG text, with a legend, into the list.
+
+    The text is empty where nothing was drawn. Our settings count, not the user's own.
+    """
+    # It would tell on stderr that it builds its cache of fonts.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    texts, columns = [""], min(2, max(1, number))
+    rows = -(-max(1, number) // columns)
+    with mpl.rc_context(), warnings.catch_warnings():
+        # Texts stay texts in the file, so that the reader's fonts count, not those found here.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        mpl.rcdefaults()
+        mpl.rcParams.update(_RC)
+        figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
+        axes = [figure.add_subplot(rows, columns, place) for place in range(1, number + 1)]
+        for place in axes:
+            place.xaxis.set_major_locator(MaxNLocator(integer=True))
+        yield axes, texts
+        if not any(place.has_data() for place in axes):
+            return
+        _legend(figure, axes)
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(out, format="svg", metadata=nothing)
+    svg = out.getvalue()
+    # Two decimals of a point are enough for every screen.
+    texts[0] = re.sub(r"(?<![\w#-])(-?\d+\.\d{2})\d+", r"\1", svg[svg.index("<svg") :])
+
+
+def _legend(figure: Any, axes: "Sequence[Axes]") -> None:  # noqa: ANN401 - of matplotlib
+    """Draw one legend below all panels; lines of one label share an entry."""
+    entries: dict[str, Any] = {}
+    for place in axes:
+        lines, labels = place.get_legend_handles_labels()
+        entries = dict(zip(labels, lines, strict=True)) | entries
+    if not entries:
+        return
+    columns = 4 if len(axes) > 1 else 2
+    figure.legend(
+        entries.values(), entries, loc="outside lower center", ncols=min(columns, len(entries))
+    )
+    figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(entries) // columns) - 1))

@@ -1,165 +1,52 @@
-"""The numbers that the paper prints, its claims, and its contradictions. Imports no torch."""
+"""The numbers that the paper prints, which stand beside ours. Imports no torch."""
 
+import json
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, final
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from grace.base import strict_json
 from grace.base.errors import GraceError
-from grace.base.strict_json import checked
 from grace.base.words import did_you_mean
 
-Metric = Literal["parameters", "last", "average", "exemplars"]
+_UNITS = {"cifar100": 0.46, "imagenet100": 11.17}
+"""Millions of parameters of a backbone, by which the paper counts and from which it truncates."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+@cache
+def paper_tables() -> Mapping[str, Mapping[str, Any]]:
+    """Return the tables of ``paper-numbers.json`` by name, "table-1" to "table-6".
+
+    Accuracies are in percent, parameters in millions; a dash is ``None``.
+    """
+    data = files("grace.studies").joinpath("paper-numbers.json").read_bytes()
+    return {table["id"]: table for table in json.loads(data)["tables"]}
 
 
-@final
-class PaperColumn(_Frozen):
-    """One printed column: a metric in a protocol."""
-
-    dataset: str
-    protocol: str
-    experiment: str
-    num_tasks: int
-    metric: Metric
-    unit: str
+@cache
+def _cells(table: str) -> Mapping[tuple[str, str, str, str], float | None]:
+    keys = ("row", "protocol", "metric", "dataset")
+    return {tuple(c[key] for key in keys): c["value"] for c in _table(table)["cells"]}
 
 
-@final
-class PaperRow(_Frozen):
-    """One printed row."""
+def paper_value(table: str, row: str, protocol: str, metric: str, dataset: str) -> float | None:
+    """Return a printed number; ``None``: a dash, or the paper does not have it.
 
-    row: str
-    method: str | None
-    """``None`` for rows of differences."""
+    Backbones are parameters by those of one backbone, where that is a whole number.
 
-
-@final
-class PaperCell(_Frozen):
-    """One printed number."""
-
-    row: str
-    method: str | None
-    dataset: str
-    protocol: str
-    metric: Metric
-    unit: str
-    value: float | None
-    """``None`` for a dash."""
-    mark: Literal["best", "second"] | None = None
-    """Typeset in bold (best) or underlined (second)."""
-
-
-@final
-class PaperTable(_Frozen):
-    """One table of the paper."""
-
-    id: str
-    number: int
-    caption: str
-    setting: str
-    columns: tuple[PaperColumn, ...]
-    rows: tuple[PaperRow, ...]
-    cells: tuple[PaperCell, ...]
-
-    @cached_property
-    def _by_place(self) -> Mapping[tuple[str, str, str, str], PaperCell]:
-        return {(cell.row, cell.protocol, cell.metric, cell.dataset): cell for cell in self.cells}
-
-    def cell(self, row: str, protocol: str, metric: str, dataset: str = "") -> PaperCell | None:
-        """Return a printed cell; ``None``: the table has no such cell.
-
-        Args:
-            row: "der", "grace:average", "-FL", …
-            protocol: "b0i5", "b0i10", "b50i2" or "b50i10".
-            metric: "parameters" (millions), "last", "average" (percent) or "exemplars".
-            dataset: "cifar100" or "imagenet100"; empty: that of the table's first column. Only
-                table 3 has both.
-        """
-        return self._by_place.get((row, protocol, metric, dataset or self.columns[0].dataset))
-
-
-@final
-class PaperCheck(_Frozen):
-    """The claim, computed again from the paper's own tables."""
-
-    holds: Literal["partly"] | bool | None = None
-    """``None``: it cannot be computed, as the figures have no numbers."""
-    note: str = ""
-    recomputed: Any = None
-
-
-@final
-class PaperStatement(_Frozen):
-    """A number or claim of the paper's text."""
-
-    id: str
-    kind: Literal["claim", "fact", "setting"]
-    statement: str
-    value: float | tuple[float, ...] | None
-    unit: str | None
-    where: str
-    check: PaperCheck = PaperCheck()
-
-
-@final
-class Contradiction(_Frozen):
-    """Something that the paper says in two ways."""
-
-    id: str
-    where: str
-    what: str
-
-
-@final
-class PaperNumbers(_Frozen):
-    """All printed numbers of the paper."""
-
-    paper: str
-    tables: tuple[PaperTable, ...]
-    text: tuple[PaperStatement, ...]
-    contradictions: tuple[Contradiction, ...]
-
-    def table(self, name: str) -> PaperTable:
-        """Return a table by its name, "table-1" to "table-6".
-
-        Raises:
-            GraceError: if the paper has no such table.
-        """
-        found = {table.id: table for table in self.tables}
-        if name not in found:
-            meant = did_you_mean(name, found) or f" (known: {', '.join(found)})"
-            raise GraceError(f"the paper has no table '{name}'{meant}")
-        return found[name]
-
-    def value(
-        self, table: str, row: str, protocol: str, metric: str, dataset: str = ""
-    ) -> float | None:
-        """Return a printed number; ``None``: a dash, or the paper does not have it.
-
-        Args:
-            table: "table-1" to "table-6".
-            row: "der", "grace:average", "-FL", …
-            protocol: "b0i5", "b0i10", "b50i2" or "b50i10".
-            metric: "parameters" (millions), "last", "average" (percent) or "exemplars".
-            dataset: "cifar100" or "imagenet100"; empty: that of the table's first column.
-
-        Raises:
-            GraceError: if the paper has no such table.
-        """
-        cell = self.table(table).cell(row, protocol, metric, dataset)
-        return cell.value if cell else None
-
-    @property
-    def claims(self) -> tuple[PaperStatement, ...]:
-        """The claims of the text."""
-        return tuple(statement for statement in self.text if statement.kind == "claim")
+    Args:
+        table: "table-1" to "table-6".
+        row: "der", "grace:average", "-FL", …
+        protocol: "b0i5", "b0i10", "b50i2" or "b50i10".
+        metric: "parameters" (millions), "backbones", "last", "average" (percent) or "exemplars".
+        dataset: "cifar100" or "imagenet100".
+    """
+    if metric != "backbones":
+        return _cells(table).get((row, protocol, metric, dataset))
+    parameters, unit = paper_value(table, row, protocol, "parameters", dataset), _UNITS[dataset]
+    count = round(parameters / unit) if parameters else 0
+    exact = parameters is not None and abs(parameters - count * unit) < 0.015 * parameters
+    return float(count) if exact else None
 
 
 def place_in_paper(table: str, given: str, protocol: str) -> tuple[str, str, str]:
@@ -177,20 +64,13 @@ def place_in_paper(table: str, given: str, protocol: str) -> tuple[str, str, str
         table, _, given = given.partition("/")
     name, _, dataset = given.partition("/")
     if table:
-        columns = paper_numbers().table(table).columns
+        columns = _table(table)["columns"]
         if name:
-            _refuse_unknown(table, "protocol", name, [column.protocol for column in columns])
-        if dataset and dataset not in {column.dataset for column in columns}:
+            _refuse_unknown(table, "protocol", name, [column["protocol"] for column in columns])
+        if dataset and dataset not in {column["dataset"] for column in columns}:
             raise GraceError(f"{table} of the paper has no data set '{dataset}'")
+        dataset = dataset or columns[0]["dataset"]
     return table, name or protocol, dataset
-
-
-@cache
-def paper_numbers() -> PaperNumbers:
-    """Read the packaged numbers."""
-    name = "paper-numbers.json"
-    data = files("grace.studies").joinpath(name).read_bytes()
-    return checked(PaperNumbers, strict_json.parse(data, name), name)
 
 
 def row_in_paper(table: str, given: str, row: str) -> tuple[str, str]:
@@ -207,8 +87,16 @@ def row_in_paper(table: str, given: str, row: str) -> tuple[str, str]:
     other, _, name = given.rpartition("/")
     table = other or table
     if name not in ("", "none"):
-        _refuse_unknown(table, "row", name, [own.row for own in paper_numbers().table(table).rows])
+        _refuse_unknown(table, "row", name, [own["row"] for own in _table(table)["rows"]])
     return table, name or row
+
+
+def _table(name: str) -> Mapping[str, Any]:
+    tables = paper_tables()
+    if name not in tables:
+        meant = did_you_mean(name, tables) or f" (known: {', '.join(tables)})"
+        raise GraceError(f"the paper has no table '{name}'{meant}")
+    return tables[name]
 
 
 def _refuse_unknown(table: str, kind: str, name: str, known: Sequence[str]) -> None:

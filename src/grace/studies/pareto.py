@@ -1,13 +1,12 @@
-"""Pareto front of runs: few backbones (x, less is better), high accuracy (y). Imports no torch."""
+"""Pareto front of a grid's rows: few backbones (x), high accuracy (y). Imports no torch."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import final
 
-from grace.studies.claims import judge_claim
-from grace.studies.groups import Spread, spread
+from grace.studies.results import Results
 
 BySeed = Mapping[int, tuple[float, float]]
 """(x, y) of one pair of settings for each seed."""
@@ -23,24 +22,19 @@ class Point:
     labels: tuple[str, ...]
 
 
-def front(points: Sequence[Point]) -> list[Point]:
-    """Return the points that no other point dominates, by rising x.
-
-    Points with equal coordinates become one point with all their labels, in the order given.
-    """
-    return [
-        point for point in merged(points) if not any(dominates(other, point) for other in points)
-    ]
-
-
 def merged(points: Sequence[Point]) -> list[Point]:
     """Join points with equal coordinates; the result is sorted by x, then by y."""
     labels: dict[tuple[float, float], tuple[str, ...]] = {}
     for point in points:
-        place = (point.x, point.y)
-        assert all(map(math.isfinite, place)), point
-        labels[place] = labels.get(place, ()) + point.labels
+        labels[point.x, point.y] = labels.get((point.x, point.y), ()) + point.labels
     return [Point(*place, labels[place]) for place in sorted(labels)]
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """Return the points that no other point dominates, by rising x; equal ones are joined."""
+    return [
+        point for point in merged(points) if not any(dominates(other, point) for other in points)
+    ]
 
 
 def dominates(a: Point, b: Point) -> bool:
@@ -54,36 +48,13 @@ def shared_seeds(measured: Mapping[str, BySeed]) -> list[int]:
 
 
 def mean_points(measured: Mapping[str, BySeed]) -> list[Point]:
-    """Return one point for each pair of settings: unrounded means over the seeds that all have.
-
-    Args:
-        measured: (x, y) by label and seed.
-
-    Returns:
-        A point for each label, in the order given; no point if no seed is shared.
-    """
+    """Return a point for each pair of settings: unrounded means over the seeds that all have."""
     seeds = shared_seeds(measured)
-    if not seeds:
-        return []
     return [
-        Point(
-            fmean(runs[seed][0] for seed in seeds),
-            fmean(runs[seed][1] for seed in seeds),
-            (label,),
-        )
+        Point(fmean(runs[s][0] for s in seeds), fmean(runs[s][1] for s in seeds), (label,))
         for label, runs in measured.items()
+        if seeds
     ]
-
-
-def spreads(measured: Mapping[str, BySeed]) -> dict[str, tuple[Spread, Spread]]:
-    """Return mean and sample deviation of x and of y by label, over the seeds that all have."""
-    seeds = shared_seeds(measured)
-    found = {}
-    for label, runs in measured.items():
-        x, y = (spread(runs[seed][place] for seed in seeds) for place in (0, 1))
-        if x is not None and y is not None:
-            found[label] = (x, y)
-    return found
 
 
 @final
@@ -105,18 +76,15 @@ class FrontPlace:
 
 
 def front_places(measured: Mapping[str, BySeed]) -> dict[str, FrontPlace]:
-    """Return, by label, where each pair of settings stands; nothing if no seed is shared.
-
-    Args:
-        measured: (x, y) by label and seed.
-    """
+    """Return, by label, where each pair of settings stands; nothing if no seed is shared."""
     seeds = shared_seeds(measured)
     shared = {label: {seed: runs[seed] for seed in seeds} for label, runs in measured.items()}
-    on_front = _labels(front(mean_points(shared)))
-    of_seeds = [
-        _labels(front([Point(*runs[seed], (label,)) for label, runs in shared.items()]))
-        for seed in seeds
-    ]
+
+    def on(points: Sequence[Point]) -> set[str]:
+        return {label for point in front(points) for label in point.labels}
+
+    on_front = on(mean_points(shared))
+    of_seeds = [on([Point(*runs[seed], (n,)) for n, runs in shared.items()]) for seed in seeds]
     return {
         label: FrontPlace(
             label in on_front,
@@ -131,17 +99,24 @@ def front_places(measured: Mapping[str, BySeed]) -> dict[str, FrontPlace]:
     }
 
 
-def _labels(points: Sequence[Point]) -> set[str]:
-    return {label for point in points for label in point.labels}
-
-
 def dominates_beyond_noise(a: BySeed, b: BySeed) -> bool:
     """Return True if a's mean dominates b's, and a's y is higher by more than 2 standard errors.
 
     Differences are paired by seed, over the seeds that both have. One seed shows no noise: False.
     """
-    points = mean_points({"a": a, "b": b})
-    if not points or not dominates(*points):
+    points, seeds = mean_points({"a": a, "b": b}), shared_seeds({"a": a, "b": b})
+    if len(seeds) < 2 or not dominates(*points):
         return False
-    judged = judge_claim([a[seed][1] - b[seed][1] for seed in shared_seeds({"a": a, "b": b})])
-    return judged.count > 1 and judged.verdict == "holds"
+    differences = [a[seed][1] - b[seed][1] for seed in seeds]
+    return fmean(differences) > 2 * stdev(differences) / math.sqrt(len(seeds))
+
+
+def by_seed(results: Results, protocol: str, key: str) -> dict[str, BySeed]:
+    """Return (backbones, metric) of the rows of grids that have runs, by row and seed."""
+    found: dict[str, BySeed] = {}
+    for row in results.grid_rows(protocol):
+        known = results.numbers.loc[(protocol, row), ["backbones", key]].dropna()
+        if len(known):
+            pairs = known.itertuples(name=None)
+            found[row] = {int(seed): (float(x), float(y)) for seed, x, y in pairs}
+    return found

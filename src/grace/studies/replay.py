@@ -4,40 +4,16 @@ GRACE's thresholds act through their verdicts alone. So a finished run also give
 every other threshold and decay that lead to the same verdicts on its saturations, task by task.
 """
 
-from collections.abc import Sequence
-
-from grace.nn.threshold import Threshold, Verdict
+from grace.nn.threshold import Threshold
 from grace.runs import RunRecord
-
-
-def replay(saturations: Sequence[float], initial: float, decay: float) -> tuple[Verdict, ...]:
-    """Return the verdicts of GRACE's threshold on the saturations of a run.
-
-    They are those of a new run up to and including the first verdict that differs from the run's
-    own: from there on, its saturations are of another network.
-
-    Args:
-        saturations: of each decision, in [0, 1], in the order of tasks.
-        initial: τ₁. Lower: more verdicts are "grow".
-        decay: ρ. Lower: "grow" comes after fewer compressions.
-    """
-    threshold, verdicts = Threshold(initial=initial, decay=decay), []
-    for saturation in saturations:
-        verdicts.append(threshold.verdict(saturation))
-        threshold = threshold.after(verdicts[-1])
-    return tuple(verdicts)
 
 
 def serves(record: RunRecord, initial: float, decay: float) -> bool:
     """Return True if a run is also the run of this threshold and decay.
 
     Its seed and all its other settings must be those wanted; this compares verdicts only, so that
-    a run whose expansions were given (``method.expand_at``) serves too.
-
-    Args:
-        record: a run of GRACE; one that is not finished serves nothing.
-        initial: τ₁.
-        decay: ρ.
+    a run whose expansions were given (``method.expand_at``) serves too. A run that is not finished
+    serves nothing.
     """
     if not record.complete:
         return False

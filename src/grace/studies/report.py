@@ -1,51 +1,50 @@
-"""One self-contained HTML page over any number of records; it needs no network.
+"""One HTML page over any number of records; it needs no network and runs no script.
 
-plotly's script stands in the page once. A content security policy lets exactly the page's two
-scripts run, so that nothing in a record (a class called ``<script>``) can.
+The template escapes every text, and a content security policy lets no script run, so that nothing
+in a record (a class called ``<script>``) can.
 """
 
-import base64
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 import grace
 from grace.base.atomic import write_text
 from grace.base.errors import GraceError
 from grace.base.files import read_head
-from grace.base.words import element, escape, join
-from grace.runs import RunRecord
+from grace.base.words import counted, in_bytes, in_percent, in_seconds, one_line
+from grace.runs import RunRecord, TaskRecord
+from grace.settings.describe import describe_settings
+from grace.settings.experiment import ExperimentSettings
+from grace.settings.flat import flatten
 from grace.studies import figures
-from grace.studies.figures import Figure, Style
-from grace.studies.groups import Group
-from grace.studies.run_panel import run_panel
-from grace.studies.tables import (
-    ComparisonTable,
-    comparison_table,
-    display_rows,
-    headings,
-    lone_class_note,
-)
+from grace.studies.groups import Group, group_records
+from grace.studies.table import Table, comparison_table
+
+_MOST_RUNS = 1
+"""How many runs are shown with all their tasks and settings: the page stays small."""
+_MOST_ROWS = 200
+"""How many rows of a table of tasks a page shows."""
+_MOST_CHARACTERS = 2000
+"""How many characters of one text a page shows."""
+_MOST_PANELS = 8
+"""How many experiments a figure shows."""
+_MARK = b'<meta name="generator" content="grace report'
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
     """Write the report of some runs to one HTML file.
 
-    The page holds the comparison table; per experiment, accuracy and parameters per task,
-    backbones with verdicts, saturation against threshold; per run, accuracy matrix, confusion,
-    tasks, settings and provenance. Task-aware accuracies stand beside the class-incremental ones.
+    The page has the comparison table; accuracy, parameters and backbones per task; and of the
+    first runs the accuracy matrix, confusion, saturation, tasks, settings and provenance.
 
     Args:
         records: finished or unfinished runs of any methods and experiments.
         path: file to write; an earlier report in its place is replaced.
-
-    Returns:
-        The path.
 
     Raises:
         GraceError: if there is no run, or ``path`` is a file that is not a report.
@@ -53,358 +52,185 @@ def write_report(records: Sequence[RunRecord], path: str | Path) -> Path:
     """
     if not records:
         raise GraceError("no run to report on")
-    return write_page(render_report(records), Path(path))
+    return write_page(Path(path), report_page(records))
 
 
-def render_report(records: Sequence[RunRecord]) -> str:
-    """Return the report of some runs as HTML text (see :func:`write_report`)."""
-    drawn: dict[str, Figure] = {}
-    body, _ = runs_report(records, drawn)
-    return page(join(_header(records), body), drawn)
-
-
-def runs_report(
-    records: Sequence[RunRecord], drawn: dict[str, Figure]
-) -> tuple[str, Mapping[Path, int]]:
-    """Return the sections of a report: comparison, figures of each experiment, every run.
+def report_page(
+    records: Sequence[RunRecord],
+    title: str = "Class-incremental learning report",
+    lines: Sequence[str] = (),
+    tables: Sequence[Table] = (),
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page of some runs.
 
     Args:
-        records: at least one run.
-        drawn: receives the figures.
-
-    Returns:
-        The HTML text, and by its directory the number that opens a run on the page.
+        records: the runs.
+        title: of the page.
+        lines: below the title.
+        tables: in place of the comparison table.
+        more: SVG figures by name, in place of those over tasks.
     """
-    table = comparison_table(records)
-    groups = [row.group for row in table.rows]
-    looks = figures.styles(groups)
-    body = join(
-        element("section", element("h2", "Comparison"), _comparison(table, looks)),
-        *_experiments(groups, looks, drawn),
-        _runs(groups, looks, drawn),
+    groups = group_records(records)
+    drawn = _figures(groups) if more is None else more
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return render(
+        "report.html.j2",
+        version=grace.__version__,
+        title=title,
+        lines=[f"{counted(len(records), 'run')}, made {made} by grace {grace.__version__}", *lines],
+        tables=tables or [comparison_table(groups)],
+        figures=[(name, _safe(svg)) for name, svg in drawn.items() if svg],
+        runs=[_run(record) for record in records[:_MOST_RUNS]],
     )
-    listed = [record for group in groups for record in group.listed]
-    return body, {record.directory: number for number, record in enumerate(listed)}
 
 
-def write_page(text: str, target: Path) -> Path:
+def write_page(target: Path, text: str) -> Path:
     """Write a page to a file; an earlier page in its place is replaced.
-
-    Args:
-        text: what :func:`page` returned.
-        target: the file; its folder is created if it does not exist.
-
-    Returns:
-        The path.
 
     Raises:
         GraceError: if there is a file that is no such page.
         OSError: if the file cannot be written.
     """
-    _check_replaceable(target)
+    if target.is_dir():
+        raise GraceError(f"{target} is a directory", f"name a file, such as {target}/report.html")
+    if target.exists() and _MARK not in read_head(target, f"'{target}'", 2000):
+        raise GraceError(f"{target} exists and is no report: nothing was written; name another")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, text)
     return target
 
 
-def _generator() -> str:
-    return '<meta name="generator" content="grace report'
+def render(name: str, **values: object) -> str:
+    """Fill in a template of this folder; all texts are escaped, also unprintable characters."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
+    def shown(value: object) -> object:
+        return value if isinstance(value, Markup) else one_line(str(value), _MOST_CHARACTERS)
 
-def _check_replaceable(path: Path) -> None:
-    if path.is_dir():
-        raise GraceError(f"{path} is a directory", f"name a file, such as {path / 'report.html'}")
-    if path.exists():
-        head = read_head(path, f"'{path}'", 2000)
-        if _generator().encode() not in head:
-            raise GraceError(f"{path} exists and is no report: nothing was written; name another")
-
-
-def page(body: str, drawn: Mapping[str, Figure], title: str = "grace report") -> str:
-    """Return a whole page that needs no network and runs no script but its own.
-
-    Args:
-        body: HTML text of the sections.
-        drawn: figures by the keys of their cards.
-        title: shown by the browser.
-    """
-    from plotly.offline import get_plotlyjs
-
-    folder = files("grace.studies") / "page"
-    style = (folder / "report.css").read_text(encoding="utf-8")
-    scripts = [_inline(get_plotlyjs()), _inline((folder / "report.js").read_text(encoding="utf-8"))]
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    environment = Environment(
+        autoescape=True, finalize=shown, undefined=StrictUndefined, trim_blocks=True
     )
-    data = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{_generator()} {escape(grace.__version__)}">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<script type="application/json" id="figures">{data}</script>
-<script>{scripts[0]}</script>
-<script>{scripts[1]}</script>
-</body>
-</html>
-"""
+    text = files("grace.studies").joinpath("templates", name).read_text(encoding="utf-8")
+    return environment.from_string(text).render(values)
 
 
-def _inline(script: str) -> str:
-    # The browser hashes the text after it has turned CRLF into LF.
-    text = script.replace("\r\n", "\n")
-    assert "</script" not in text.lower()
-    return text
+def _safe(svg: str) -> object:
+    """Mark a figure that matplotlib wrote, which escapes all texts in it."""
+    from markupsafe import Markup
+
+    return Markup(svg)  # noqa: S704 - see above
 
 
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _figures(groups: Sequence[Group]) -> Mapping[str, str]:
+    """Return the figures over tasks: a panel for each experiment, a line for each group."""
+    panels: dict[str, dict[str, Sequence[RunRecord]]] = {}
+    for group in groups:
+        if group.experiment in panels or len(panels) < _MOST_PANELS:
+            panels.setdefault(group.experiment, {})[group.label] = group.records
+
+    def accuracy(task: TaskRecord) -> float | None:
+        return task.accuracy.all if task.accuracy else None
+
+    return {
+        "Accuracy per task": figures.over_tasks(panels, accuracy, "all classes seen (%)"),
+        "Backbones per task": figures.over_tasks(panels, lambda t: t.backbones, "backbones"),
+        "Parameters per task": figures.over_tasks(
+            panels, lambda t: t.parameters.total / 1e6, "parameters (M)"
+        ),
+    }
 
 
-def _header(records: Sequence[RunRecord]) -> str:
-    experiments = sorted({record.info.experiment for record in records})
-    runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    line = f"{runs} of {', '.join(experiments)} · made {made} by grace {grace.__version__}"
-    return element("header", element("h1", "Class-incremental learning report"), _p(line))
-
-
-def _p(text: str, **attributes: str) -> str:
-    return element("p", escape(text), **attributes)
-
-
-def _comparison(table: ComparisonTable, looks: Sequence[Style]) -> str:
-    titles = [
-        element("th", escape(title), class_="wrap" if column else "text")
-        for column, title in enumerate(headings(table)[1:])
+def _run(record: RunRecord) -> Mapping[str, Any]:
+    has_saturation = any(task.saturation is not None for task in record.tasks)
+    drawn = [
+        figures.matrices(record) if record.tasks else "",
+        figures.saturation([record]) if has_saturation else "",
     ]
-    shown = list(zip(display_rows(table), looks, strict=True))
-    rows: list[str] = []
-    for experiment, members in groupby(shown, key=lambda pair: pair[0][0]):
-        if len({cells[0] for cells, _ in shown}) > 1:
-            heading = element("th", escape(experiment), class_="text group")
-            rest = element("td", colspan=str(len(titles) - 1))
-            rows.append(element("tr", heading, rest))
-        rows += [_comparison_row(cells[1:], look) for cells, look in members]
-    head = element("thead", element("tr", *titles))
-    whole = element("table", head, element("tbody", *rows))
-    several = any(len(row.group.complete) > 1 for row in table.rows)
-    caption = "Mean ± standard deviation over runs that differ only in their seeds. "
-    return element(
-        "div",
-        element("div", whole, class_="scroll comparison"),
-        _p((caption if several else "") + _definitions(table), class_="caption"),
-        *(_p(note, class_="note") for note in table.notes),
-        class_="card",
+    return {
+        "name": f"{record.info.experiment}: {record.method}, seed {record.seed}",
+        "warnings": _warnings(record),
+        "figures": [_safe(svg) for svg in drawn if svg],
+        "tasks": _tasks(record),
+        "settings": _settings(record),
+        "facts": _provenance(record),
+    }
+
+
+def _warnings(record: RunRecord) -> list[str]:
+    lines = []
+    if not record.complete:
+        done, total = len(record.tasks), len(record.info.task_sizes)
+        why = f": {record.info.error}" if record.info.error else ""
+        lines.append(f"This run is {record.info.status} after {done} of {total} tasks{why}.")
+    if record.torn:
+        lines.append("The last line of its record was cut off and is left out.")
+    return [*lines, *record.info.notes]
+
+
+def _tasks(record: RunRecord) -> Table:
+    headings = (
+        *("Task", "New classes", "All (%)", "Old (%)", "New (%)", "NME (%)", "TA (%)"),
+        *("Saturation", "Threshold", "Verdict", "Merge weight", "Backbones", "Parameters"),
+        *("Weights", "Exemplars", "Time"),
     )
+    rows = tuple(map(_task, record.tasks[:_MOST_ROWS]))
+    more = len(record.tasks) - len(rows)
+    notes = ("TA (task-aware): each image's task is given, an easier problem.",)
+    return Table("Tasks", headings, rows, (*notes, *([f"and {more} more"] if more else [])), 2)
 
 
-def _comparison_row(cells: Sequence[str], look: Style) -> str:
-    label, *numbers = (escape(cell) for cell in cells)
-    name = element("td", _swatch(look) + label, class_="text")
-    return element("tr", name, *(element("td", number) for number in numbers))
-
-
-def _definitions(table: ComparisonTable) -> str:
-    has_task_aware = any(column.key == "task_aware_last" for column in table.columns)
-    task_aware = (
-        " TA (task-aware): the same if each image's task is given, so that only the classes of "
-        "that task compete; do not compare it with class-incremental accuracies."
-    )
+def _task(task: TaskRecord) -> tuple[str, ...]:
+    found, nearest = task.accuracy, task.classifiers.get("nearest_mean")
+    aware = found.task_aware if found else None
+    names = ", ".join(task.class_names_new[:8]) + (", …" if len(task.class_names_new) > 8 else "")
     return (
-        "Last: accuracy on all classes after the last task. Avg: mean of the accuracies after "
-        "every task. Forgetting: mean drop of a task's accuracy from its best. "
-        "BWT (backward transfer): mean change of a task's accuracy since it was learnt."
-    ) + (task_aware if has_task_aware else "")
-
-
-def _swatch(look: Style) -> str:
-    dashes = {"dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "9 4"}
-    return (
-        '<svg class="swatch" width="26" height="10" aria-hidden="true">'
-        f'<line x1="1" y1="5" x2="25" y2="5" stroke="{look.colour}" stroke-width="3" '
-        f'stroke-dasharray="{dashes.get(look.dash, "none")}"/></svg>'
+        str(task.task),
+        names,
+        in_percent(found.all if found else None),
+        in_percent(found.old if found else None),
+        in_percent(found.new if found else None),
+        in_percent(nearest.all if nearest else None),
+        in_percent(aware.all if aware else None),
+        in_percent(task.saturation, 3),
+        in_percent(task.threshold, 3),
+        task.verdict or "–",
+        in_percent(task.merge_weight, 4),
+        str(task.backbones),
+        f"{task.parameters.total:,}",
+        in_bytes(task.bytes.weights),
+        f"{task.num_exemplars} ({in_bytes(task.bytes.exemplars)})",
+        in_seconds(task.seconds.total),
     )
 
 
-def _experiments(
-    groups: Sequence[Group], looks: Sequence[Style], drawn: dict[str, Figure]
-) -> list[str]:
-    sections = []
-    pairs = list(zip(groups, looks, strict=True))
-    by_experiment = groupby(pairs, key=lambda pair: pair[0].experiment)
-    for number, (experiment, members) in enumerate(by_experiment):
-        listed = list(members)
-        own, own_looks = [group for group, _ in listed], [look for _, look in listed]
-        description = own[0].records[0].info.description
-        sections.append(
-            element(
-                "section",
-                element("h2", escape(experiment)),
-                _p(description, class_="caption") if description else "",
-                _legend(own, own_looks),
-                _overview(own, own_looks, f"e{number}", drawn),
-                class_="experiment",
-            )
-        )
-    return sections
+def _settings(record: RunRecord) -> Table:
+    """Return the settings with their meanings; those of another version as they are."""
+    try:
+        described = describe_settings(ExperimentSettings.model_validate(record.info.config))
+        rows = [(row.path, str(row.value), row.meaning) for row in described]
+    except ValidationError:
+        flat = flatten(record.info.config)
+        rows = [(path, str(value)[:200], "") for path, value in flat.items()][:_MOST_ROWS]
+    return Table("Settings", ("Setting", "Value", "Meaning"), tuple(rows), num_names=3)
 
 
-def _legend(groups: Sequence[Group], looks: Sequence[Style]) -> str:
-    buttons = [
-        element(
-            "button",
-            _swatch(look) + escape(group.label),
-            type="button",
-            data_group=look.key,
-            aria_pressed="true",
-        )
-        for group, look in zip(groups, looks, strict=True)
-    ]
-    return element("div", *buttons, class_="legend")
-
-
-def _overview(
-    groups: Sequence[Group], looks: Sequence[Style], key: str, drawn: dict[str, Figure]
-) -> str:
-    band = " The band is one standard deviation over seeds."
-    several = any(len(group.records) > 1 for group in groups)
-    marks = _marks([record for group in groups for record in group.records])
-    charts: list[tuple[str, str, Figure | None]] = [
-        (
-            "Accuracy per task",
-            "On the test images of all classes seen so far." + (band if several else ""),
-            figures.accuracy_figure(groups, looks),
-        ),
-        (
-            "Task-aware accuracy per task",
-            "Each image's task is given: only the classes of that task compete."
-            + (band if several else ""),
-            figures.task_aware_figure(groups, looks),
-        ),
-        (
-            "Parameters per task",
-            "Kept after the task, heads included.",
-            figures.parameters_figure(groups, looks),
-        ),
-        (
-            "Expansion",
-            f"Backbones kept after the task. {marks}",
-            figures.expansion_figure(groups, looks),
-        ),
-        (
-            "Saturation against threshold",
-            f"Normalised effective rank of the mergeable backbone (line) and threshold (dots). "
-            f"{marks}",
-            figures.saturation_figure(groups, looks),
-        ),
-    ]
-    cards = [
-        chart_card(title, caption, f"{key}-{number}", figure, drawn)
-        for number, (title, caption, figure) in enumerate(charts)
-        if figure is not None
-    ]
-    return element("div", *cards, class_="grid")
-
-
-def _marks(records: Sequence[RunRecord]) -> str:
-    """Explain the marks on lines; "compress (budget)" only if there is such a verdict."""
-    verdicts = {task.verdict for record in records for task in record.tasks}
-    under_ceiling = "▽ compress, for want of room to grow (budget), "
-    budget = under_ceiling if "compress (budget)" in verdicts else ""
-    return f"▲ grow, ▼ compress, {budget}■ first task."
-
-
-def chart_card(title: str, caption: str, key: str, figure: Figure, drawn: dict[str, Figure]) -> str:
-    """Return an HTML card with a chart, which the browser draws when it comes into view.
-
-    Args:
-        title: heading of the card.
-        caption: text below the heading.
-        key: key of the figure in ``drawn``.
-        figure: plotly specification.
-        drawn: receives the figure under ``key``.
-    """
-    drawn[key] = figure
-    height: Any = figure["layout"]["height"]
-    return element(
-        "div",
-        element("h3", escape(title)),
-        _p(caption, class_="caption"),
-        element("div", class_="chart", data_figure=key, style=f"height:{height}px"),
-        class_="card",
-    )
-
-
-def _runs(groups: Sequence[Group], looks: Sequence[Style], drawn: dict[str, Figure]) -> str:
-    panels, options = [], []
-    listed = [
-        (group, look, record)
-        for group, look in zip(groups, looks, strict=True)
-        for record in group.listed
-    ]
-    for number, (group, look, record) in enumerate(listed):
-        charts = _run_charts(group, look, record, f"r{number}", drawn)
-        panels.append(run_panel(record, number, charts))
-        name = f"{group.experiment} · {group.label} · seed {record.seed} · {record.directory.name}"
-        options.append(element("option", escape(name), value=str(number)))
-    chooser = element(
-        "div",
-        element("label", "Run", for_="run"),
-        element("select", *options, id="run"),
-        class_="chooser",
-    )
-    return element("section", element("h2", "One run"), chooser, *panels)
-
-
-def _run_charts(
-    group: Group, look: Style, record: RunRecord, key: str, drawn: dict[str, Figure]
-) -> str:
-    charts: list[tuple[str, str, Figure | None]] = [
-        (
-            "Accuracy matrix",
-            "After each task, on the classes of each task.",
-            figures.matrix_figure(record),
-        ),
-        (
-            "Task-aware accuracy matrix",
-            "The same if each image's task is given." + _without_choice(record),
-            figures.task_aware_matrix_figure(record),
-        ),
-        (
-            "Confusion",
-            "Share of each true class's test images, after the last task.",
-            figures.confusion_figure(record),
-        ),
-        (
-            "Saturation of this run",
-            f"Saturation (line) against threshold (dots). {_marks([record])}",
-            figures.run_saturation_figure(group, record, look) if len(group.listed) > 1 else None,
-        ),
-    ]
-    return join(
-        *(
-            chart_card(title, caption, f"{key}-{place}", figure, drawn)
-            for place, (title, caption, figure) in enumerate(charts)
-            if figure is not None
-        )
-    )
-
-
-def _without_choice(record: RunRecord) -> str:
-    if not record.lone_class_tasks:
-        return ""
-    note = lone_class_note(record.lone_class_tasks)
-    return f" {note[0].upper()}{note[1:]}."
+def _provenance(record: RunRecord) -> Mapping[str, object]:
+    info, data = record.info, record.info.dataset
+    hardware = {name: value for name, value in info.hardware.items() if value is not None}
+    return {
+        "Directory": record.directory,
+        "Status": info.status,
+        "Started": info.started,
+        "Finished": info.finished or "–",
+        "Images": f"{data.num_train:,} training, {data.num_test:,} test, "
+        f"{data.shape[1]}×{data.shape[2]} pixels, {data.shape[0]} channels"
+        if data
+        else "–",
+        "Versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+        "Commit": info.commit or "–",
+        "Hardware": ", ".join(f"{name} {value}" for name, value in hardware.items()),
+        "Protocol fingerprint": info.fingerprints.get("protocol", "–"),
+        "Run fingerprint": info.fingerprints.get("run", "–"),
+    }

@@ -1,203 +1,206 @@
-"""Plan and make a study: all its runs, then its tables, claims and figures.
+"""Make a study: all its runs, then its tables, claims, figures and page.
 
 Layout::
 
-    OUT/runs/<run fingerprint>/      records, shared by all studies
+    OUT/runs/<run fingerprint>/      records, shared by all studies; each run locks its own folder
     OUT/cells/, OUT/logs/            settings and output of each run, by the same fingerprint
     OUT/first-tasks/<fingerprint>/   networks of first tasks, shared by the runs that begin alike
-    OUT/taken/                       which task of an array job makes which run
-    OUT/<study>/                     plan, tables, claims, figures and page of one study
+    OUT/<study>/                     table.csv, table.tex, claims.csv, figures/*.svg, report.html
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from grace.base.errors import BusyError, GraceError
+from grace.base.atomic import write_text
+from grace.base.errors import BusyError
 from grace.base.files import inside, refuse_path
-from grace.base.lock import exclusive, shared
-from grace.settings.study import StudySettings
-from grace.studies.made_study import MadeStudy
-from grace.studies.making import make_folders
-from grace.studies.pool import Machines, Unwatched, Watcher, carry_out
-from grace.studies.reservations import Reservations
-from grace.studies.search import Search, SearchSettings, search_name
-from grace.studies.slurm import submit
-from grace.studies.study_cells import Selection, StudyCell, study_cells
-from grace.studies.study_files import write_study
-from grace.studies.study_runs import StudyRuns
-from grace.studies.this_machine import ThisMachine
+from grace.base.lock import exclusive
+from grace.base.words import counted, in_seconds
+from grace.runs import RunRecord
+from grace.runs.resuming import tidy
+from grace.settings.experiment import ExperimentSettings
+from grace.studies.cells import Selection, study_cells
+from grace.studies.claims import judge_claims
+from grace.studies.figures import study_figures
+from grace.studies.plan import Plan, Records
+from grace.studies.report import report_page, write_page
+from grace.studies.results import Results, StudyResult
+from grace.studies.schema import StudySettings
+from grace.studies.table import claims_csv, claims_table, numbers_csv, study_tables
+from grace.studies.workers import Unwatched, Watcher, Worker, carry_out, workers_here
 
 _WAIT = 60.0
-"""Seconds that a task of an array job waits while another one writes the tables."""
+"""Seconds that a process waits while another one writes the same tables."""
+
+Workers = Callable[[ExperimentSettings], Sequence[Worker]]
+"""Returns workers for runs with such settings."""
+
+
+def plan_study(
+    study: StudySettings, selection: Selection, out: Path, others: Sequence[Path] = ()
+) -> Plan:
+    """Tell what a study needs and what is there, without images and without torch.
+
+    Args:
+        study: the study.
+        selection: the part of it.
+        out: folder of all studies; it need not exist.
+        others: further folders of runs, which are only read.
+
+    Raises:
+        GraceError: for names or settings that are wrong.
+    """
+    return Plan(study_cells(study, selection), Records([out / "runs", *others]))
+
+
+def study_of_records(
+    study: StudySettings, selection: Selection, folders: Sequence[Path]
+) -> StudyResult:
+    """Return a study from the records in some folders, whatever versions made them.
+
+    Published tables are made again so, without training.
+    """
+    plan = Plan(study_cells(study, selection), Records(folders), any_version=True)
+    return StudyResult(study, selection, plan.cells, plan.found, {})
 
 
 def make_study(
     study: StudySettings,
     selection: Selection,
     out: Path,
-    watcher: Watcher,
+    watcher: Watcher | None = None,
     *,
     others: Sequence[Path] = (),
-    at_once: int | None = None,
+    workers: Workers = workers_here,
     command: str = "",
-    machines: Machines | None = None,
-    array: str | None = None,
-    search: SearchSettings | None = None,
-) -> MadeStudy:
+    folder: Path | None = None,
+) -> StudyResult:
     """Make the runs of a study that are not there; write its tables, claims and figures.
 
-    They are also written after an interruption; the same call then goes on.
+    They are also written after an interruption; the same call then goes on. Several processes, on
+    any machines that share the folder, can make one study together: each takes the runs that
+    nobody has taken.
 
     Args:
         study: the study.
         selection: the part of it.
         out: folder of all studies; created if it does not exist.
         watcher: receives the events of the runs.
-        others: further folders of runs; a run found there is copied, and nothing there is changed.
-        at_once: runs at a time; ``None``: as many as the machines allow.
-        command: command line to name in the summary.
-        machines: where the runs are carried out; ``None``: on this machine.
-        array: id of the array job of which this process is a task; the last one to end writes the
-            tables. ``None``: it is none.
-        search: looks for pairs of threshold and decay; ``None``: the study's rows are made.
-
-    Returns:
-        The study with its records.
+        others: further folders of runs, which are only read.
+        workers: returns the workers that carry out the runs.
+        command: command line to name on the page.
+        folder: of the tables; ``None``: the study's own, below ``out``.
 
     Raises:
-        GraceError: for settings, data or a folder that cannot be used; no empty folder stays.
-        BusyError: if another process makes runs in the same folder.
+        GraceError: for settings, data or a folder that cannot be used; nothing is created then.
 
     Warns:
         GraceWarning: if runs are made again because their images or versions are not the same.
     """
-    cells = [] if search else study_cells(study, selection)
-    is_new, name = not out.exists(), search_name(study) if search else study.name
-    directory = study_folder(out, name)
-    what, is_task = f"the folder of studies '{out}'", array is not None
-    lock = shared(out / "lock", what, _WAIT) if is_task else exclusive(out / "lock", what)
-    with lock, _nothing_left(out, directory, is_new=is_new):
-        if not is_task:
-            make_folders(out)
-        reservations = None if array is None else Reservations(out, array)
-        seeks = Search(study, selection, search, directory) if search else None
-        runs = StudyRuns(cells, out, others, watcher, reservations, seeks)
-        try:
-            _carry_out(runs, machines or ThisMachine(), at_once, watcher)
-        finally:
-            made = _made(study, selection, cells, runs, seeks, directory)
-            if runs.found and not is_task:
-                write_study(made, command)
-    if is_task:
-        with suppress(BusyError), exclusive(out / "lock", what):  # The last task can have it.
-            runs.look_elsewhere()  # Others may have ended meanwhile.
-            runs.name_missing()
-            made = _made(study, selection, cells, runs, seeks, directory)
-            if runs.found:
-                write_study(made, command)
+    plan = plan_study(study, selection, out, others)
+    refuse_path(study.name, "the study's name")
+    plan.compare_images()
+    try:
+        if plan.left:
+            found = workers(next(iter(plan.left.values())))
+            carry_out(plan, out, found, watcher or Unwatched())
+        plan.name_missing()
+    finally:
+        for one in plan.found.values():
+            if one.record.directory.parent == out / "runs":
+                tidy(one.record.directory)
+        failures = {plan.names[run]: why for run, why in plan.failures.items()}
+        notes = tuple(plan.notes)
+        made = StudyResult(study, selection, plan.cells, plan.found, failures, notes)
+        if made.found:
+            place = folder or inside(out, study.name)
+            made = replace(made, files=write_study(made, place, command))
     return made
 
 
-def _made(
-    study: StudySettings,
-    selection: Selection,
-    cells: Sequence[StudyCell],
-    runs: StudyRuns,
-    search: Search | None,
-    directory: Path,
-) -> MadeStudy:
-    """Return what was made, with the cells that a search chose."""
-    notes = tuple(runs.notes)
-    if search is not None:
-        study, selection, cells = search.study, search.selection, search.cells
-        notes = (*notes, search.note)
-    return MadeStudy(
-        study, selection, tuple(cells), runs.found, runs.failures, notes, directory, runs.at_once
+def write_study(made: StudyResult, folder: Path, command: str = "") -> tuple[Path, ...]:
+    """Write all files of a study into a folder, the page first; earlier ones are replaced."""
+    results = Results(made)
+    tables, claims, drawn = study_tables(results), judge_claims(results), study_figures(results)
+    texts = {
+        "table.csv": numbers_csv(results),
+        "table.tex": "\n".join(table.to_latex() for table in tables),
+        **({"claims.csv": claims_csv(claims)} if claims else {}),
+    }
+    page = report_page(
+        made.records,
+        made.study.heading,
+        [*([command] if command else []), *provenance(made.records), *notes_of(made)],
+        [*tables, *([claims_table(claims)] if claims else [])],
+        drawn,
     )
-
-
-def submit_study(
-    study: StudySettings,
-    selection: Selection,
-    out: Path,
-    *,
-    others: Sequence[Path] = (),
-    most_tasks: int | None = None,
-    arguments: Sequence[str],
-    options: Sequence[str],
-) -> tuple[str, int]:
-    """Submit the runs of a study that are not there to Slurm, as one array job.
-
-    Args:
-        study: the study.
-        selection: the part of it.
-        out: folder of all studies, shared by the machines; created if it does not exist.
-        others: further folders of runs.
-        most_tasks: tasks of the array; ``None``: as many as runs.
-        arguments: of ``grace``, for each task.
-        options: for ``sbatch``.
-
-    Returns:
-        The id of the job, and its number of tasks; an empty id if there is nothing to make.
-
-    Raises:
-        GraceError: for settings or data that no run can use, or if ``sbatch`` refuses.
-        BusyError: if another process makes runs in the same folder.
-    """
-    cells = study_cells(study, selection)
-    is_new, directory = not out.exists(), study_folder(out, study.name)
-    lock = exclusive(out / "lock", f"the folder of studies '{out}'")
-    with lock, _nothing_left(out, directory, is_new=is_new):
-        make_folders(out)
-        runs = StudyRuns(cells, out, others, Unwatched())
-        if not runs.num_left:
-            return "", 0
-        num_tasks = min(runs.num_left, most_tasks or runs.num_left)
-        return submit(arguments, options, num_tasks, out, study.name), num_tasks
-
-
-def study_folder(out: Path, name: str) -> Path:
-    """Create the folder of a study, and return it."""
-    directory = inside(out, refuse_path(name, "the study's name"))
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    inside(folder, "figures")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder / "lock", f"the folder '{folder}'"):
+        paths = [write_page(folder / "report.html", page)]
+        for name, text in texts.items():
+            write_text(folder / name, text)
+            paths.append(folder / name)
+        inside(folder, "figures").mkdir(exist_ok=True)
+        for name, svg in drawn.items():
+            paths.append(inside(folder, "figures", f"{name}.svg"))
+            write_text(paths[-1], svg)
+    return tuple(paths)
 
 
 @contextmanager
-def _nothing_left(out: Path, directory: Path, *, is_new: bool) -> Iterator[None]:
-    """After a refusal remove what was created for a study, up to the first folder in use.
-
-    Args:
-        out: folder of all studies; its lock is held.
-        directory: folder of the study.
-        is_new: ``out`` was created for it.
-    """
-    try:
-        yield
-    except (GraceError, OSError):
-        with suppress(OSError):  # A folder in use stays, and so do those that come after it.
-            for folder in (directory, *(out / name for name in ("runs", "cells", "logs"))):
-                folder.rmdir()
-            if is_new:
-                (out / "lock").unlink()
-                out.rmdir()
-        raise
+def _alone(lock: Path, what: str) -> Iterator[None]:
+    """Hold a lock; wait for another process that writes the same files."""
+    until = time.monotonic() + _WAIT
+    while True:
+        try:
+            with exclusive(lock, what):
+                yield
+                lock.unlink()
+                return
+        except BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
-def _carry_out(runs: StudyRuns, machines: Machines, at_once: int | None, watcher: Watcher) -> None:
-    """Make the runs that are left.
+def notes_of(made: StudyResult) -> list[str]:
+    """List what a reader must know: notes of the study and its runs, and what failed."""
+    notes = dict.fromkeys(note for record in made.records for note in record.info.notes)
+    names = ("cpu", "gpu", "threads", "processes")
+    machines = {tuple(r.info.hardware.get(name) for name in names) for r in made.records}
+    if len(machines) > 1:
+        notes[
+            "the runs were made on unlike machines, which round differently: with equal seeds they "
+            "differ as much as with other seeds"
+        ] = None
+    return [*made.notes, *notes, *(f"{name} failed: {why}" for name, why in made.failures.items())]
 
-    Args:
-        runs: the runs.
-        machines: where they are made.
-        at_once: runs at a time; ``None``: as many as the machines allow.
-        watcher: receives the events.
-    """
-    if runs.left:
-        first = next(iter(runs.left.values()))
-        at_once = at_once or machines.at_once(first)
-        runs.share(machines.device(first), at_once)
-        seconds = machines.seconds_between
-        carry_out(runs, at_once, watcher, start=machines.start, seconds_between=seconds)
-    runs.name_missing()
+
+def provenance(records: Sequence[RunRecord]) -> list[str]:
+    """List work, dates, versions and machines of the runs; different values are all named."""
+    infos = [record.info for record in records]
+    days = sorted({info.started[:10] for info in infos})
+    seconds = sum(record.seconds for record in records)
+    facts = {
+        "work": f"{counted(len(records), 'run')}, {in_seconds(seconds)}",
+        "date": " to ".join(dict.fromkeys((days[0], days[-1]))),
+        "commit": "; ".join(dict.fromkeys(info.commit or "unknown" for info in infos)),
+        **{
+            name: "; ".join(dict.fromkeys(str(info.versions.get(name)) for info in infos))
+            for name in ("torch", "python")
+        },
+        "hardware": "; ".join(dict.fromkeys(map(_hardware, records))),
+    }
+    return [f"{name}: {value}" for name, value in facts.items()]
+
+
+def _hardware(record: RunRecord) -> str:
+    known = record.info.hardware
+    machine = known.get("gpu") or known.get("cpu") or "unknown"
+    threads = known.get("threads")
+    in_words = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{machine}, {known.get('cores')} cores, {in_words} a run"

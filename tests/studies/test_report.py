@@ -1,0 +1,122 @@
+"""The report page: small, without scripts, and safe against hostile names."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.runs import RunRecord, read_record
+from grace.studies.report import report_page, write_report
+from grace.studies.table import Table
+from support.synthetic_records import MakeRecord
+
+EVIL = "<script>alert('x')</script>&\"|%"
+
+
+@pytest.fixture
+def records(make_record: MakeRecord) -> list[RunRecord]:
+    names = [EVIL, *(f"class {index}" for index in range(1, 10))]
+    return [
+        make_record("grace", 1, class_names=names, experiment="cifar10", done=2, status="failed",
+                    error=EVIL),
+        make_record("grace", 1, class_names=names),
+        make_record("der", 1),
+        make_record("der", 2),
+        make_record("joint", 1, evaluated=[5]),
+    ]  # fmt: skip
+
+
+class Seen(HTMLParser):
+    """The elements and attributes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def seen(text: str) -> Seen:
+    parser = Seen()
+    parser.feed(text)
+    return parser
+
+
+def test_the_page_is_self_contained_small_and_escaped(
+    records: list[RunRecord], tmp_path: Path
+) -> None:
+    path = write_report(records, tmp_path / "sub" / "report.html")
+    text = path.read_text(encoding="utf-8")
+    assert len(text.encode()) < 300_000
+    found = seen(text)
+    assert "script" not in found.tags
+    assert "&lt;script&gt;alert" in text
+    assert "default-src 'none'" in text
+    assert text.count("<svg ") == 5  # Three over tasks; matrices and saturation of the first run.
+    for name, value in found.attributes:
+        assert not name.startswith("on")
+        if name in ("src", "href", "xlink:href"):
+            assert value is not None
+            assert value.startswith(("data:image/png", "#"))
+    assert "This run is failed after 2 of 5 tasks: &lt;script&gt;" in text
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [EVIL, "\x1b[2J\u202egnp", "]]></style><script>", "{{ 7*7 }}", "</title>", "x\0"],
+)
+def test_hostile_texts_stay_texts(odd: str, make_record: MakeRecord) -> None:
+    plain = report_page([make_record("der", 9)], "title", ["line"], [Table("t", ("a",), (("b",),))])
+    record = make_record("der", 1)
+    raw = json.loads((record.directory / "run.json").read_text())
+    raw |= {"experiment": odd, "description": odd, "notes": [odd], "commit": odd}
+    raw["config"]["method"]["name"] = odd
+    raw["hardware"]["cpu"] = odd
+    (record.directory / "run.json").write_text(json.dumps(raw))
+    record = read_record(record.directory)
+    page = report_page([record], odd, [odd], [Table(odd, (odd,), ((odd,),), (odd,))])
+    assert all(char.isprintable() or char == "\n" for char in page)
+    assert set(seen(page).tags) <= {*seen(plain).tags, "strong"}
+    assert "49" not in re.findall(r"<h1>(.*?)</h1>", page)
+    report_page([record])
+
+
+def test_an_earlier_report_is_replaced_and_nothing_else(
+    records: list[RunRecord], tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    write_report(records[:1], path)
+    write_report(records[1:2], path)
+    path.write_text("my thesis")
+    with pytest.raises(ValueError, match="is no report"):
+        write_report(records, path)
+    assert path.read_text() == "my thesis"
+    with pytest.raises(ValueError, match="is a directory"):
+        write_report(records, tmp_path)
+    with pytest.raises(ValueError, match="no run"):
+        write_report([], tmp_path / "new.html")
+
+
+def test_runs_with_nothing_finished_still_make_a_page(make_record: MakeRecord) -> None:
+    record = make_record("grace", done=0, status="running")
+    assert "running after 0 of 5 tasks" in report_page([read_record(record.directory)])
+
+
+def test_settings_of_another_version_are_shown_as_they_are(make_record: MakeRecord) -> None:
+    record = make_record("grace")
+    path = record.directory / "run.json"
+    raw: dict[str, Any] = json.loads(path.read_text())
+    raw["config"]["future"] = {"knob": 17}
+    path.write_text(json.dumps(raw))
+    assert ">future.knob</td>" in report_page([read_record(record.directory)])
+
+
+def test_a_long_text_is_cut(make_record: MakeRecord) -> None:
+    plain = make_record("der", 1)
+    assert len(report_page([plain], "x" * 10**6)) < 300_000

@@ -1,0 +1,229 @@
+"""Studies as data: the packaged ones resolve, and wrong files are refused by the place."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.base.errors import GraceError
+from grace.settings import yaml_text
+from grace.settings.packaged import ConfigError
+from grace.studies.cells import Selection, all_runs, settings_of, study_cells
+from grace.studies.frame import METRICS
+from grace.studies.schema import StudySettings, list_studies, load_study
+
+NAMES = list(list_studies())
+
+
+def written(folder: Path, **changes: Any) -> str:
+    """A study of one row as a file; keys are dotted paths with two underscores."""
+    study: dict[str, Any] = {
+        "scales": {"small": {"protocols": {"p": "digits"}, "seeds": [1]}},
+        "rows": {"a": {"method": "der"}},
+    }
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place = study
+        for part in way:
+            place = place[part]
+        place[last] = value
+    file = folder / "own.yaml"
+    file.write_text(yaml_text.dump(study))
+    return str(file)
+
+
+def test_the_packaged_studies_are_there() -> None:
+    assert NAMES == [
+        "ablation",
+        "autoaugment",
+        "benchmark",
+        "class-prior",
+        "factors",
+        "grid",
+        "initialisation",
+        "memory-aligned",
+        "order",
+        "overview",
+        "saturation",
+        "sensitivity",
+        "versatility",
+    ]
+    assert all(list_studies().values())
+
+
+# docs/studies.md: cells of one seed at the published and at the small scale.
+CELLS: Mapping[str, tuple[int, int]] = {
+    "ablation": (17, 17),
+    "autoaugment": (12, 12),
+    "benchmark": (84, 24),
+    "class-prior": (20, 20),
+    "factors": (6, 6),
+    "grid": (80, 18),
+    "initialisation": (20, 10),
+    "memory-aligned": (68, 18),
+    "order": (8, 20),
+    "overview": (24, 12),
+    "saturation": (1, 1),
+    "sensitivity": (10, 11),
+    "versatility": (5, 7),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_of_every_study_resolves(name: str) -> None:
+    study = load_study(name)
+    assert name == study.name
+    for scale, number in zip(("published", "small"), CELLS[name], strict=True):
+        cells = study_cells(study, Selection(scale))
+        assert len(cells) == 3 * number
+        assert len({(cell.row, cell.protocol) for cell in cells}) == number
+        assert {cell.seed for cell in cells} == {1, 2, 3}
+        runs = {(cell.protocol, cell.row): cell.run for cell in cells}
+        for run in all_runs([cell for cell in cells if cell.run in runs.values()]):
+            settings = settings_of(run, lambda needed: None)
+            assert (settings is None) == bool(run.needs)
+            if settings is not None and scale == "published":
+                assert settings.seeds.class_order == 1993
+                assert settings.seeds.initialisation == settings.seeds.data
+
+
+def test_every_metric_that_a_study_may_name_is_known() -> None:
+    from typing import get_args
+
+    from grace.studies.schema import MetricName
+
+    assert set(get_args(MetricName)) == set(METRICS)
+
+
+def test_a_study_of_the_form_in_the_documentation(tmp_path: Path) -> None:
+    file = tmp_path / "ablation.yaml"
+    file.write_text(
+        """
+paper: table-4
+scales:
+  published: {protocols: {b0i10: cifar100-b0i10}, seeds: [1], set: [seeds.class_order=1993]}
+  small: {protocols: {b0i4: tiny-imagenet-16px}, seeds: [1, 2, 3]}
+rows:
+  der: {method: der}
+  IFL: {method: grace}
+  -FL: {method: grace, set: [method.initialisation=random]}
+columns: [last, average, backbones]
+claims: [{id: B2, left: IFL, right: der, metric: last, slack: 0}]
+"""
+    )
+    study = load_study(str(file))
+    assert study.name == "ablation"
+    assert list(study.rows) == ["der", "IFL", "-FL"]
+    assert list(study.claims[0].sides) == [({"IFL": 1.0}, {"der": 1.0})]
+    assert len(study_cells(study, Selection())) == 9
+
+
+def test_the_study_in_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    file = tmp_path / "mine.yaml"
+    file.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert len(study_cells(load_study(str(file)), Selection())) == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": {}}, "the study has 0 rows"),
+        ({"rows__b": {"method": "der", "sett": 1}}, "rows.b.sett: no such setting; did you mean"),
+        ({"rows__b": {"method": 3}}, "rows.b.method = 3 should be a text"),
+        ({"rows__b": {"method": "der", "set": "x=1"}}, "rows.b.set = 'x=1' should be a list"),
+        ({"scales__small__seeds": [1, 1]}, "scales.small: a seed is given twice"),
+        ({"scales__small__seeds": [*range(5001)]}, "scale small has 5001 runs .* at most 5000 can"),
+        ({"scales__small__seeds": [True]}, r"scales.small.seeds\[0\] = True should be"),
+        ({"scales__small__protocols": {}}, "a scale needs a protocol and a seed"),
+        ({"scales__small__protocols": {"../x": "digits"}}, "should be a text of the form"),
+        ({"claims": [{"id": "x", "left": "nope", "right": "a"}]}, "claim x: no row 'nope'"),
+        ({"claims": [{"id": "x", "left": {"a@q": 1}, "right": "a"}]}, "no protocol 'q'"),
+        ({"claims": [{"id": "x", "left": {"a": 1e30}, "right": "a"}]}, r"claims\[0\].left"),
+        ({"rows__g": {"method": "grace", "memory": "aligned"}}, "name its row as 'reference'"),
+        ({"claims": [{"id": "x", "kind": "never-rises", "setting": "a"}]}, "x: no grid with 'a'"),
+        ({"claims": [{"id": "x", "kind": "fewer-points"}]}, "claim x: no row has a grid"),
+        ({"claims": [{"id": "x", "kind": "on-front", "left": "a"}]}, "no point of a grid 'a'"),
+        ({"rows__g": {"method": "grace", "expand_at": "from IFL"}}, "rows.g: no row 'IFL'"),
+        ({"rows__g": {"method": "grace", "expand_at": "from g"}}, "a row that decides itself"),
+        ({"rows__g": {"method": "grace", "grid": {}}}, "a grid needs a setting and its values"),
+        ({"columns": ["lust"]}, r"columns\[0\] = 'lust' should be .*; did you mean 'last'\?"),
+        ({"rows__b": {"set": ["x=1"]}}, "rows.b.method: should be given"),
+        ({"name": "../../x"}, "name = '../../x' should be a text of the form"),
+        ({"name": "runs"}, "'runs' is a folder that all studies share"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(written(tmp_path, **changes))
+
+
+def test_a_grid_of_more_rows_than_a_study_may_have_is_not_multiplied_out(tmp_path: Path) -> None:
+    grid = {f"method.k{number}": list(range(100)) for number in range(12)}
+    with pytest.raises(ConfigError, match="it should have 1 to 1000"):
+        load_study(written(tmp_path, rows__g={"method": "grace", "grid": grid}))
+
+
+def test_too_many_runs_are_refused_at_once(tmp_path: Path) -> None:
+    """A file of 31 kB planned for minutes: rows × protocols × seeds."""
+    many = {
+        "scales": {
+            "s": {
+                "protocols": {f"p{n}": {"experiment": "digits"} for n in range(300)},
+                "seeds": list(range(900)),
+            }
+        },
+        "rows": {f"r{n}": {"method": "der"} for n in range(900)},
+    }
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"has 243000000 runs .900 rows × 300 protocols × 900"):
+        load_study(written(tmp_path, **many))
+    assert time.monotonic() - began < 5
+    small = load_study(written(tmp_path))
+    with pytest.raises(GraceError, match="this choice has 6000 runs; at most 5000"):
+        study_cells(small, Selection(seeds=tuple(range(6000))))
+
+
+def test_hostile_yaml_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.yaml"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [
+        f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcde", "bcdef", strict=True)
+    ]
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="more than 100000 values"):
+        load_study(str(file))
+    file.write_text("rows: !!python/object/apply:os.system [echo]")
+    with pytest.raises(ConfigError, match="could not determine a constructor"):
+        load_study(str(file))
+    with pytest.raises(ConfigError, match="no such file"):
+        load_study(str(tmp_path / "none.yaml"))
+    with pytest.raises(ConfigError, match="did you mean 'ablation'"):
+        load_study("ablatoin")
+
+
+def test_the_rows_of_a_grid() -> None:
+    rows = load_study("grid").grid_rows("pairs")
+    assert len(rows) == 20
+    assert rows["0.6/0.96"] == ("method.threshold=0.6", "method.threshold_decay=0.96")
+    study = StudySettings.model_validate(
+        {
+            "scales": {"s": {"protocols": {"p": {"experiment": "digits"}}}},
+            "rows": {"r": {"method": "grace", "set": ["memory.size=5"]}},
+        }
+    )
+    assert study.grid_rows("r") == {"r": ("memory.size=5",)}
+
+
+def test_values_that_are_nearly_equal_are_rows_of_their_own() -> None:
+    study = StudySettings.model_validate(
+        {
+            "scales": {"s": {"protocols": {"p": {"experiment": "digits"}}}},
+            "rows": {
+                "r": {"method": "grace", "grid": {"method.threshold": [0.1234567, 0.1234568, 1.0]}}
+            },
+        }
+    )
+    assert list(study.grid_rows("r")) == ["0.1234567", "0.1234568", "1"]

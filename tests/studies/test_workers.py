@@ -1,0 +1,259 @@
+"""Workers: how many, what they take, why runs fail, and that they end with their parent."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace.base.lock import exclusive
+from grace.settings.load import load_experiment
+from grace.studies.cells import RunSpec, Selection, study_cells
+from grace.studies.plan import Plan, Records
+from grace.studies.schema import StudySettings
+from grace.studies.workers import (
+    Job,
+    carry_out,
+    halved,
+    run_here,
+    why_failed,
+    with_threads,
+    workers_here,
+)
+from support.runs_here import Started
+
+SETTINGS = load_experiment("digits", ["engine.device=cpu"])
+
+
+def job(folder: Path, *command: str, name: str = "one") -> Job:
+    return Job(name, folder / name, command, folder / f"{name}.txt", "")
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a script in place of Python, which runs whatever it is given."""
+    idle = [sys.executable, "-S", "-c", f"import os, sys, time; {script}"]
+    popen = subprocess.Popen
+
+    def start(command: Sequence[str], **options: Any) -> Any:
+        return popen(idle, **options)
+
+    monkeypatch.setattr("grace.studies.workers.subprocess.Popen", start)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("print('fine')", None),
+        ("print('error: no room'); print('more'); sys.exit(2)", "no room"),
+        ("print('first'); print('last'); sys.exit(1)", "last"),
+        ("sys.exit(3)", "it printed nothing"),
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL (out of memory? try fewer runs at a time)"),
+        ("os.kill(os.getpid(), 6)", "killed by SIGABRT"),
+    ],
+)
+def test_why_a_run_fails(
+    script: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, script)
+    (tmp_path / "one.txt").write_text("error: of an earlier attempt\n")
+    assert run_here(job(tmp_path), threading.Event()) == why
+
+
+def test_a_run_sees_its_gpu_and_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = "'CUDA_VISIBLE_DEVICES', 'PYTHONPATH'"
+    scripted(monkeypatch, f"print(*(os.environ[name] for name in ({names})))")
+    run_here(job(tmp_path), threading.Event(), {"CUDA_VISIBLE_DEVICES": "3"})
+    gpu, path = (tmp_path / "one.txt").read_text().split()
+    assert gpu == "3"
+    assert (Path(path.split(":")[0]) / "grace" / "studies" / "workers.py").is_file()
+
+
+def test_output_that_a_shared_folder_does_not_show_yet_is_no_error(tmp_path: Path) -> None:
+    assert why_failed(2, tmp_path / "none.txt") == "it printed nothing"
+
+
+def test_one_that_does_not_heed_the_request_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, "print('there', flush=True); time.sleep(60)")
+    stopping = threading.Event()
+    threading.Timer(1.0, stopping.set).start()
+    began = time.monotonic()
+    assert run_here(job(tmp_path), stopping) == "killed by SIGTERM"
+    assert time.monotonic() - began < 30
+
+
+def test_a_run_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """Its input is closed then: ``grace run --with-parent`` ends."""
+    script = (
+        "import threading, pathlib; from grace.studies.workers import *; p = pathlib.Path('.'); "
+        "run_here(Job('x', p, ['run', '--with-parent', '--no-report'], p / 'x.txt', ''), "
+        "threading.Event())"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    until = time.monotonic() + 60
+    while not (runs := list(tmp_path.glob("runs/*/*/run.json"))) and time.monotonic() < until:
+        time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    lock = runs[0].parent / "lock"
+    while time.monotonic() < until:
+        try:
+            with exclusive(lock, "the run"):
+                return  # Its process is over.
+        except ValueError:
+            time.sleep(0.1)
+    pytest.fail("the run goes on")
+
+
+STUDY = StudySettings.model_validate(
+    {
+        "scales": {"small": {"protocols": {"p": {"experiment": "digits"}}, "seeds": [1]}},
+        "rows": {name: {"method": name} for name in ("replay", "wa", "der")},
+    }
+)
+"""Three runs that begin alike."""
+
+
+def planned(*seeds: int) -> Plan:
+    return Plan(study_cells(STUDY, Selection(seeds=seeds)), Records([]))
+
+
+def test_as_many_as_are_wanted_run_at_once_and_a_failure_keeps_no_other_back(
+    tmp_path: Path,
+) -> None:
+    running, most, lock = set[str](), [0], threading.Lock()
+
+    def work(job: Job, stopping: threading.Event) -> str:
+        with lock:
+            running.add(job.name)
+            most[0] = max(most[0], len(running))
+        time.sleep(0.3)
+        with lock:
+            running.discard(job.name)
+        return f"no room for {job.name}"
+
+    plan, watcher = planned(1, 2, 3), Started()
+    # These end before their first task: who would share it with them goes on.
+    carry_out(plan, tmp_path, [work, work], watcher)
+    assert most == [2]
+    assert watcher.planned_runs == [(9, 2)]
+    assert watcher.left[-1] == 0
+    assert {plan.names[run]: why for run, why in plan.failures.items()} == {
+        name: f"no room for {name}" for name in watcher.names
+    }
+
+
+def test_one_waits_while_another_trains_the_first_task_that_both_need(tmp_path: Path) -> None:
+    running, most = [0], [0]
+
+    def work(job: Job, stopping: threading.Event) -> str:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.3)
+        running[0] -= 1
+        return "no room"
+
+    carry_out(planned(), tmp_path, [work] * 3, Started())
+    assert most == [1]
+
+
+def test_a_run_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+    plan = planned()
+    plan.compare_images()
+    der = next(run for run in plan.runs if plan.names[run].startswith("der"))
+    place = tmp_path / "runs" / plan.identity(der)["run"]
+    place.mkdir(parents=True)
+    (place / "run.json").write_text("{}")
+    names: list[str] = []
+
+    def work(job: Job, stopping: threading.Event) -> str:
+        names.append(job.name.split()[0])
+        if len(names) == 2:
+            release.set()
+        return "no room"
+
+    release, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with exclusive(place / "lock", "the run"):
+            held.set()
+            release.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    carry_out(plan, tmp_path, [work], Started())
+    holder.join()
+    assert names == ["replay", "wa", "der"]
+
+
+def test_an_error_of_a_worker_itself_is_raised(tmp_path: Path) -> None:
+    def work(job: Job, stopping: threading.Event) -> str:
+        raise OSError(28, "No space left on device", "there")
+
+    with pytest.raises(OSError, match="No space left"):
+        carry_out(planned(), tmp_path, [work, work], Started())
+
+
+def test_ctrl_c_ends_the_other_workers(tmp_path: Path) -> None:
+    stopped: list[bool] = []
+
+    def work(job: Job, stopping: threading.Event) -> str | None:
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.5)
+            signal.raise_signal(signal.SIGINT)
+        stopped.append(stopping.wait(30))
+        return None
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(planned(1, 2), tmp_path, [work, work], Started())
+    assert stopped == [True]
+
+
+def test_results_depend_on_no_number_of_runs_at_once() -> None:
+    given = load_experiment("digits", ["engine.device=cpu", "engine.threads=null"])
+    assert with_threads(given).engine.threads == 1
+    two = load_experiment("digits", ["engine.device=cpu", "engine.threads=2"])
+    assert with_threads(two).engine.threads == 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "threads", "most"),
+    [(8, 64, "null", 8), (8, 64, "4", 2), (8, 5, "1", 2), (1, 1, "1", 1), (4, None, "1", 4)],
+)
+def test_cores_and_memory_decide_how_many(
+    cores: int, memory: int | None, threads: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grace.studies.workers.usable_cores", lambda: cores)
+    gigabytes = None if memory is None else memory * 10**9
+    monkeypatch.setattr("grace.studies.workers.memory_bytes", lambda: gigabytes)
+    settings = load_experiment("digits", ["engine.device=cpu", f"engine.threads={threads}"])
+    assert len(workers_here(settings)) == most
+    assert len(workers_here(settings, 3)) == 3
+
+
+def test_each_gpu_in_turn_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grace.engine.device.device_name", lambda engine: "cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,8")
+    found: list[Any] = list(workers_here(SETTINGS, 3))
+    gpus = [worker.keywords["environment"]["CUDA_VISIBLE_DEVICES"] for worker in found]
+    assert gpus == ["4", "7", "4"]
+    monkeypatch.setattr("grace.studies.workers.usable_cores", lambda: 64)
+    monkeypatch.setattr("grace.studies.workers.memory_bytes", lambda: None)
+    assert len(workers_here(SETTINGS)) == 8  # Four runs of small images share a GPU.
+    large = load_experiment("digits", ["data.image_size=224"])
+    assert len(workers_here(large)) == 2
+
+
+def test_grids_begin_far_apart() -> None:
+    runs = [RunSpec("digits", (str(n),)) for n in range(7)]
+    assert [run.overrides[0] for run in halved(runs)] == ["3", "1", "5", "0", "4", "2", "6"]
