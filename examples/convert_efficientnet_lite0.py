@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from grace.base.atomic import write_bytes
 from grace.base.tensors import encode
 from grace.data.folders import load_folder
-from grace.nn.build import build_backbone, digest_of_weights
+from grace.nn.weights import build_backbone, digest_of_weights
 from grace.settings.experiment import BackboneSettings, DataSettings
 
 MODEL = "tf_efficientnet_lite0"

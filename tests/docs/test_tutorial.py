@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grace.base.tensors import encode
-from grace.nn.build import build_backbone
+from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
 from support.commands import ran
 from support.picture_folders import picture

@@ -22,8 +22,8 @@ from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.methods.classification import classification
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet
 from grace.settings.experiment import EngineSettings
 from support.tiny_streams import labelled, state
 

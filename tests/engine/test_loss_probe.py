@@ -11,7 +11,7 @@ from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.loss_probe import loss_surface, measured
 from grace.engine.phase import LossProbe, Part
 from grace.engine.work import WorkDone
-from grace.nn.measures import LossSurface
+from grace.nn.capacity import LossSurface
 from grace.settings.measures import MeasureSettings
 
 IMAGES = torch.rand(7, 3, 2, 2, generator=generator(1, "images"))

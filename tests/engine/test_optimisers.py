@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from grace.base.randomness import generator
 from grace.engine.phase import Batch, Loss, LossGradients, Part
 from grace.methods.classification import classification
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Group, Recipe
 from support.hand_worked import MeanTimes, phase, recipe, squares, trainer, value_of, white
 from support.tiny_streams import labelled, same, state

@@ -12,9 +12,9 @@ from grace.base.randomness import generator
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, GradientSweep, Loss, Part, Parts, Sweep
 from grace.engine.reducers import Collect, SquaredGradients
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.expandable import copy_of
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet
 from support.hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
 from support.tiny_streams import labelled, state
 from support.typed import present

@@ -10,7 +10,7 @@ from grace.base.randomness import generator
 from grace.engine.batch_norm import synchronised
 from grace.engine.launch import Launch
 from grace.engine.ranks import Ranks
-from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.resnets import CifarResNet
 from grace.settings.experiment import EngineSettings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")

@@ -19,8 +19,8 @@ from grace.engine.phase import Batch, Loss, LossGradients, Part, Phase, Rounds, 
 from grace.engine.progress import Observer
 from grace.engine.trainer import Trainer
 from grace.methods.classification import classification
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Recipe
 from support.hand_worked import (
     Killed,

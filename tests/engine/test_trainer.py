@@ -18,8 +18,8 @@ from grace.engine.progress import Progress
 from grace.engine.reducers import Collect
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.methods.classification import classification
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet
 from grace.settings.experiment import EngineSettings
 from grace.settings.recipe import Recipe
 from support.tiny_streams import labelled, recipe, same, state

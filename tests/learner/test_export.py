@@ -24,11 +24,10 @@ from grace.learner.export import Preprocessing, check_onnx, export_onnx, load_on
 from grace.learner.false_alarms import cutoff
 from grace.learner.learner import Learner
 from grace.learner.predictor import Predictor
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet, TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone
-from grace.nn.torchvision_resnet import TorchvisionResNet
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import FinetuneSettings, ICaRLSettings, MemoSettings, ReplaySettings
 from support.quick_exports import operators_once as operators_once

@@ -9,7 +9,7 @@ from torch import Tensor
 from grace.base.randomness import generator
 from grace.base.tensors import encode
 from grace.learner.learner import Learner
-from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.resnets import CifarResNet
 from grace.settings.describe import describe_settings
 from grace.settings.experiment import BackboneSettings
 from grace.settings.methods import DERSettings, GraceSettings, MemoSettings

@@ -18,9 +18,9 @@ from grace.engine.phase import Batch, Phase, Sweep, Work
 from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.methods.method import Outcome
+from grace.nn.capacity import FeatureMoments
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import LinearHead
-from grace.nn.saturation import FeatureMoments
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import DERSettings, GraceSettings
 from support import driven

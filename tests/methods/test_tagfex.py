@@ -16,7 +16,7 @@ from grace.engine.phase import Batch, Loss, Phase
 from grace.learner.learner import Learner
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
-from grace.nn.agnostic import TaskAgnostic
+from grace.nn.attention import TaskAgnostic
 from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import DERSettings, TagFexSettings

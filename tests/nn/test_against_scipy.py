@@ -8,29 +8,27 @@ from scipy.special import log_softmax, logsumexp, rel_entr, softmax
 from scipy.stats import entropy
 from sklearn.metrics import log_loss, mean_squared_error
 
-from grace.nn.losses.balancing import effective_number_weights
+from grace.nn.losses.balance import (
+    accumulated_norms,
+    class_gradient_weights,
+    distillation_factor,
+    distribution_aware_distillation,
+    effective_number_weights,
+    lost_direction,
+    lost_evenness,
+)
 from grace.nn.losses.classification import cross_entropy, new_class_cross_entropy
 from grace.nn.losses.confusion import confusion_weights, floored_cross_entropy
-from grace.nn.losses.contrastive import info_nce
 from grace.nn.losses.distillation import (
     balanced_distillation,
     feature_distillation,
+    guided_transfer,
+    info_nce,
     logit_distillation,
     soft_distillation,
 )
 from grace.nn.losses.energy import batch_energy, energy_share
-from grace.nn.losses.imbalance import (
-    distribution_aware_distillation,
-    lost_direction,
-    lost_evenness,
-)
 from grace.nn.losses.importance import merged_importance, quadratic_penalty
-from grace.nn.losses.reweighting import (
-    accumulated_norms,
-    class_gradient_weights,
-    distillation_factor,
-)
-from grace.nn.losses.transfer import guided_transfer
 
 DRAWS = np.random.default_rng(5)
 STUDENT, TEACHER = (3 * DRAWS.normal(size=(20, 6)) for _ in range(2))

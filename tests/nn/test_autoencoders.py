@@ -9,10 +9,10 @@ import torch
 from grace.base.randomness import generator
 from grace.learner.export import Preprocessing, check_onnx, export_onnx
 from grace.nn.autoencoders import AutoEncoders
-from grace.nn.build import build_backbone
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED
+from grace.nn.resnets import CifarResNet
+from grace.nn.weights import build_backbone
 
 
 def head(in_features: int = 5, num_classes: int = 3, seed: int = 0) -> AutoEncoders:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grace.nn.losses.balancing import effective_number_weights
+from grace.nn.losses.balance import effective_number_weights
 from grace.nn.losses.distillation import balanced_distillation, soft_distillation
 
 

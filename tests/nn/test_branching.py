@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from grace.base.randomness import generator
 from grace.nn.backbone import Backbone
 from grace.nn.branching import Fork, split
-from grace.nn.build import build_backbone
-from grace.nn.cifar_resnet import CifarResNet
-from grace.nn.expandable import ExpandableNetwork, copy_of
-from grace.nn.folding import folded
+from grace.nn.expandable import ExpandableNetwork, copy_of, folded
 from grace.nn.heads import LinearHead
-from grace.nn.torchvision_resnet import TorchvisionResNet
+from grace.nn.resnets import CifarResNet, TorchvisionResNet
+from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from grace.nn.build import build_backbone
-from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.resnets import CifarResNet
+from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
 from support.typed import typed
 

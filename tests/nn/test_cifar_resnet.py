@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from grace.base.randomness import generator
 from grace.nn.branching import split
-from grace.nn.cifar_resnet import BasicBlock, CifarResNet
+from grace.nn.resnets import BasicBlock, CifarResNet
 
 
 def resnet(depth: int = 32, num_channels: int = 3, seed: int = 0) -> CifarResNet:

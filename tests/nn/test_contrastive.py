@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.nn.losses.contrastive import info_nce
+from grace.nn.losses.distillation import info_nce
 from support.typed import present
 
 

@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from grace.base.randomness import generator
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.expandable import ExpandableNetwork, copy_of
 from grace.nn.heads import LinearHead
-from grace.nn.torchvision_resnet import TorchvisionResNet
+from grace.nn.resnets import CifarResNet, TorchvisionResNet
 
 
 def small(seed: int = 0) -> CifarResNet:

@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from grace.base.randomness import generator
 from grace.nn.backbone import Backbone, WithMaps
-from grace.nn.cifar_resnet import CifarResNet
-from grace.nn.folding import folded
+from grace.nn.expandable import folded
+from grace.nn.resnets import CifarResNet, TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone
-from grace.nn.torchvision_resnet import TorchvisionResNet
 from support.typed import present
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from grace.nn.heads import MASKED
-from grace.nn.losses.classification import cross_entropy
-from grace.nn.losses.imbalance import (
+from grace.nn.losses.balance import (
     distribution_aware_distillation,
     log_prior,
     lost_direction,
     lost_evenness,
 )
+from grace.nn.losses.classification import cross_entropy
 from support.typed import present
 
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grace.nn.measures import (
+from grace.nn.capacity import (
+    FeatureMoments,
     LossSurface,
     adversarial_sharpness,
     expected_sharpness,
@@ -21,7 +22,6 @@ from grace.nn.measures import (
     spectral_radius,
     weight_norm,
 )
-from grace.nn.saturation import FeatureMoments
 from grace.settings.measures import MeasureSettings
 
 A = torch.tensor([[1, 0.5], [-0.5, 2]], dtype=torch.float64)

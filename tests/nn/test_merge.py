@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import gmean, pmean
 
-from grace.nn.merge import bias, merge_weight, preservation
+from grace.nn.merging import bias, merge_weight, preservation
 
 
 @pytest.mark.parametrize(

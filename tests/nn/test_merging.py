@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from grace.base.randomness import generator
 from grace.nn.backbone import Backbone
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.merging import merge_backbones
+from grace.nn.resnets import CifarResNet
 from support.tiny_streams import state
 from support.typed import present, typed
 

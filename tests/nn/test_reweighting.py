@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grace.nn.losses.reweighting import (
+from grace.nn.losses.balance import (
     accumulated_norms,
     class_gradient_weights,
     distillation_factor,

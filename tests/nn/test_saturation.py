@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from grace.nn.saturation import FeatureMoments, effective_rank, normalised_effective_rank
+from grace.nn.capacity import FeatureMoments, effective_rank, normalised_effective_rank
 
 
 def moments_of(features: torch.Tensor, batch_size: int = 7) -> FeatureMoments:

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from grace.nn.branching import split
-from grace.nn.torchvision_resnet import TorchvisionResNet
+from grace.nn.resnets import TorchvisionResNet
 
 
 def count(module: nn.Module) -> int:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grace.nn.losses.transfer import guided_transfer
+from grace.nn.losses.distillation import guided_transfer
 from support.typed import present
 
 LOGITS = torch.zeros(2, 3)

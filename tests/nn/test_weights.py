@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from grace.base.randomness import generator
 from grace.nn import timm_backbone, weights
-from grace.nn.build import build_backbone, digest_of_weights, without_weights
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.merging import merge_backbones
+from grace.nn.resnets import CifarResNet
 from grace.nn.timm_backbone import TimmBackbone
+from grace.nn.weights import build_backbone, digest_of_weights, without_weights
 from grace.settings.experiment import BackboneSettings
 
 MakeFile = Callable[[Mapping[str, Tensor]], str]

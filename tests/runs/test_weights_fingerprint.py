@@ -7,7 +7,7 @@ import torch
 
 from grace.base.randomness import generator
 from grace.base.tensors import encode
-from grace.nn.cifar_resnet import CifarResNet
+from grace.nn.resnets import CifarResNet
 from grace.runs.provenance import fingerprints
 from grace.settings.experiment import BackboneSettings, ExperimentSettings
 

@@ -18,7 +18,7 @@ from grace.base.randomness import generator
 from grace.engine.phase import Phase
 from grace.learner.learner import Learner
 from grace.nn.backbone import Backbone
-from grace.nn.build import build_backbone
+from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings, MemorySettings
 from grace.settings.methods import GraceSettings
 from support import tiny_streams

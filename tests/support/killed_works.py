@@ -23,7 +23,7 @@ import torch
 import torch._dynamo  # so that it is there before the first fork
 
 import grace.methods.module_factory
-import grace.nn.folding
+import grace.nn.expandable
 import grace.runs.run
 import grace.runs.writing
 from grace.cli.app import app
@@ -382,7 +382,7 @@ def _prepare() -> None:
     """Make work quick and moments dense: a small network, a snapshot after every epoch."""
     torch.set_num_threads(1)
     grace.methods.module_factory.build_backbone = tiny_streams._resnet8
-    grace.nn.folding._conv_norm_pairs = tiny_streams.pairs_to_fold
+    grace.nn.expandable._conv_norm_pairs = tiny_streams.pairs_to_fold
     torch.nn.Module.__deepcopy__ = tiny_streams.copied_module  # type: ignore[attr-defined]
     Journal.__init__.__defaults__ = (0.0, 0.0)
     grace.runs.writing.commit = lambda: None  # no processes of git's

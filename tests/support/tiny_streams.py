@@ -20,8 +20,8 @@ from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.learner.versions import Versions
 from grace.nn import folding
-from grace.nn.build import build_backbone
-from grace.nn.cifar_resnet import CifarResNet, _draw_weights
+from grace.nn.resnets import CifarResNet, _draw_weights
+from grace.nn.weights import build_backbone
 from grace.settings.experiment import (
     BackboneSettings,
     DataSettings,

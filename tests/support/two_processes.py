@@ -48,8 +48,8 @@ from grace.engine.work import Seconds
 from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.methods.method import Method
-from grace.nn.cifar_resnet import CifarResNet
 from grace.nn.heads import LinearHead
+from grace.nn.resnets import CifarResNet
 from grace.runs import RunRecord, read_record
 from grace.runs.run import run_experiment
 from grace.runs.stream import Stream

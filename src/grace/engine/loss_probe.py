@@ -18,7 +18,7 @@ from grace.engine import parts as graph
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import LossProbe
 from grace.engine.work import WorkDone
-from grace.nn.measures import LossSurface, measure
+from grace.nn.capacity import LossSurface, measure
 
 
 def measured(

@@ -47,7 +47,7 @@ from grace.engine.progress import Observer, Progress, Silence
 from grace.engine.ranks import Ranks
 from grace.engine.schedule import learning_rates
 from grace.engine.work import Seconds, WorkDone
-from grace.nn.folding import folded
+from grace.nn.expandable import folded
 from grace.settings.experiment import EngineSettings
 
 Shared = TypeVar("Shared", SweepResult, Snapshot)

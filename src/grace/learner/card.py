@@ -224,7 +224,7 @@ def _digest(document: Document) -> str:
     if not _is_here(backbone.weights):
         return " (the file is not on this machine)"
     # Imported here because it imports torch.
-    from grace.nn.build import digest_of_weights
+    from grace.nn.weights import digest_of_weights
 
     try:
         found = digest_of_weights(backbone)

@@ -21,7 +21,7 @@ from grace.methods.classification import corrects_shares
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method
 from grace.nn.heads import MASKED, LinearHead
-from grace.nn.losses.imbalance import log_prior
+from grace.nn.losses.balance import log_prior
 
 FEWEST = 50
 """Fewest held-out images by which a predictor is chosen or a temperature fitted."""

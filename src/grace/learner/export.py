@@ -36,8 +36,7 @@ from grace.data.images import LabelledImages, TensorImages
 from grace.learner.model import Model
 from grace.learner.unknown import Recogniser, UnknownScore
 from grace.methods.scoring import scores
-from grace.nn.expandable import copy_of
-from grace.nn.folding import folded
+from grace.nn.expandable import copy_of, folded
 from grace.nn.heads import MASKED
 from grace.settings.experiment import Fit
 

@@ -10,12 +10,12 @@ from grace.data.images import LabelledImages
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective
 from grace.methods.module_factory import ModuleFactory
+from grace.nn.losses.balance import log_prior
 from grace.nn.losses.classification import (
     cross_entropy,
     new_class_cross_entropy,
     shared_target,
 )
-from grace.nn.losses.imbalance import log_prior
 from grace.settings.methods import (
     AnyMethodSettings,
     PriorSettings,

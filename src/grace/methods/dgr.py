@@ -29,19 +29,17 @@ from grace.engine.phase import Batch, Loss, LossGradients, Objective, Phase
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.nn.expandable import copy_of
-from grace.nn.losses.classification import cross_entropy
-from grace.nn.losses.imbalance import (
+from grace.nn.losses.balance import (
+    accumulated_norms,
+    class_gradient_weights,
+    distillation_factor,
     distribution_aware_distillation,
     log_prior,
     lost_direction,
     lost_evenness,
-)
-from grace.nn.losses.reweighting import (
-    accumulated_norms,
-    class_gradient_weights,
-    distillation_factor,
     weighted_rows,
 )
+from grace.nn.losses.classification import cross_entropy
 from grace.settings.methods import DGRSettings
 
 

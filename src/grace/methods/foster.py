@@ -31,7 +31,7 @@ from grace.methods.network_parts import frozen_network
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
 from grace.methods.slots import NetworkSlot
 from grace.nn.expandable import ExpandableNetwork, copy_of
-from grace.nn.losses.balancing import effective_number_weights
+from grace.nn.losses.balance import effective_number_weights
 from grace.nn.losses.distillation import balanced_distillation, soft_distillation
 from grace.settings.methods import FosterSettings
 

@@ -36,9 +36,9 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_last
 from grace.methods.planning import Coming, PlannedPhase, with_teacher
+from grace.nn.capacity import FeatureMoments
 from grace.nn.expandable import ExpandableNetwork, copy_of
-from grace.nn.merge import bias, merge_weight, preservation
-from grace.nn.saturation import FeatureMoments
+from grace.nn.merging import bias, merge_weight, preservation
 from grace.nn.threshold import Threshold
 from grace.settings.methods import GraceSettings
 

@@ -6,8 +6,7 @@ from grace.base.randomness import seeded_globally
 from grace.data.scenario import Task
 from grace.engine.phase import Part
 from grace.methods.module_factory import ModuleFactory
-from grace.nn.agnostic import TaskAgnostic
-from grace.nn.attention import MergeAttention, Pick
+from grace.nn.attention import MergeAttention, Pick, TaskAgnostic
 from grace.nn.backbone import Backbone, WithMaps
 from grace.nn.heads import Head, LinearHead
 from grace.settings.methods import TagFexSettings

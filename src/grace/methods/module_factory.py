@@ -18,10 +18,10 @@ from grace.base.words import first_line
 from grace.engine.device import Device
 from grace.nn.backbone import Backbone
 from grace.nn.branching import split
-from grace.nn.build import build_backbone, without_weights
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
 from grace.nn.preprocessing import input_shape
+from grace.nn.weights import build_backbone, without_weights
 from grace.settings.experiment import ExperimentSettings
 
 HeadT = TypeVar("HeadT", bound=Head)

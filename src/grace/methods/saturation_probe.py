@@ -6,8 +6,8 @@ from typing import Any
 from grace.data.images import LabelledImages
 from grace.engine.phase import LossProbe, Sweep, Work
 from grace.methods.network_parts import frozen_last, frozen_network
+from grace.nn.capacity import FeatureMoments
 from grace.nn.expandable import ExpandableNetwork
-from grace.nn.saturation import FeatureMoments
 from grace.settings.measures import MeasureSettings
 
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from grace.base.errors import DamagedError
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.nn.expandable import ExpandableNetwork
-from grace.nn.loading import load_exactly, load_tensors, refuse_unlike
+from grace.nn.weights import load_exactly, load_tensors, refuse_unlike
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, in groups that change together: a backbone, a head."""

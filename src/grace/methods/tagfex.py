@@ -35,7 +35,7 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.methods.planning import Coming, PlannedPhase
-from grace.nn.agnostic import TaskAgnostic
+from grace.nn.attention import TaskAgnostic
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork, copy_of
 from grace.nn.heads import Head, align_weights
@@ -44,9 +44,7 @@ from grace.nn.losses.classification import (
     cross_entropy,
     new_class_cross_entropy,
 )
-from grace.nn.losses.contrastive import info_nce
-from grace.nn.losses.distillation import distillation_share
-from grace.nn.losses.transfer import guided_transfer
+from grace.nn.losses.distillation import distillation_share, guided_transfer, info_nce
 from grace.nn.merging import merge_backbones
 from grace.settings.methods import TagFexSettings
 

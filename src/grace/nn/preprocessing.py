@@ -7,8 +7,8 @@ from typing import Literal, cast, final
 from grace.base.errors import GraceError
 from grace.data.arrays import for_channels
 from grace.data.augmentation import Enlarge
+from grace.nn.resnets import TORCHVISION_RESNETS
 from grace.nn.timm_backbone import pretraining_of
-from grace.nn.torchvision_resnet import TORCHVISION_RESNETS
 from grace.settings.experiment import BackboneSettings
 
 Constants = tuple[tuple[float, ...], tuple[float, ...]]

@@ -1,25 +1,87 @@
-"""Pre-trained weights that a backbone starts from.
+"""Build the backbone that the settings name, and copy weights from files or saved learners into it.
 
-Shapes: c output channels and k×k pixels of a convolution.
+Shapes: c output channels and k×k pixels of a convolution. Saved tensors have any shape, the same in
+file and module.
 """
 
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import DamagedError, GraceError, Setting
 from grace.base.files import read_exactly, read_start
 from grace.base.machine import refuse_too_large
 from grace.base.tensors import decode, encode, outline
 from grace.base.words import nearest, one_line
 from grace.nn.backbone import Backbone
+from grace.nn.resnets import TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone, pretrained_state
-from grace.nn.torchvision_resnet import TorchvisionResNet
 from grace.settings.experiment import BackboneSettings
+from grace.settings.registry import resolve
+
+
+def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
+    """Copy saved weights and buffers into a module, which keeps its device and memory layout.
+
+    Args:
+        module: of the architecture that was saved.
+        tensors: saved state by name.
+        what: name of the module in errors.
+
+    Raises:
+        DamagedError: if a name, shape or type differs, or a number is not finite; the module is
+            then as it was.
+    """
+    load_tensors(module.state_dict(), tensors, what)
+
+
+@torch.no_grad()
+def load_tensors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Copy saved tensors into those of the same names; see ``load_exactly``.
+
+    Args:
+        own: tensors that are overwritten, by name.
+        saved: tensors of a file, by name.
+        what: name of the owner in errors.
+    """
+    refuse_unlike(own, saved, what)
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
+
+
+def refuse_unlike(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Refuse saved tensors that do not fit ``own``.
+
+    Args:
+        own: tensors by name, of any device; meta tensors need no memory.
+        saved: tensors of a file, by name; meta tensors have no numbers to check.
+        what: name of the owner in errors.
+
+    Raises:
+        DamagedError: if a name, shape or type differs, or a number is not finite.
+    """
+    for name in sorted(own.keys() ^ saved.keys()):
+        raise DamagedError(
+            f"the saved {what} {'lacks' if name in own else 'has an unknown'} tensor "
+            f"'{one_line(name, 80)}': it belongs to another network or was changed"
+        )
+    for name, tensor in own.items():
+        found = saved[name]
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise DamagedError(
+                f"tensor '{name}' of the saved {what} is {found.dtype} {tuple(found.shape)}, not "
+                f"{tensor.dtype} {tuple(tensor.shape)}: it belongs to another network"
+            )
+        if found.is_meta:
+            continue
+        if found.is_floating_point() and not bool(found.isfinite().all()):
+            raise DamagedError(f"tensor '{name}' of the saved {what} holds numbers not finite")
+
 
 _COUNTER = "num_batches_tracked"
 """The last part of the name of batch norm's step counter, which no output depends on."""
@@ -182,3 +244,55 @@ def _read_file(path: Path, what: str, num_bytes: int, _changed: int) -> Mapping[
 @lru_cache(maxsize=1)
 def _read_timm(name: str) -> Mapping[str, Tensor]:
     return pretrained_state(name.removeprefix("timm/"))
+
+
+def build_backbone(
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+) -> Backbone:
+    """Build a backbone on the CPU, freshly initialised or with given weights.
+
+    Args:
+        settings: name, stem and weights. Pass ``without_weights(settings)`` to read no file, if
+            all numbers are overwritten or only shapes matter.
+        num_channels: channels C of the images.
+        seed: seed of the initialisation; without effect if weights are given.
+        purpose: words and counters that seed this draw too, e.g. ``"backbone", task``.
+
+    Returns:
+        A backbone in train mode; equal arguments give equal weights.
+
+    Raises:
+        GraceError: if no backbone has that name, its library is not installed, or its weights
+            cannot be read or are another model's.
+    """
+    backbone = _freshly_drawn(settings, num_channels, seed, *purpose)
+    if settings.weights != "none":
+        load_weights(backbone, settings)
+    return backbone
+
+
+def without_weights(settings: BackboneSettings) -> BackboneSettings:
+    """Return the settings of the same backbone, freshly initialised."""
+    return settings.model_copy(update={"weights": "none"})
+
+
+def digest_of_weights(settings: BackboneSettings) -> str:
+    """Compute the SHA-256 of the weights that these settings name.
+
+    Args:
+        settings: with ``weights`` other than ``none``.
+
+    Raises:
+        GraceError: as ``build_backbone``.
+    """
+    # Only the names are needed, which do not depend on the number of channels.
+    with torch.device("meta"):
+        sketch = _freshly_drawn(without_weights(settings), 3, 0, "sketch")
+    return weights_digest(sketch, settings)
+
+
+def _freshly_drawn(
+    settings: BackboneSettings, num_channels: int, seed: int, *purpose: str | int
+) -> Backbone:
+    build = resolve("backbone", settings.name)
+    return cast("Backbone", build(settings, num_channels, seed, *purpose))

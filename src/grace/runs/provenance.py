@@ -161,7 +161,7 @@ def _backbone(settings: ExperimentSettings, config: Mapping[str, Any]) -> Mappin
     if settings.backbone.weights == "none":
         return config
     # Imported here because it imports torch.
-    from grace.nn.build import digest_of_weights
+    from grace.nn.weights import digest_of_weights
 
     return {**config, "weights": digest_of_weights(settings.backbone)}
 

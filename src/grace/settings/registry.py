@@ -102,8 +102,8 @@ DATASETS: Mapping[str, Entry] = MappingProxyType(
 )
 """Each is made by a function of the data settings."""
 
-_CIFAR_RESNET = "grace.nn.cifar_resnet:build_cifar_resnet"
-_TORCHVISION_RESNET = "grace.nn.torchvision_resnet:build_torchvision_resnet"
+_CIFAR_RESNET = "grace.nn.resnets:build_cifar_resnet"
+_TORCHVISION_RESNET = "grace.nn.resnets:build_torchvision_resnet"
 
 BACKBONES: Mapping[str, Entry] = MappingProxyType(
     {
