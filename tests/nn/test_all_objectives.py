@@ -12,16 +12,12 @@ import pytest
 import torch
 
 from grace.nn.losses import (
-    balancing,
+    balance,
     classification,
     confusion,
-    contrastive,
     distillation,
     energy,
-    imbalance,
     importance,
-    reweighting,
-    transfer,
 )
 
 FOLDER = Path(classification.__file__).parent
@@ -56,23 +52,23 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     (distillation.balanced_distillation, (LOGITS, OTHERS, torch.tensor([0.5, 1.0, 1.5]), 2.0)),
     (distillation.feature_distillation, (LOGITS, OTHERS)),
     (distillation.distillation_share, (1, 3)),
-    (balancing.effective_number_weights, (torch.tensor([1, 0, 5]), 0.9)),
+    (balance.effective_number_weights, (torch.tensor([1, 0, 5]), 0.9)),
     (importance.quadratic_penalty, ({"w": LOGITS}, {"w": OTHERS[:1]}, {"w": OTHERS[1:] * 2})),
     (importance.merged_importance, ({"w": LOGITS[:1]}, {"w": OTHERS}, 0.5)),
-    (imbalance.log_prior, (torch.tensor([1, 0, 5]),)),
-    (imbalance.lost_direction, (torch.tensor([1, 0, 5]),)),
-    (imbalance.lost_evenness, (torch.tensor([1, 0, 5]),)),
+    (balance.log_prior, (torch.tensor([1, 0, 5]),)),
+    (balance.lost_direction, (torch.tensor([1, 0, 5]),)),
+    (balance.lost_evenness, (torch.tensor([1, 0, 5]),)),
     (
-        imbalance.distribution_aware_distillation,
+        balance.distribution_aware_distillation,
         (LOGITS, OTHERS, torch.tensor([0.5, 0.0, 1.0]), torch.tensor(0.25), 2.0),
     ),
-    (reweighting.accumulated_norms, (OTHERS[:, 0], LOGITS)),
+    (balance.accumulated_norms, (OTHERS[:, 0], LOGITS)),
     (
-        reweighting.class_gradient_weights,
+        balance.class_gradient_weights,
         (torch.tensor([2.0, 1.0, 4.0]), torch.tensor([0]), torch.tensor([1, 2]), 0.5),
     ),
-    (reweighting.weighted_rows, (torch.tensor([0.5, 2.0]), LOGITS)),
-    (reweighting.distillation_factor, (LOGITS, OTHERS)),
+    (balance.weighted_rows, (torch.tensor([0.5, 2.0]), LOGITS)),
+    (balance.distillation_factor, (LOGITS, OTHERS)),
     (confusion.floored_cross_entropy, (LOGITS, LABELS)),
     (confusion.confusion_weights, (LOGITS, 4.0)),
     (
@@ -88,8 +84,8 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
         energy.fused_rows,
         ((LOGITS, LOGITS[:, 0]),) * 3 + ((LOGITS[0, :2], LOGITS[1, :2]), torch.tensor([0, 1])),
     ),
-    (contrastive.info_nce, (LOGITS, OTHERS, 0.2)),
-    (transfer.guided_transfer, (LOGITS, LOGITS[:, 1:], LABELS, 1, 2.0)),
+    (distillation.info_nce, (LOGITS, OTHERS, 0.2)),
+    (distillation.guided_transfer, (LOGITS, LOGITS[:, 1:], LABELS, 1, 2.0)),
 ]
 
 

@@ -19,7 +19,7 @@ from grace.engine.progress import Observer
 from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.learner.versions import Versions
-from grace.nn import folding
+from grace.nn import expandable
 from grace.nn.resnets import CifarResNet, _draw_weights
 from grace.nn.weights import build_backbone
 from grace.settings.experiment import (
@@ -34,7 +34,7 @@ from grace.settings.experiment import (
 from grace.settings.recipe import Recipe
 
 SIZE = 8
-_traced_pairs = folding._conv_norm_pairs
+_traced_pairs = expandable._conv_norm_pairs
 
 
 def pictures(index: int, count: int, channels: int = 3, seed: int = 0) -> Tensor:
@@ -217,7 +217,7 @@ def tiny_backbones() -> Iterator[None]:
     """ResNet-8 instead of the registered depths: the same code, a third of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grace.methods.module_factory.build_backbone", _resnet8)
-        patch.setattr(folding, "_conv_norm_pairs", pairs_to_fold)
+        patch.setattr(expandable, "_conv_norm_pairs", pairs_to_fold)
         patch.setattr(torch.nn.Module, "__deepcopy__", copied_module, raising=False)
         for device in (torch.cuda, torch.xpu):
             if not device.is_available():
