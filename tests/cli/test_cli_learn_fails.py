@@ -1,6 +1,7 @@
 """``grace learn`` where updates are rejected, interrupted or refused: nothing is in the way."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,13 @@ class TestGate:
         result = learn(more, "--model", model, "--max-drop", 0, code=3)
         lines = result.stdout.splitlines()
         assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds this update"
-        assert "points or more: use --max-drop 62.5\n" in result.stderr
+        assert "points or more: set gate.max_drop=62.5\n" in result.stderr
         drop = ModelStore.open(model).document(2).history[-1].accuracy.drop
         assert drop is not None
         assert drop > 0
         assert (
             f"gate       rejected: the old classes lost {drop:.1f} points, 0 allowed (--max-drop)"
-        ) in lines
+        ) in [line.partition(";")[0] for line in lines]
         assert lines[-1] == f"use it anyway   grace rollback {model} 2"
         after = files(model)
         assert {name: after[name] for name in before} == before
@@ -109,10 +110,10 @@ class TestGate:
 
     def test_a_gate_without_images_to_judge_by(self, tmp_path: Path) -> None:
         images = folder(tmp_path / "images", "ant", "bee")
-        options = [*TINY, "--validation", 0, "--max-drop", 1]
+        options = [*TINY, "memory.validation=0", "--max-drop", 1]
         result = learn(images, "--model", tmp_path / "model", *options)
         warning = "warning: no images are held out: every update is accepted, whatever it costs: "
-        assert f"{warning}use --validation 50" in result.stderr
+        assert f"{warning}set memory.validation=50" in result.stderr
         assert "accuracy" not in result.stdout
 
 
@@ -149,7 +150,7 @@ class TestInterruptions:
             work_is_done_before(patch)
             learn(images, "--model", model, *GRACE, code=130)
         before = kept_work(model)
-        other = [images, "--model", model, *TINY, "--method", "replay"]
+        other = [images, "--model", model, *TINY, "method=replay"]
         error = refused(*other)
         assert "method.name grace, not replay" in error
         assert error.endswith(": leave it out, or add --discard to begin anew")
@@ -166,7 +167,7 @@ class TestInterruptions:
             "folder", ["backbone.name=resnet20"], shape=(3, 64, 64), directory=model
         )
         learner.home.begin(None, "0" * 64)
-        learn(images, "--model", model, *TINY, "--method", "replay")
+        learn(images, "--model", model, *TINY, "method=replay")
         assert ModelStore.open(model).document(1).settings.method.name == "replay"
 
     def test_ctrl_c_before_any_work_leaves_nothing(
@@ -212,10 +213,10 @@ class TestRefusals:
         (bad / "ant" / "000.png").write_bytes(b"no image")
         error = refused(bad, "--model", model)
         assert "000.png" in error
-        assert error.endswith("or use --skip-unreadable")
+        assert error.endswith("or set data.skip_unreadable=true")
         picture("ant", 1).save(bad / "bee" / "twin.png")
         error = refused(bad, "--model", model, "--skip-unreadable")
-        assert error.endswith("or use --skip-duplicates")
+        assert error.endswith("or set data.skip_duplicates=true")
         assert not model.exists()
 
     def test_skipping_is_told(self, tmp_path: Path) -> None:
@@ -223,20 +224,20 @@ class TestRefusals:
         (images / "ant" / "000.png").write_bytes(b"no image")
         result = learn(images, "--model", model, *TINY, "--skip-unreadable")
         assert "warning: unreadable images, which are left out (1): 'ant/000.png'" in result.stderr
-        assert "images     19 learnt from" in result.stdout
+        assert re.search(r"^images +19$", result.stdout, re.MULTILINE)
 
     @pytest.mark.parametrize(
         ("options", "says"),
         [
             (["--max-mb", 0.1], "the ceiling is 0.100 MB"),
-            (["--memory", 1], "use --memory 2"),
+            (["memory.size=1"], "set memory.size=2"),
             (["--max-drop", 101], "--max-drop"),
             (["method.base.lr=1e30"], "of this phase, method.base.lr=1e+30, or its weight_decay"),
-            (["--minutes", 0], "budget.minutes = 0.0 should be greater than 0"),
-            (["--seed", -2], "seed = -2 should be"),
-            (["--method", "grce"], "method = 'grce' should be"),
+            (["--minutes", 0], "budget.minutes = 0 should be greater than 0"),
+            (["seed=-2"], "seed = -2 should be"),
+            (["method=grce"], "method = 'grce' should be"),
             (["memory.size=-1"], "memory.size = -1 should be"),
-            (["--channels", 2], "data.channels = 2 should be"),
+            (["data.channels=2"], "data.channels = 2 should be"),
             (["--experiment", "foldr"], "did you mean 'folder'?"),
         ],
     )

@@ -30,7 +30,7 @@ def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:
     assert again.stdout == f"'{model}' is set so already: nothing to do\n"
     assert files(model) == before
     history = call("history", model).stdout
-    assert "2: memory.max_mb none → 4.0; method.threshold 0.6 → 0.3" in history
+    assert "set memory.max_mb none → 4.0; method.threshold 0.6 → 0.3 (version 2)" in history
     rows = json.loads(call("history", model, "--json").stdout)
     assert [(row["version"], row["verdict"]) for row in rows] == [(1, "start"), (2, "set")]
     facts = json.loads(call("info", model, "--json").stdout)
@@ -74,7 +74,7 @@ def test_a_full_ceiling_names_a_command_that_works(
     assert call(*shlex.split(command[1])[1:]).exit_code == 0
     more = folder(tmp_path / "more", "cat", "dog")
     error = refused(more, "--model", model)
-    option = re.search(r"or allow more by (--max-mb \S+)$", error)
+    option = re.search(r"or set (memory.max_mb=\S+)$", error)
     assert option, error
     done = learn(more, "--model", model, *shlex.split(option[1]))
     assert re.search(r"^settings   memory.max_mb \S+ → \S+$", done.stdout, re.MULTILINE)

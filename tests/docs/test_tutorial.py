@@ -53,7 +53,7 @@ def smaller(command: str) -> str:
     command = command.replace("timm/tf_efficientnet_lite0", BACKBONE)
     command = re.sub(r" --minutes \d+", "", command)
     command = re.sub(r"(--max-mb \d+)", r"\1 --minutes 0.001", command)
-    command += " --image-size 32 backbone.input_size=32" if BACKBONE in command else ""
+    command += " data.image_size=32 backbone.input_size=32" if BACKBONE in command else ""
     command = re.sub(r"(tutorial_images.*)", r"\1 --train 16 --more 4", command)
     # Too little is learnt to be judged by what is lost.
     command = re.sub(r"--min-accuracy \d+", "--min-accuracy 0", command)

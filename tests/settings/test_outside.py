@@ -101,7 +101,7 @@ def test_asking_for_a_method_that_cannot_be_used(site: Path) -> None:
         ("show", "method=gone"),
         ("show", "method=twice"),
         ("compare", "digits", "--methods", "grace,gone"),
-        ("learn", "images", "--model", "model", "--method", "gone"),
+        ("learn", "images", "--model", "model", "method=gone"),
         paths=(site,),
     )
     assert len(ends) == 4

@@ -8,7 +8,9 @@ or runs anything. Run as a program it examines many mutants in a process of its 
 """
 
 import argparse
+import contextlib
 import errno
+import io
 import json
 import sys
 import time
@@ -24,11 +26,13 @@ from unittest import mock
 
 import torch
 
-from grace.cli import info_page, ledger_table
+from grace.cli.show import aligned, plain, show
+from grace.cli.versions import history_table, info_facts, update_facts
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.ledger import ledger
 from grace.learner.store import ModelStore
+from grace.learner.trail import trail
 from support import hostile_mutations
 from support.hostile_guard import Guard
 from support.hostile_model import PROBE, Model, make_model, remove, small_backbones, update
@@ -142,19 +146,21 @@ def _without_journal(path: Path) -> None:
 def info(path: Path) -> None:
     """Print what ``grace info`` prints."""
     inventory = take_inventory(ModelStore.open(path))
-    lines = list(info_page.as_lines(inventory))
-    assert all(line.isprintable() for line in lines), lines
-    json.dumps(info_page.as_json(inventory))
+    facts = plain(info_facts(inventory))
+    json.dumps(facts)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        show(facts)
+    assert all(map(str.isprintable, printed.getvalue().splitlines())), printed.getvalue()
 
 
 def history(path: Path) -> None:
     """Print what ``grace history`` prints."""
     home = ModelStore.open(path)
     entries = ledger(home.documents(), home.current())
-    lines = ledger_table.as_lines(entries, None)
-    assert all(line.isprintable() for line in lines), lines
-    json.dumps(ledger_table.as_json(entries, home.log.changes(), None))
-    assert ledger_table.as_csv(entries, None)
+    lines = aligned(list(history_table(entries, asked=False)))
+    assert all(map(str.isprintable, lines)), lines
+    json.dumps([update_facts(entry, asked=False) for entry in entries])
+    json.dumps([event.words for event in trail(entries, home.log.changes())])
 
 
 def predict(path: Path) -> None:

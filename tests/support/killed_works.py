@@ -29,11 +29,11 @@ import grace.runs.writing
 from grace.cli.app import app
 from grace.cli.compare import compare as _compare_verb
 from grace.cli.export import export as _export_verb
-from grace.cli.forget import forget as _forget_verb
-from grace.cli.prune import prune as _prune_verb
-from grace.cli.rollback import rollback as _rollback_verb
-from grace.cli.set import set_settings as _set_verb
 from grace.cli.study import study as _study_verb
+from grace.cli.versions import forget as _forget_verb
+from grace.cli.versions import prune as _prune_verb
+from grace.cli.versions import rollback as _rollback_verb
+from grace.cli.versions import set_settings as _set_verb
 from grace.engine.checkpoint import Snapshot
 from grace.engine.journal import Journal
 from grace.engine.phase import Phase

@@ -11,10 +11,8 @@ from support.commands import ran
 from support.picture_folders import folder
 
 TINY = (
-    "--backbone",
-    "resnet20",
-    "--image-size",
-    "16",
+    "backbone.name=resnet20",
+    "data.image_size=16",
     "engine.device=cpu",
     "engine.threads=1",
     "engine.compile=false",
@@ -23,7 +21,7 @@ TINY = (
     "method.base.batch_size=8",
 )
 GRACE = (*TINY, "method.grow.epochs=1", "method.compress.epochs=1", "method.compress.lr=0.01")
-FINETUNE = (*TINY, "--method", "finetune", "method.update.epochs=2", "method.update.batch_size=8")
+FINETUNE = (*TINY, "method=finetune", "method.update.epochs=2", "method.update.batch_size=8")
 
 
 learn = partial(ran, "learn")

@@ -34,7 +34,7 @@ VERBS = {
         "List the experiments, methods, datasets and backbones known by name.",
     ),
     "show": Verb(
-        "grace.cli.show:show",
+        "grace.cli.list:show_settings",
         "Show an experiment's resolved settings with their meanings.",
     ),
     "learn": Verb(
@@ -42,23 +42,23 @@ VERBS = {
         "Teach a learner new classes, or fresh images of known ones; the first call makes it.",
     ),
     "doctor": Verb(
-        "grace.cli.doctor:doctor",
+        "grace.cli.learn:learn",
         "Examine images before learning them: nothing is learnt, nothing is changed.",
     ),
     "rollback": Verb(
-        "grace.cli.rollback:rollback",
+        "grace.cli.versions:rollback",
         "Put a version of a learner in use: an earlier one, a later one, or a rejected one.",
     ),
     "forget": Verb(
-        "grace.cli.forget:forget",
+        "grace.cli.versions:forget",
         "Remove a class's images from every version, and hide it until it is learnt again.",
     ),
     "set": Verb(
-        "grace.cli.set:set_settings",
+        "grace.cli.versions:set_settings",
         "Change settings of a learner: its ceiling, memory, threshold, gate and recipes.",
     ),
     "prune": Verb(
-        "grace.cli.prune:prune",
+        "grace.cli.versions:prune",
         "Remove old versions of a learner for good; the version in use stays as it is.",
     ),
     "predict": Verb(
@@ -70,11 +70,11 @@ VERBS = {
         "Test a learner on labelled images; exit code 3 if it is below a required accuracy.",
     ),
     "info": Verb(
-        "grace.cli.info:info",
+        "grace.cli.versions:info",
         "Show a learner's classes, method, backbones and size, or its model card.",
     ),
     "history": Verb(
-        "grace.cli.history:history",
+        "grace.cli.versions:history",
         "List all updates of a learner, and what was forgotten, pruned or rolled back.",
     ),
     "export": Verb(

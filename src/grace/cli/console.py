@@ -27,7 +27,7 @@ def say(*lines: str, err: bool = False, bold: bool = False) -> None:
     for line in lines:
         # A terminal may know few characters.
         shown = printable(line).encode(encoding, "backslashreplace").decode(encoding)
-        typer.secho(shown, err=err, bold=True if bold else None)
+        typer.echo(typer.style(shown, bold=True) if bold else shown, err=err)
 
 
 def emit(data: str | bytes) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from grace.base.words import counted, in_interval, printable
-from grace.cli.columns import aligned
+from grace.cli.show import aligned
 from grace.learner.evaluated import ClassResult, Evaluated
 
 

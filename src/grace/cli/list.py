@@ -1,13 +1,18 @@
-"""``grace list``: the names of experiments, methods, datasets and backbones."""
+"""``grace list`` and ``grace show``: what is known by name, and the settings of an experiment."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
+import typer
+
 from grace.cli import options
-from grace.cli.console import say
-from grace.cli.errors import one_line_errors
-from grace.settings.load import list_experiments
+from grace.cli.arguments import split
+from grace.cli.console import emit, say
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.show import aligned
+from grace.settings.describe import describe_settings
+from grace.settings.load import dump_settings, list_experiments, load_experiment
 from grace.settings.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
 
 
@@ -28,11 +33,10 @@ def list_names(
         for number, shown in enumerate([kind] if kind else list(Kind)):
             if kind is None:
                 say(*([""] if number else []), shown.value)
-            for line in _lines(_described(shown)):
-                say(line if kind else f"  {line}")
+            lines = aligned([[name, meaning] for name, meaning in _described(shown).items()])
+            say(*(line if kind else f"  {line}" for line in lines))
             if shown is Kind.METHODS:
-                for note in METHOD_NOTES:
-                    say(f"warning: {note}", err=True)
+                say(*(f"warning: {note}" for note in METHOD_NOTES), err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:
@@ -42,6 +46,34 @@ def _described(kind: Kind) -> Mapping[str, str]:
     return {name: entry.description for name, entry in known.items()}
 
 
-def _lines(described: Mapping[str, str]) -> list[str]:
-    width = max(map(len, described), default=0)
-    return [f"{name:<{width}}  {meaning}" for name, meaning in described.items()]
+def show_settings(
+    arguments: options.ExperimentSettings = None,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print YAML that 'grace run' reads back.")
+    ] = False,
+) -> None:
+    """Show an experiment's resolved settings with their meanings."""
+    with one_line_errors(), one_line_warnings():
+        settings = load_experiment(*split(arguments or ()))
+        if yaml:
+            emit(dump_settings(settings))
+            return
+        rows = [
+            ["" if row.is_default else "*", row.path, setting_text(row.value), row.meaning]
+            for row in describe_settings(settings)
+        ]
+        heading, *lines = aligned([["", "setting", "value", "meaning"], *rows])
+        say(heading, bold=True)
+        say(*lines, "", "* differs from its default")
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as people type it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case list() | tuple():
+            return f"[{', '.join(map(setting_text, value))}]"
+    return str(value)

@@ -14,10 +14,10 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import counted, in_bytes, in_seconds
 from grace.cli import options
-from grace.cli.columns import aligned
 from grace.cli.compare import ended_like_ctrl_c, numbers
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.show import aligned
 from grace.cli.study_progress import StudyProgress, show_result
 from grace.settings.load import ConfigWarning
 from grace.studies.cells import Selection, scale_name

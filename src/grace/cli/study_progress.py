@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table as LiveTable
 
 from grace.base.words import counted, in_seconds
-from grace.cli.columns import aligned
 from grace.cli.console import emit_json, say, terminal, text_of
+from grace.cli.show import aligned
 from grace.runs.reading import num_tasks
 from grace.studies.claims import judge_claims
 from grace.studies.results import Results, StudyResult

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from grace.base.lock import holder
 from grace.learner.changes import Change
 from grace.learner.document import Document, ObjectRef, UpdateRecord
 from grace.learner.pruning import bytes_of
-from grace.learner.running import RunningUpdate, running_update
 from grace.learner.store import ModelStore
 from grace.settings.experiment import ExperimentSettings
 
@@ -91,8 +91,8 @@ class Inventory:
     """Old versions that cannot be read."""
     is_interrupted: bool
     """``True`` if an update was interrupted."""
-    running: RunningUpdate | None
-    """The update that a process carries out now; it counts as interrupted too."""
+    running: str | None
+    """The process that carries out an update now, which counts as interrupted too."""
     unfinished: Change | None
     """A forget, prune, rollback or set that was interrupted."""
     changes: Sequence[Change]
@@ -122,7 +122,7 @@ def take_inventory(home: ModelStore) -> Inventory:
         in_use=None if current is None else _in_use(current),
         damaged=sorted(survey.damaged),
         is_interrupted=home.pending(),
-        running=running_update(home.path),
+        running=holder(home.path / "lock") if home.pending() else None,
         unfinished=home.log.unfinished(),
         changes=home.log.changes(),
         num_bytes=bytes_of(survey.documents),

@@ -196,4 +196,8 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
 
 def dump(value: Any) -> str:  # noqa: ANN401 - YAML holds anything
     """Write plain values as YAML that :func:`parse` reads back equal."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    # Marks that turn the direction of text and the like are written as YAML's escapes.
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100)

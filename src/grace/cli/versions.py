@@ -1,0 +1,484 @@
+"""The verbs on a learner's versions: info, history, rollback, forget, prune and set."""
+
+import shlex
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import grace
+from grace.base.atomic import write_bytes
+from grace.base.errors import DamagedError, GraceError
+from grace.base.lock import holder
+from grace.base.words import in_bytes, named_versions
+from grace.cli import options
+from grace.cli.console import ask, emit, emit_json, say
+from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.facts import class_facts, gate_facts, gate_text, predictor_text
+from grace.cli.list import setting_text
+from grace.cli.show import aligned, show
+from grace.learner.card import card_of
+from grace.learner.forgetting import versions_to_purge
+from grace.learner.inventory import InUse, Inventory, take_inventory
+from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
+from grace.learner.pruning import bytes_of, keep_newest, keep_within
+from grace.learner.setting_changes import is_idle, why_fixed
+from grace.learner.store import ModelStore
+from grace.learner.trail import trail
+from grace.settings.describe import describe_settings
+from grace.settings.packaged import ConfigError
+from grace.settings.setting_problems import WrongValue
+
+_HIDDEN = {
+    "path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"
+}  # fmt: skip
+
+
+def info(
+    model: options.Learner,
+    json: options.AsJson = False,
+    as_card: Annotated[
+        bool, typer.Option("--card", help="Print a model card in Markdown instead.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        options.option(metavar="FILE", help="File to write the card to; it is replaced."),
+    ] = None,
+) -> None:
+    """Show a learner's classes, method, backbones and size, or its model card."""
+    with one_line_errors():
+        if as_card and json:
+            raise GraceError("--json and --card exclude each other", "give one of them")
+        if out is not None and not as_card:
+            raise GraceError("--out has no effect without --card", "add --card or leave it out")
+        home = ModelStore.open(model)
+        if as_card:
+            _print_card(home, out)
+            return
+        inventory = take_inventory(home)
+        if not json:
+            say(str(home.path), *under_way(home))
+        facts = info_facts(inventory)
+        settings = [[path, setting_text(value)] for path, value in facts["settings"].items()]
+        after = ["settings that differ from their defaults", *aligned(settings)] * bool(settings)
+        show(facts, as_json=json, title="\n" * (not json), hide=_HIDDEN, after=after)
+
+
+def _print_card(home: ModelStore, out: Path | None) -> None:
+    text = home.steadily(lambda: card_of(home))
+    if out is None:
+        emit(text)
+        return
+    if not out.resolve().parent.is_dir():
+        raise GraceError(f"there is no folder '{out.parent}' to write into", "create it")
+    write_bytes(out, text.encode())
+    say(f"wrote '{out}'")
+
+
+def under_way(home: ModelStore) -> Iterator[str]:
+    """Yield a line for a running or an interrupted update, and for an interrupted change."""
+    running = holder(home.path / "lock") if home.pending() else None
+    if running is not None:
+        yield f"An update is running (process {running})."
+    elif home.pending():
+        yield (
+            "An update was interrupted: learn the same images again to finish it, or "
+            f"{_to_drop(home.path)}."
+        )
+    if (unfinished := home.log.unfinished()) is not None:
+        yield f"'grace {unfinished.kind}' was interrupted: run it again to finish it."
+
+
+def _to_drop(model: Path) -> str:
+    return f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
+
+
+def info_facts(inventory: Inventory) -> dict[str, Any]:
+    """Return what ``grace info`` shows."""
+    settings, unfinished = inventory.settings, inventory.unfinished
+    return {
+        "path": inventory.path,
+        "versions": inventory.versions,
+        "rejected_versions": inventory.rejected,
+        "damaged_versions": inventory.damaged,
+        "interrupted_update": inventory.is_interrupted and inventory.running is None,
+        "running_update": inventory.running,
+        "interrupted_change": unfinished.kind if unfinished else None,
+        "changes": inventory.changes,
+        "num_bytes_of_all_versions": inventory.num_bytes,
+        "method": settings.method.name,
+        "backbone": settings.backbone.name,
+        "shape": inventory.shape,
+        "mean": inventory.mean,
+        "std": inventory.std,
+        "settings": {
+            row.path: row.value
+            for row in describe_settings(settings)
+            if not row.is_default and not row.path.startswith("scenario.")
+        },
+        "in_use": _version_facts(inventory.in_use, settings.memory.max_mb),
+    }
+
+
+def _version_facts(in_use: InUse | None, max_mb: float | None) -> dict[str, Any] | None:
+    if in_use is None:
+        return None
+    document, last, num_bytes = in_use.document, in_use.last, in_use.num_bytes
+    outcome = in_use.assessed.outcome if in_use.assessed else None
+    return {
+        "version": document.number,
+        "grace_version": document.grace_version,
+        "created": in_use.created,
+        "updated": document.created,
+        "num_updates": len(document.history),
+        "num_backbones": last.num_backbones[1],
+        "num_parameters": last.num_parameters[1],
+        "saturation": outcome.saturation if outcome else None,
+        "threshold": outcome.threshold if outcome else None,
+        "predictor": predictor_text(last.predictor) if last.predictor else None,
+        "num_bytes": {
+            "weights_and_method_state": num_bytes.weights,
+            "exemplars": num_bytes.exemplars,
+            "held_out_images": num_bytes.held_out,
+            "document": num_bytes.document,
+            "total": num_bytes.total,
+            "ceiling": None if max_mb is None else int(max_mb * 1_000_000),
+        },
+        "classes": [
+            {
+                "index": entry.index,
+                "name": entry.name,
+                "forgotten": entry.is_forgotten,
+                "num_exemplars": entry.num_exemplars,
+                "num_held_out": entry.num_held_out,
+            }
+            for entry in in_use.classes
+        ],
+    }
+
+
+def history(
+    model: options.Learner,
+    threshold: Annotated[
+        float | None,
+        options.option(
+            help="Also show the verdicts of this threshold on the recorded saturations."
+        ),
+    ] = None,
+    decay: Annotated[
+        float | None,
+        options.option(
+            help="Factor on that threshold after each compression. Default of both options: the "
+            "learner's values."
+        ),
+    ] = None,
+    json: options.AsJson = False,
+) -> None:
+    """List all updates of a learner, and what was forgotten, pruned or rolled back."""
+    with one_line_errors():
+        home = ModelStore.open(model)
+        survey = home.survey()
+        for error in survey.damaged.values():
+            say(f"warning: {error}", err=True)
+        for path in home.log.set_aside():
+            say(f"warning: '{path}' is damaged: changes until then are not listed", err=True)
+        say(*under_way(home), err=True)
+        initial = other_threshold(survey.documents, threshold, decay)
+        changes = home.log.changes()
+        entries = ledger(survey.documents, survey.current, initial, changes)
+        events = trail(entries, changes)
+        if initial is not None:
+            say(
+                "a verdict of another threshold is certain up to the first that differs: from "
+                "there on the network, and so the saturations, would have been others",
+                err=True,
+            )
+        if json:
+            asked = initial is not None
+            emit_json(
+                [
+                    event.change.model_dump(mode="json")
+                    if event.change is not None
+                    else update_facts(event.entry, asked=asked)
+                    for event in events
+                ]
+            )
+            return
+        if not entries:
+            say("nothing has been learnt yet")
+            return
+        heading, *lines = aligned(
+            list(history_table(entries, asked=initial is not None)), ">>><>>>>>"
+        )
+        say(heading, bold=True)
+        say(*lines, "", "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed")
+        others = [event for event in events if event.entry is None or _is_more(event.entry)]
+        if others:
+            say("", "changes other than new classes and images")
+        say(*(f"  {event.date[:16].replace('T', ' ')}  {event.words}" for event in others))
+
+
+def _is_more(entry: LedgerEntry) -> bool:
+    return entry.is_set or bool(entry.update.revived_class_names)
+
+
+def update_facts(entry: LedgerEntry | None, *, asked: bool) -> dict[str, Any]:
+    """Return a version for programs; ``asked``: with the verdict of another threshold."""
+    assert entry is not None
+    update = entry.update
+    return {
+        "kind": "set" if entry.is_set else "update",
+        **as_row(entry),
+        **({"what_if_verdict": entry.would} if asked else {}),
+        "new_class_names": list(update.new_class_names),
+        "revived_class_names": list(update.revived_class_names),
+        "classes": class_facts(update.accuracy, entry.class_names),
+        "gate": [] if entry.is_set else gate_facts(update.rulings, entry.class_names),
+    }
+
+
+def history_table(entries: Sequence[LedgerEntry], *, asked: bool) -> Iterator[list[str]]:
+    """Yield a heading and a row for every version."""
+    yield [
+        "version", "from", "classes", "verdict", "saturation", "backbones", "size", "old", "new",
+        "date", *(["what if"] if asked else []),
+    ]  # fmt: skip
+    for entry in entries:
+        update, accuracy = entry.update, entry.update.accuracy
+        outcome, (before, after) = update.outcome, update.num_backbones
+        number = "–" if entry.version is None else str(entry.version)
+        mark = " *" if entry.is_current else " ×" if entry.status == "rejected" else ""
+        yield [
+            (f"({number})" if entry.is_removed else number) + mark,
+            str(entry.parent or ""),
+            str(entry.num_classes),
+            "set" if entry.is_set else outcome.verdict,
+            _pair(outcome.saturation, outcome.threshold, "{:.2f}", " / "),
+            f"{before} → {after}",
+            in_bytes(entry.num_bytes) if entry.num_bytes is not None else "–",
+            _pair(accuracy.old_before, accuracy.old_after, "{:.1%}", " → "),
+            _pair(accuracy.new_after, accuracy.new_after, "{:.1%}", ""),
+            entry.date[:10],
+            *([entry.would or "–"] if asked else []),
+        ]
+
+
+def _pair(first: float | None, second: float | None, form: str, between: str) -> str:
+    """Write two numbers, of which one may be missing; without ``between`` only the first."""
+    texts = ["–" if value is None else form.format(value) for value in (first, second)]
+    return between.join(texts) if between and texts != ["–", "–"] else texts[0]
+
+
+def rollback(
+    model: options.Learner,
+    version: Annotated[
+        int,
+        typer.Argument(
+            metavar="VERSION", help="Number of the version; 'grace history' lists them."
+        ),
+    ],
+) -> None:
+    """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
+    with one_line_errors():
+        home = ModelStore.open(model)
+        home.finish()
+        wanted = home.document(version)
+        number: int | None = None
+        undo: int | None = None
+        names: Sequence[str] = ()
+        try:
+            number = home.current()
+            names = home.document(number).live_class_names if number is not None else ()
+        except DamagedError as error:
+            # It is what people roll back from, not to.
+            say(f"warning: {error}", err=True)
+        else:
+            undo = number
+        if number == version:
+            say(f"'{model}' is at version {version} already: nothing to do")
+            return
+        grace.Learner.load(model, version).rollback(version)
+        was = "" if number is None else f", it was at {number}"
+        say(f"'{model}' is at version {version} now{was}")
+        live = wanted.live_class_names
+        gone = [name for name in names if name not in live]
+        back = [name for name in live if names and name not in names]
+        say(*(f"classes gone  {', '.join(gone)}" for _ in gone[:1]))
+        say(*(f"classes back  {', '.join(back)}" for _ in back[:1]))
+        if wanted.status == "rejected":
+            failed = [own for own in wanted.history[-1].rulings if not own.is_passed]
+            say(*(f"it was {gate_text(own, wanted.class_names)}" for own in failed))
+        if home.pending():
+            say(
+                "warning: an interrupted update only goes on from the version it began with; "
+                f"{_to_drop(model)}",
+                err=True,
+            )
+        if undo is not None:
+            say(f"undo  grace rollback {shlex.quote(str(model))} {undo}")
+
+
+def forget(
+    model: options.Learner,
+    name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a class's images from every version, and hide it until it is learnt again.
+
+    Its index stays, and the weights do not change: new images of a class of this name bring it
+    back in its old place.
+    """
+    with one_line_errors({"discard": _to_drop(model)}):
+        home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
+        unfinished = home.finish()
+        versions = versions_to_purge(home, name)
+        if not versions:
+            if unfinished is not None and unfinished.class_names == (name,):
+                say(f"finished what was interrupted: no image of '{name}' is left")
+                return
+            say(f"'{model}' has forgotten '{name}' already: nothing to do")
+            return
+        if not yes:
+            _make_sure(f"'{model}'", name, named_versions(versions))
+        with home.changing():
+            change = home.purge(name)
+        which = named_versions(change.versions)
+        say(f"forgot '{name}': removed its images from {which} of '{model}'")
+        if change.damaged:
+            say(f"removed {named_versions(change.damaged)}, which cannot be read")
+        say("the weights are not unlearnt: what they know of it is hidden, not gone")
+
+
+def _make_sure(model: str, name: str, which: str) -> None:
+    if not sys.stdin.isatty():
+        raise GraceError(
+            f"'{name}' would be gone for good", "add --yes to forget it without asking"
+        )
+    say(
+        f"The images of '{name}' in {which} of {model} are removed for good.",
+        "No version predicts it any more; its index stays, for new images to revive it.",
+        "The weights are not unlearnt: what they know of it is hidden, not gone.",
+    )
+    try:
+        agreed = ask(f"Forget '{name}'?")
+    except typer.Abort:
+        say("")
+        raise KeyboardInterrupt from None
+    if not agreed:
+        say("nothing was changed")
+        raise typer.Exit
+
+
+def prune(
+    model: options.Learner,
+    keep: Annotated[
+        int | None,
+        options.option(
+            min=0, help="Number of newest versions to keep; the one in use stays in any case."
+        ),
+    ] = None,
+    max_disk_mb: Annotated[
+        float | None,
+        options.option(
+            min=0,
+            metavar="MB",
+            help="Remove the oldest versions until all together take at most so many megabytes "
+            "(10⁶ bytes).",
+        ),
+    ] = None,
+) -> None:
+    """Remove old versions of a learner for good; the version in use stays as it is.
+
+    Exit code 1 if what must stay takes more than --max-disk-mb.
+    """
+    with one_line_errors():
+        if (keep is None) == (max_disk_mb is None):
+            raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
+        home = ModelStore.open(model)
+        unfinished = home.finish()
+        before = bytes_of(home.documents())
+        gone = keep_newest(home, keep) if keep is not None else keep_within(home, max_disk_mb or 0)
+        after = bytes_of(home.documents())
+        if gone:
+            say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
+        elif unfinished is not None and unfinished.kind == "prune":
+            say(f"finished what was interrupted: {named_versions(unfinished.versions)} removed")
+        else:
+            say(f"'{model}' has no version to remove: nothing to do")
+        say(f"{in_bytes(after)} are left")
+        if max_disk_mb is not None and after > max_disk_mb * 1_000_000:
+            more = f"more than the {max_disk_mb:g} MB asked for"
+            say(f"warning: the version in use alone takes {more}", err=True)
+            raise typer.Exit(1)
+
+
+def set_settings(
+    model: options.Learner,
+    texts: Annotated[
+        list[str] | None,
+        options.argument(
+            metavar="KEY=VALUE",
+            help="Settings, such as memory.max_mb=8 or gate.max_drop=2. Default: list those that "
+            "can change.",
+        ),
+    ] = None,
+) -> None:
+    """Change settings of a learner: its ceiling, memory, threshold, gate and recipes.
+
+    What it has learnt stays; images that no longer fit are dropped. The change is a new version;
+    'grace rollback' takes it back.
+    """
+    quoted = shlex.quote(str(model))
+    remedies = {
+        "discard": _to_drop(model),
+        "memory.max_mb": f"allow it by 'grace set {quoted} memory.max_mb={{value}}'",
+    }
+    with one_line_errors(remedies), one_line_warnings():
+        home = ModelStore.open(model)
+        if not texts:
+            say(*_changeable(home), "", "'grace show folder' explains them")
+            return
+        unfinished = home.finish()
+        before = home.current()
+        learner = grace.Learner.load(model)
+        try:
+            changes = learner.change_settings(*texts)
+        except ConfigError as error:
+            if not all(isinstance(problem, WrongValue) for problem in error.problems):
+                error.remedy = f"'grace set {quoted}' lists what can be set"
+            raise
+        if not changes and unfinished is not None and unfinished.kind == "set":
+            changes, before = unfinished.settings, home.document(unfinished.versions[0]).parent
+        if not changes:
+            say(f"'{model}' is set so already: nothing to do")
+            return
+        number = home.current()
+        assert before is not None
+        assert number is not None
+        old, new = InUse.of(home.document(before)), InUse.of(home.document(number))
+        size = in_bytes(new.num_bytes.total)
+        say(
+            *(f"set {change}" for change in changes),
+            f"'{model}' is at version {number} now: {size}, {_images_kept(old, new)}",
+            f"undo  grace rollback {quoted} {before}",
+        )
+
+
+def _images_kept(old: InUse, new: InUse) -> str:
+    """Say how many images a learner keeps, and how many it kept before if it dropped some."""
+    kept = [sum(entry.num_exemplars or 0 for entry in own.classes) for own in (old, new)]
+    held = [sum(entry.num_held_out or 0 for entry in own.classes) for own in (old, new)]
+    text = " → ".join(map(str, dict.fromkeys(kept))) + " exemplars"
+    return text if held[0] == held[1] else f"{text}, {held[0]} → {held[1]} held-out images"
+
+
+def _changeable(home: ModelStore) -> list[str]:
+    rows = [
+        [row.path, setting_text(row.value)]
+        for row in describe_settings(home.settings())
+        if why_fixed(row.path) is None and not is_idle(row.path)
+    ]
+    return aligned([["setting", "value"], *rows])
