@@ -18,8 +18,7 @@ ROOMS = (
     ("runs", "learner"),
     ("methods",),
     ("engine",),
-    ("nn",),
-    ("data",),
+    ("nn", "data"),
     ("settings",),
     ("base",),
 )

@@ -11,7 +11,7 @@ from grace.learner.learn import examine_call, learn
 from grace.learner.learner import Learner
 from grace.learner.request import LearnOptions, RequestedSettings, resolved
 from grace.learner.store import ModelStore
-from grace.nn.preprocessing import pretraining
+from grace.methods.preprocessing import pretraining
 from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
 from grace.settings.load import ConfigError, load_experiment

@@ -11,7 +11,7 @@ from grace.learner import saving
 from grace.learner.budget import measured_passes, needs_passes
 from grace.learner.model import Model
 from grace.learner.setting_changes import differences, refuse_fixed
-from grace.nn.preprocessing import constants
+from grace.methods.preprocessing import constants
 from grace.settings.experiment import BudgetSettings, ExperimentSettings
 from grace.settings.load import change_settings
 

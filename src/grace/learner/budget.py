@@ -19,7 +19,7 @@ from grace.engine.trainer import Trainer
 from grace.methods.classification import classification
 from grace.methods.method import Method
 from grace.methods.planning import Coming
-from grace.nn.preprocessing import input_shape
+from grace.methods.preprocessing import input_shape
 from grace.settings.experiment import BudgetSettings
 from grace.settings.methods import AnyMethodSettings
 from grace.settings.recipe import Recipe, completed

@@ -31,8 +31,8 @@ from grace.learner.update_input import (
 from grace.methods.build import build
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
+from grace.methods.preprocessing import enlargement
 from grace.methods.scoring import finite, scores
-from grace.nn.preprocessing import enlargement
 from grace.settings.experiment import ExperimentSettings
 
 

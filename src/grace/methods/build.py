@@ -11,7 +11,7 @@ from grace.engine.ranks import Ranks
 from grace.engine.trainer import Trainer
 from grace.methods.method import Method
 from grace.methods.module_factory import ModuleFactory
-from grace.nn.preprocessing import enlargement
+from grace.methods.preprocessing import enlargement
 from grace.settings.augmentation import crops_at_random
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.registry import resolve

@@ -16,11 +16,11 @@ from grace.base.machine import refuse_too_large
 from grace.base.randomness import generator
 from grace.base.words import first_line
 from grace.engine.device import Device
+from grace.methods.preprocessing import input_shape
 from grace.nn.backbone import Backbone
 from grace.nn.branching import split
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
-from grace.nn.preprocessing import input_shape
 from grace.nn.weights import build_backbone, without_weights
 from grace.settings.experiment import ExperimentSettings
 

@@ -16,9 +16,9 @@ from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.methods.build import build
 from grace.methods.method import Outcome
+from grace.methods.preprocessing import constants
 from grace.methods.saved import LearntTask, SavedMethod, encode, read, restore
 from grace.methods.scoring import finite, refuse_diverged, scores
-from grace.nn.preprocessing import constants
 from grace.runs.evaluation import compare_predictions
 from grace.runs.model import (
     BytesRecord,
