@@ -17,6 +17,9 @@ from PIL import Image, ImageOps
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report to its makers.
 import onnxruntime
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+"""PIL knows more formats, some of which it hands to other programs."""
+
 
 def centre_square(image: Image.Image, size: int) -> Image.Image:
     """Resize the shorter side to ``size`` pixels and cut the centred square, as in training."""
@@ -44,9 +47,9 @@ def read(path: Path | BinaryIO, fit: str, channels: int, height: int, width: int
     """Read a picture upright, on white, as pixels (C, H, W) in [0, 1]."""
     name = path if isinstance(path, Path) else "what was sent"
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             image: Image.Image = ImageOps.exif_transpose(file)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Damaged bytes can make decoders raise anything.
         raise SystemExit(f"{name}: {getattr(error, 'strerror', None) or 'no picture'}") from error
     if image.mode[0] in "IF":
         raise SystemExit(f"{name}: pixels of more than 8 bits; convert it to 8 bits")

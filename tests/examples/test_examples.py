@@ -3,10 +3,14 @@
 import http.client
 import io
 import json
+import os
 import runpy
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +130,72 @@ def test_an_exported_model_answers_over_http(pets: Pets) -> None:
             assert asked(address, None)[0] == 404
         finally:
             server.terminate()
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 9 9
+%%EndComments
+showpage
+"""
+
+
+def test_no_picture_is_handed_to_another_program(
+    pets: Pets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gs", "gswin64c"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\ntouch '{tmp_path}/was run'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "photo.png").write_bytes(EPS)
+    script = str(ROOT / "examples" / "predict_with_onnx.py")
+    command = [sys.executable, script, str(pets[2]), "photo.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "photo.png: no picture\n")
+    assert not (tmp_path / "was run").exists()
+
+
+def test_the_server_bounds_connections_time_and_memory(pets: Pets) -> None:
+    script = str(ROOT / "examples" / "serve_with_onnx.py")
+    few = ["--port", "0", "--connections", "2", "--seconds", "3"]
+    with subprocess.Popen(
+        [sys.executable, script, str(pets[2]), *few],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            host, port = server.stdout.readline().split("/")[-1].strip().split(":")
+            start = time.monotonic()
+            slow = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+            for own in slow:
+                own.sendall(b"POST / HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n")
+            with socket.create_connection((host, int(port)), timeout=30) as third:
+                assert third.recv(99).startswith(b"HTTP/1.0 503")
+            with suppress(OSError):  # One byte in a while keeps no connection open.
+                while time.monotonic() - start < 30:
+                    slow[0].sendall(b"x")
+                    time.sleep(0.3)
+            assert time.monotonic() - start < 20
+            for own in slow:
+                own.close()
+            address = f"{host}:{port}"
+            while (answer := status_of(address))[0] == 503 and time.monotonic() - start < 30:
+                time.sleep(0.1)
+            assert answer == (200, {"status": "ok"})
+            picture = io.BytesIO()
+            Image.new("1", (20_000, 20_000)).save(picture, "png")
+            assert asked(address, picture.getvalue())[0] == 400
+        finally:
+            server.terminate()
+
+
+def status_of(address: str) -> tuple[int, dict[str, Any]]:
+    """Ask for ``/health``; a busy server answers 503 without a body."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", "/health")
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read() or "{}")
 
 
 def test_an_exported_model_names_pictures_beside_others(pets: Pets, tmp_path: Path) -> None:
