@@ -369,7 +369,7 @@ def test_archives_of_everything(tmp_path: Path) -> None:
 
 def test_archives_that_are_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stood before the wanted members was unpacked without limit."""
-    monkeypatch.setattr(cifar, "_MAX_ARCHIVE", 100_000)
+    monkeypatch.setattr(cifar, "_MAX_BYTES", 100_000)
 
     def fill(tar: tarfile.TarFile) -> None:
         tar.addfile(member("y", size=10**6), io.BytesIO(bytes(10**6)))
