@@ -239,8 +239,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             made.update(*animals({"cat": 3, "dog": 3}))
         assert phases == []
-        with pytest.raises(ValueError, match="too small for 9 classes"):
-            learner(method, memory=MemorySettings(size=8)).model.check_memory(9)
 
     def test_a_method_without_memory_asks_for_none(self) -> None:
         made = learner(FinetuneSettings(base=recipe()), memory=MemorySettings(size=1))

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from grace.learner.accuracies import Accuracies
+from grace.learner.admit import check_input
 from grace.learner.gate import Limits
 from grace.learner.held_out import affordable, hold_out
 from grace.learner.learner import Learner
-from grace.learner.measuring import compared
-from grace.learner.model import Model
 from grace.learner.request import RequestedSettings
-from grace.learner.update_input import check_input
+from grace.learner.update import compared
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
@@ -68,24 +67,6 @@ def test_the_digest_is_that_of_images_and_labels() -> None:
 
     assert digest("aa", limits=Limits(5.0)) == digest("aa")
     assert len({digest("aa"), digest("ab"), digest("aa", is_last=True)}) == 3
-    assert digest("aa", identity="x") == digest("ab", identity="x") != digest("aa")
-
-
-def test_only_a_learner_that_lives_chooses() -> None:
-    chosen = settings(
-        ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(validation=30)
-    )
-    data = labelled({0: 150, 1: 150})
-    study = Learner(Model(chosen, (3, SIZE, SIZE), (0.5,) * 3, (0.5,) * 3))
-    alive = Learner.create(chosen, shape=(3, SIZE, SIZE))
-    records = [made.update(data.images, class_names(data)) for made in (study, alive)]
-    assert [record.predictor is None for record in records] == [True, False]
-    assert study.predictor.temperature == 1
-    assert records[1].predictor is not None
-    assert records[1].predictor.calibration_error is not None
-    images = pictures(0, 3, seed=4)
-    primary = next(iter(study.scores(images).values()))
-    assert torch.equal(study.decision_function(images), primary)
 
 
 def test_the_gate_by_class_and_by_new_classes() -> None:

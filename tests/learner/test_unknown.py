@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.data.memory import Room
-from grace.learner.admission import Admission
+from grace.learner.admit import Admission
 from grace.learner.document import ScoreName
 from grace.learner.false_alarms import cutoff
 from grace.learner.learner import Learner

@@ -30,7 +30,7 @@ def new_model(
     if progress is not None and needs_passes(settings.method, settings.budget):
         progress.waiting("measuring this machine's speed")
     settings = _with_passes(settings, settings.budget, shape, *constant)
-    return Model(settings, shape, *constant, progress, chooses=True)
+    return Model(settings, shape, *constant, progress)
 
 
 def _with_passes(
@@ -78,7 +78,6 @@ def with_settings(model: Model, settings: ExperimentSettings) -> Model:
         model.std,
         trainer.progress,
         is_saved=bool(old.history),
-        chooses=model.chooses,
         ranks=trainer.ranks,
     )
     made.trainer.observers.extend(trainer.observers)

@@ -15,9 +15,7 @@ def model_of_run(directory: Path, progress: Progress | None) -> Model:
     if not path.exists():
         raise GraceError(f"'{directory}' holds no state of a run (no {FILE})", "run it with --keep")
     saved, kept = read(path)
-    model = Model(
-        saved.settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
-    )
+    model = Model(saved.settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
     state = model.state
     restore(state.method, saved, kept, f"'{path}'")
     state.method.state.refuse_unfit(saved.shape)

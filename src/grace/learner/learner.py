@@ -10,8 +10,9 @@ from torch import Tensor
 from grace.base.errors import GraceError
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
-from grace.learner import pruning, saving, updating
+from grace.learner import pruning, saving, update
 from grace.learner.adapt import new_model, with_changes, with_settings
+from grace.learner.admit import check_input
 from grace.learner.card import card_of_model
 from grace.learner.document import UpdateRecord
 from grace.learner.export import Exported, export_checked
@@ -26,7 +27,6 @@ from grace.learner.predictor import Predictor
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser
-from grace.learner.update_input import check_input
 from grace.learner.versions import Versions
 from grace.methods.method import Method
 from grace.settings.experiment import EngineSettings, ExperimentSettings
@@ -307,7 +307,6 @@ class Learner:
         min_new: float | None = None,
         is_last: bool = False,
         again: bool = False,
-        identity: str | None = None,
     ) -> UpdateRecord:
         """Learn images of new classes, and more images of known classes.
 
@@ -329,7 +328,6 @@ class Learner:
                 ``None``: ``gate.min_new``.
             is_last: the stream ends with this update (joint training waits for it).
             again: learn the images again even if this was the learner's last update.
-            identity: a name for this update, used instead of hashing its images.
 
         Returns:
             The decision and the cost; ``accepted`` is ``True`` if the update is in use.
@@ -345,11 +343,10 @@ class Learner:
             self.shape,
             limits=Limits(max_drop, max_class_drop, min_new).over(self.settings.gate),
             is_last=is_last,
-            identity=identity,
             settings=self.settings.data,
         )
         if self._versions is None:
-            return updating.learn(self.model, given)
+            return update.learn(self.model, given)
         return self._versions.learn(given, again=again)
 
     def forget(self, name: str) -> None:

@@ -11,7 +11,12 @@ from grace.data.images import LabelledImages, concatenate
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.learner import choosing, saving
-from grace.learner.admission import Admission
+from grace.learner.admit import (
+    Admission,
+    check_input,
+    class_indices,
+    split_validation,
+)
 from grace.learner.ceiling import Ceiling
 from grace.learner.creation import Creation
 from grace.learner.document import ScoreName
@@ -22,11 +27,6 @@ from grace.learner.unknown import (
     Recogniser,
     Seen,
     recogniser,
-)
-from grace.learner.update_input import (
-    check_input,
-    class_indices,
-    split_validation,
 )
 from grace.methods.build import build
 from grace.methods.classifier import Classifier
@@ -47,8 +47,6 @@ class Model:
         std: likewise.
         progress: receives the events of the work.
         is_saved: a saved version will be loaded: the backbone is not tried out before.
-        chooses: choose the predictor to answer with after every update, on the held-out images;
-            studies do not, as they report their method's primary predictor.
         ranks: the processes that train together, each with its own model and the same images;
             ``None``: this process alone. Only the model of the first process may have a home.
     """
@@ -62,14 +60,12 @@ class Model:
         progress: Progress | None = None,
         *,
         is_saved: bool = False,
-        chooses: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         # Settings that could be saved but not loaded again are refused at once.
         self.creation = Creation.of(saving.portable(settings), shape, mean, std)
         self.settings = settings
         self.shape = shape
-        self.chooses = chooses
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.enlarge = enlargement(settings.backbone, shape)
@@ -87,11 +83,6 @@ class Model:
     def ceiling(self) -> Ceiling | None:
         """The ceiling on the bytes of a version; ``None``: there is no ceiling."""
         return self.admission.ceiling
-
-    def check_memory(self, num_classes: int) -> None:
-        """Refuse a memory that cannot hold one exemplar of each of ``num_classes`` classes."""
-        if self.settings.method.traits.memory != "none":
-            self.state.method.memory.quota(num_classes)
 
     def size(self) -> Size:
         """Count the network's backbones, parameters and bytes; all 0 before the first update."""

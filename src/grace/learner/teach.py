@@ -12,6 +12,7 @@ from grace.base.errors import DamagedError, GraceWarning, Setting
 from grace.base.words import counted, in_bytes
 from grace.data.folders import UpdateFolder, load_update
 from grace.engine.progress import Progress, Silence
+from grace.learner.admit import check_input, num_kept
 from grace.learner.document import Document
 from grace.learner.gate import accepts, too_fine
 from grace.learner.learner import Learner
@@ -20,7 +21,6 @@ from grace.learner.request import HELD_OUT, LearnResult, ResolvedCall, cleaned_a
 from grace.learner.saving import carried_out_here
 from grace.learner.setting_changes import differences, is_limit, is_pace
 from grace.learner.store import ModelStore
-from grace.learner.update_input import check_input, num_kept
 
 
 def teach(call: ResolvedCall, progress: Progress | None) -> LearnResult:

@@ -6,7 +6,8 @@ from typing import Literal, Self, final
 
 from grace.base.errors import GraceError, Setting
 from grace.engine.progress import Progress
-from grace.learner import saving, updating
+from grace.learner import saving, update
+from grace.learner.admit import UpdateInput
 from grace.learner.document import Document, UpdateRecord
 from grace.learner.gate import accepts
 from grace.learner.model import Model
@@ -14,7 +15,6 @@ from grace.learner.predictor import Predictor
 from grace.learner.saved_images import read_images
 from grace.learner.setting_changes import lasting
 from grace.learner.store import ModelStore
-from grace.learner.update_input import UpdateInput
 from grace.settings.experiment import EngineSettings
 
 
@@ -72,9 +72,7 @@ class Versions:
         saved = store.creation if number is None else store.document(number)
         settings = saving.carried_out_here(saved.settings, engine)
         with saving.naming_source(saved, store):
-            model = Model(
-                settings, saved.shape, saved.mean, saved.std, progress, is_saved=True, chooses=True
-            )
+            model = Model(settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
         versions = cls(model, store)
         if isinstance(saved, Document):
             versions.load(saved)
@@ -152,7 +150,7 @@ class Versions:
                     self.add(accepted=update.accepted, digest=given.digest)
 
                 try:
-                    done = updating.learn(self.model, given, journal, save)
+                    done = update.learn(self.model, given, journal, save)
                 except GraceError:
                     self.store.discard()  # Going on would fail in the same way.
                     raise

@@ -1,8 +1,11 @@
-"""Teach a model one update: run its method, measure the cost, undo what fails or is rejected."""
+"""Teach a model one update: run its method, measure the cost, undo what fails or is rejected.
+
+Shapes: N images, K classes.
+"""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence, Set
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -11,16 +14,17 @@ import torch
 from torch import Tensor
 
 from grace.data.images import LabelledImages
+from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.journal import Journal
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
 from grace.learner import choosing, saving
+from grace.learner.accuracies import Accuracies, ClassAccuracy
+from grace.learner.admit import UpdateInput, class_indices
 from grace.learner.budget import within_budget
 from grace.learner.document import UpdateRecord
-from grace.learner.measuring import compared
 from grace.learner.model import Model
-from grace.learner.update_input import UpdateInput, class_indices
 from grace.methods.classifier import Classifier
 from grace.methods.method import Outcome
 from grace.methods.planning import Coming
@@ -63,21 +67,6 @@ def learn(
     return update
 
 
-def check(model: Model, given: UpdateInput) -> None:
-    """Refuse what ``learn`` would refuse before any training; change nothing.
-
-    Raises:
-        GraceError: for an update that the model cannot learn.
-    """
-    before = model.state.copy()
-    try:
-        task, _ = model.admission.admit(model.state, given)
-        # A method refuses a task before its first phase, and trains nothing by itself.
-        next(model.state.method.learn(task))
-    finally:
-        model.state = before
-
-
 def _as_in_first_process(model: Model, update: UpdateRecord) -> UpdateRecord:
     """Return the first process's record of an update in all processes."""
     ranks = model.trainer.ranks
@@ -98,26 +87,21 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     old = set(range(task.num_old_outputs)) - state.forgotten
     judges = held_out.judging(state.held_out, old)
     size = model.size()
-    coming = Coming(
-        is_first=task.number == 1,
-        num_new=len(new_names),
-        num_images=len(task.data),
-        num_kept=len(state.method.memory),
-        num_seen=sum(state.method.memory.original_counts.values()),
-        num_backbones=size.num_backbones,
-    )
+    coming = _coming(task, state.method.memory, size.num_backbones)
     old_before = _are_right(model, judges.data(old)) if old else None
     state.forgotten -= present
     state.held_out = held_out
     state.class_names = names
     model.mask_forgotten()
     state.method.memory.record_originals(task.data.labels)
-    with _budgeted(model, coming), journal.blamed() if journal else nullcontext():
+    method, budget = state.method, model.settings.budget
+    with within_budget(method, budget, coming), journal.blamed() if journal else nullcontext():
+        plan = {phase.name: phase.passes for phase in method.plan(coming)}
+        model.trainer.progress.update_planned(plan)
         outcome, teacher, counts = _perform(model, task, journal)
     refuse_diverged(model.trainer, state.method.classifiers(), task.data, state.method.features)
     live = held_out.data(set(range(task.num_classes)) - state.forgotten)
-    if model.chooses:
-        _choose(model, live, counts)
+    _choose(model, live, counts)
     model.calibrate()
     _forget_features(model)
     judged = judges.data(set(range(task.num_classes)) - state.forgotten)
@@ -139,23 +123,24 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
             torch.empty(0) if judged is None else judged.labels,
             old,
             teacher=teacher,
-            student=_student(model, live) if compressed else None,
+            student=_primary_accuracy(model, live) if compressed else None,
         ),
         **given.limits.given,
-        predictor=state.predictor if model.chooses else None,
+        predictor=state.predictor,
         seconds=time.perf_counter() - started,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-@contextmanager
-def _budgeted(model: Model, coming: Coming) -> Iterator[None]:
-    """Bound the training by the budget; say what is planned."""
-    method, budget = model.state.method, model.settings.budget
-    with within_budget(method, budget, coming):
-        plan = {phase.name: phase.passes for phase in method.plan(coming)}
-        model.trainer.progress.update_planned(plan)
-        yield
+def _coming(task: Task, memory: ExemplarMemory, num_backbones: int) -> Coming:
+    return Coming(
+        is_first=task.number == 1,
+        num_new=len(task.new_classes),
+        num_images=len(task.data),
+        num_kept=len(memory),
+        num_seen=sum(memory.original_counts.values()),
+        num_backbones=num_backbones,
+    )
 
 
 def _forget_features(model: Model) -> None:
@@ -229,7 +214,61 @@ def _are_right(model: Model, data: LabelledImages | None) -> Tensor | None:
     return finite(found)[""].argmax(dim=1) == data.labels
 
 
-def _student(model: Model, data: LabelledImages | None) -> float | None:
-    """Return the accuracy of the primary predictor, to be compared with the teacher's."""
+def _primary_accuracy(model: Model, data: LabelledImages | None) -> float | None:
     primary = next(iter(model.state.method.classifiers().values()))
     return accuracy(model.trainer, primary, data, model.state.method.features)
+
+
+def compared(
+    before: Tensor | None,
+    after: Tensor | None,
+    labels: Tensor,
+    old: Set[int],
+    *,
+    teacher: float | None = None,
+    student: float | None = None,
+) -> Accuracies:
+    """Compare the results of held-out images before and after an update.
+
+    Args:
+        before: (M,) ``True`` for each image of an old class that was right, in the order of
+            ``labels``; ``None``: there are no such images, or nothing could predict them.
+        after: (N,) ``True`` for each image that is right; ``None``: there are no images.
+        labels: class indices (N,), ascending.
+        old: classes known before the update.
+        teacher: accuracy before compression, if there was one.
+        student: accuracy after it.
+    """
+    if after is None:
+        return Accuracies(teacher=teacher, student=student)
+    is_old = torch.isin(labels, torch.tensor(sorted(old), dtype=torch.int64))
+    earlier, is_measured = torch.zeros_like(after), before is not None
+    if before is not None:
+        earlier[is_old] = before
+    classes = []
+    for index in labels.unique().tolist():
+        own = labels == index
+        was_known = is_measured and index in old
+        classes.append(
+            ClassAccuracy(
+                index=index,
+                num=int(own.sum()),
+                before=int(earlier[own].sum()) if was_known else None,
+                after=int(after[own].sum()),
+                lost=int((earlier & ~after)[own].sum()) if was_known else 0,
+            )
+        )
+    return Accuracies(
+        old_before=_share(earlier[is_old]) if is_measured else None,
+        old_after=_share(after[is_old]),
+        new_after=_share(after[~is_old]),
+        num_old=int(is_old.sum()),
+        num_new=int((~is_old).sum()),
+        teacher=teacher,
+        student=student,
+        classes=tuple(classes),
+    )
+
+
+def _share(are_right: Tensor) -> float | None:
+    return float(are_right.double().mean()) if len(are_right) else None
