@@ -1,4 +1,4 @@
-"""The script that brings the results of studies into the pages."""
+"""The script that makes the results of studies again and brings them into the pages."""
 
 import runpy
 import tarfile
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from grace.studies.schema import list_studies
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "results" / "study_pages.py"
 
@@ -22,31 +24,37 @@ def test_text_between_markers_is_replaced_and_the_rest_stays(script: Any) -> Non
     assert script["between"](expected, "study x", "new") == expected
 
 
-def test_the_readme_gets_each_claim_once_and_the_first_table(script: Any, tmp_path: Path) -> None:
-    study = tmp_path / "benchmark"
-    study.mkdir()
-    (study / "claims.md").write_text(
-        "| Claim | Protocol | Compared | Paper | Ours | Runs | Verdict |\n"
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |\n"
-        "| M1: a \\< b |  |  |  |  |  | holds |\n"
-        "| M1 | b0i4 | last: b − a | +1 | +2 ± 1 | 3 | holds |\n"
-        "| M2: elsewhere |  |  |  |  |  | not measured |\n"
-    )
-    (study / "table.md").write_text("### one\n\n| a \\< b |\n\n### two\n\n| c |\n")
-    found = [*script["claims"](study)]
-    assert found == ["| a &lt; b | [benchmark](docs/results/benchmark.md) | holds |"]
-    assert script["first_table"](study).strip() == "| a &lt; b |"
+def test_every_study_has_a_page(script: Any) -> None:
+    pages = "".join(path.read_text() for path in SCRIPT.parent.glob("*.md"))
+    named = set(script["MARKER"].findall(pages))
+    assert named == set(script["STUDIES"]) == set(list_studies())
 
 
-def test_equal_records_give_equal_archives(script: Any, tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "1"
-    run.mkdir(parents=True)
-    for name in ("tasks.jsonl", "run.json", "report.html"):
-        (run / name).write_text(name)
-    first, second = tmp_path / "first.tar.xz", tmp_path / "second.tar.xz"
-    script["pack"](run.parent, first)
-    (run / "run.json").touch()
-    script["pack"](run.parent, second)
-    assert first.read_bytes() == second.read_bytes()
-    with tarfile.open(first) as archive:
-        assert archive.getnames() == ["runs/1/run.json", "runs/1/tasks.jsonl"]
+@pytest.fixture(scope="module")
+def records(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("records")
+    script["unpacked"](folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["saturation", "grid", "autoaugment"])
+def test_a_page_has_what_its_records_give(name: str, script: Any, records: Path) -> None:
+    page = (SCRIPT.parent / f"{name}.md").read_text()
+    figures = [path.stem[len(name) + 1 :] for path in SCRIPT.parent.glob(f"figures/{name}-*.svg")]
+    order = sorted(figures, key=lambda figure: page.index(f"{name}-{figure}.svg"))
+    new = script["block"](name, script["results_of"](name, records), order)
+    assert script["between"](page, f"study {name}", new) == page
+
+
+def test_an_archive_has_the_records_and_is_the_same_every_time(script: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        for file in ("run.json", "tasks.jsonl", "report.html"):
+            (tmp_path / "runs" / name / file).write_text(file)
+    for name in ("one", "two"):
+        script["pack"](tmp_path / "runs", tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    with tarfile.open(tmp_path / "one") as archive:
+        assert archive.getnames() == [
+            f"runs/{name}/{file}" for name in "ab" for file in ("run.json", "tasks.jsonl")
+        ]
