@@ -68,7 +68,8 @@ def test_a_change_is_a_new_version_that_predicts_the_same(tmp_path: Path) -> Non
     assert teach(learner, 3).num_exemplars == 8  # 9 // 4 of each of four classes
     document = ModelStore.open(tmp_path / "model").document(3)
     assert (document.parent, document.changed, document.settings.memory.size) == (2, changes, 9)
-    rows = ledger(ModelStore.open(tmp_path / "model").documents(), 4)
+    home = ModelStore.open(tmp_path / "model")
+    rows = ledger(home.history(), home.numbers(), 4)
     assert [(row.version, row.is_set) for row in rows] == [
         (1, False),
         (2, False),

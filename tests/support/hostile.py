@@ -32,7 +32,6 @@ from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.ledger import ledger
 from grace.learner.store import ModelStore
-from grace.learner.trail import trail
 from support import hostile_mutations
 from support.hostile_guard import Guard
 from support.hostile_model import PROBE, Model, make_model, remove, small_backbones, update
@@ -156,11 +155,11 @@ def info(path: Path) -> None:
 def history(path: Path) -> None:
     """Print what ``grace history`` prints."""
     home = ModelStore.open(path)
-    entries = ledger(home.documents(), home.current())
+    entries = ledger(home.history(), home.numbers(), home.current())
     lines = aligned(list(history_table(entries, asked=False)))
     assert all(map(str.isprintable, lines)), lines
     json.dumps([update_facts(entry, asked=False) for entry in entries])
-    json.dumps([event.words for event in trail(entries, home.log.changes())])
+    json.dumps([change.words for change in home.history()])
 
 
 def predict(path: Path) -> None:

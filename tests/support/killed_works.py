@@ -347,7 +347,7 @@ def _verb(
         pass  # Whoever writes next removes what is left over.
     facts = {
         **_describe_home(home),
-        "changes": [change.model_dump() for change in ModelStore.open(home).log.changes()],
+        "changes": [change.model_dump() for change in ModelStore.open(home).history()],
         "pictures of class 1": _holders(home, pictures),
         "files": [name for name in _files(home) if not name.startswith("objects/")],
         "made": [hashlib.sha256(path.read_bytes()).hexdigest() for path in made],

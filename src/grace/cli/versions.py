@@ -22,12 +22,12 @@ from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
 from grace.learner.card import card_of
 from grace.learner.forgetting import versions_to_purge
+from grace.learner.history import Change
 from grace.learner.inventory import InUse, Inventory, take_inventory
 from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
 from grace.learner.pruning import bytes_of, keep_newest, keep_within
 from grace.learner.setting_changes import is_idle, why_fixed
 from grace.learner.store import ModelStore
-from grace.learner.trail import trail
 from grace.settings.describe import describe_settings
 from grace.settings.packaged import ConfigError
 from grace.settings.setting_problems import WrongValue
@@ -183,13 +183,11 @@ def history(
         survey = home.survey()
         for error in survey.damaged.values():
             say(f"warning: {error}", err=True)
-        for path in home.log.set_aside():
-            say(f"warning: '{path}' is damaged: changes until then are not listed", err=True)
         say(*under_way(home), err=True)
         initial = other_threshold(survey.documents, threshold, decay)
-        changes = home.log.changes()
-        entries = ledger(survey.documents, survey.current, initial, changes)
-        events = trail(entries, changes)
+        changes = home.history()
+        kept = [made.number for made in survey.documents]
+        entries = ledger(changes, kept, survey.current, initial)
         if initial is not None:
             say(
                 "a verdict of another threshold is certain up to the first that differs: from "
@@ -197,15 +195,8 @@ def history(
                 err=True,
             )
         if json:
-            asked = initial is not None
-            emit_json(
-                [
-                    event.change.model_dump(mode="json")
-                    if event.change is not None
-                    else update_facts(event.entry, asked=asked)
-                    for event in events
-                ]
-            )
+            rows = (update_facts(entry, asked=initial is not None) for entry in entries)
+            emit_json([next(rows) if own.made else own.model_dump(mode="json") for own in changes])
             return
         if not entries:
             say("nothing has been learnt yet")
@@ -215,19 +206,18 @@ def history(
         )
         say(heading, bold=True)
         say(*lines, "", "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed")
-        others = [event for event in events if event.entry is None or _is_more(event.entry)]
+        others = [own for own in changes if own.kind != "learn" or _revives(own)]
         if others:
             say("", "changes other than new classes and images")
-        say(*(f"  {event.date[:16].replace('T', ' ')}  {event.words}" for event in others))
+        say(*(f"  {own.date[:16].replace('T', ' ')}  {own.words}" for own in others))
 
 
-def _is_more(entry: LedgerEntry) -> bool:
-    return entry.is_set or bool(entry.update.revived_class_names)
+def _revives(change: Change) -> bool:
+    return change.made is not None and bool(change.made.update.revived_class_names)
 
 
-def update_facts(entry: LedgerEntry | None, *, asked: bool) -> dict[str, Any]:
+def update_facts(entry: LedgerEntry, *, asked: bool) -> dict[str, Any]:
     """Return a version for programs; ``asked``: with the verdict of another threshold."""
-    assert entry is not None
     update = entry.update
     return {
         "kind": "set" if entry.is_set else "update",

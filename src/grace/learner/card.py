@@ -5,21 +5,19 @@ Names of classes, files and settings may come from strangers: all of them are es
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace.base.errors import GraceError
 from grace.base.words import in_bytes, in_count, in_interval, markdown
 from grace.learner.accuracies import ClassAccuracy
-from grace.learner.changes import Change
-from grace.learner.document import Document, ObjectRef, UpdateRecord
+from grace.learner.document import Document, ObjectRef
+from grace.learner.history import Change, unnoted
 from grace.learner.inventory import ClassEntry, InUse
-from grace.learner.ledger import ledger
-from grace.learner.removed import RemovedVersion, by_update, key_of
+from grace.learner.ledger import LedgerEntry, ledger
 from grace.learner.statistics import wilson
 from grace.learner.store import ModelStore
-from grace.learner.trail import trail
 from grace.settings.describe import describe_settings
 
 if TYPE_CHECKING:
@@ -29,14 +27,13 @@ if TYPE_CHECKING:
 
 FEW = 50
 """Held-out images of a class below which its accuracy is marked as uncertain."""
-_UNKNOWN_HASH = "not known: its version was removed by an earlier grace, or it was not learnt here"
 
 
 def card(
     document: Document,
     *,
     name: str,
-    versions: Sequence[Document] = (),
+    kept: Collection[int] = (),
     changes: Sequence[Change] = (),
 ) -> str:
     """Return a model card: what a learner knows, how well, from which data, and its limits.
@@ -44,18 +41,18 @@ def card(
     Args:
         document: the version that the card is about.
         name: name of the learner.
-        versions: all versions, ascending; empty: this one alone.
-        changes: other changes of its home, oldest first.
+        kept: numbers of the versions of its home.
+        changes: the history of its home; empty: it has none.
     """
-    versions = versions or [document]
+    changes = changes or unnoted([document])
     in_use = InUse.of(document)
     sections = {
         f"Model card: {markdown(name)}": _facts(in_use),
         "Classes": _classes(in_use),
-        "Data": _data(versions, document, changes),
+        "Data": _data(document, ledger(changes, kept or [document.number], document.number)),
         "Backbone and weights": _backbone(document),
         "Settings that differ from their defaults": _settings(document),
-        "History": _history(versions, document, changes),
+        "History": _history(changes),
         "Known limits": _limits(in_use),
     }
     lines: list[str] = []
@@ -77,8 +74,12 @@ def card_of(home: ModelStore) -> str:
             f"nothing has been learnt yet in '{home.path}'", "teach this learner with 'grace learn'"
         )
     (document,) = (made for made in survey.documents if made.number == survey.current)
-    name, changes = home.path.resolve().name, home.log.changes()
-    return card(document, name=name, versions=survey.documents, changes=changes)
+    return _card_at_home(document, home)
+
+
+def _card_at_home(document: Document, home: ModelStore) -> str:
+    name = home.path.resolve().name
+    return card(document, name=name, kept=home.numbers(), changes=home.history())
 
 
 def card_of_model(model: "Model", home: ModelStore | None) -> str:
@@ -98,8 +99,7 @@ def card_of_model(model: "Model", home: ModelStore | None) -> str:
         raise GraceError("nothing has been learnt yet", "call update first")
     if home is not None and model.state.version is not None:
         document = home.document(model.state.version)
-        name, changes = home.path.resolve().name, home.log.changes()
-        return card(document, name=name, versions=home.documents(), changes=changes)
+        return _card_at_home(document, home)
 
     def put(tensors: "Mapping[str, Tensor]") -> ObjectRef:
         data = encode(tensors)
@@ -159,46 +159,23 @@ def _classes(in_use: InUse) -> Iterator[str]:
     yield "Accuracies are of the held-out images, which are never trained on; Wilson's intervals."
 
 
-def _data(
-    versions: Sequence[Document], document: Document, changes: Sequence[Change]
-) -> Iterator[str]:
+def _data(document: Document, entries: Sequence[LedgerEntry]) -> Iterator[str]:
     yield "The hash of an update is the SHA-256 of its images, their names and its limits."
     yield ""
-    # Only the last record of a history says what its phases took.
-    own = [update.past for update in document.history]
-    kept = [made.history[-1].past for made in versions]
-    removed = [gone for change in changes for gone in change.removed]
-    removed_by_key = by_update(removed)
-    # The digest tells a rejected update from the accepted one of the same second.
-    own_removed = {
-        (key, removed_by_key[key].digest) for key in map(key_of, own) if key in removed_by_key
-    }
+    own = {update.past for update in document.history}
     rows = [
-        (0, _update_cells("–", update, _UNKNOWN_HASH, is_part=True))
-        for update in own
-        if update not in kept and key_of(update) not in removed_by_key
+        (
+            "–" if e.version is None else f"{e.version}{' (removed)' * e.is_removed}",
+            e.date[:10] or "–",
+            str(e.update.num_images),
+            e.digest or "not learnt in this home",
+            "yes" if e.update in own else "no",
+        )
+        for e in entries
+        if not e.is_set
     ]
-    for gone in removed:
-        is_part = (gone.key, gone.digest) in own_removed
-        cells = _update_cells(f"{gone.number} (removed)", gone, gone.digest, is_part=is_part)
-        rows.append((gone.number, cells))
-    for made, update in zip(versions, kept, strict=True):
-        cells = _update_cells(str(made.number), update, made.digest, is_part=update in own)
-        rows.append((made.number, cells))
     heads = ("version", "date", "images", "SHA-256 of the update", "part of this model")
-    yield from _table(heads, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
-
-
-def _update_cells(
-    version: str, update: UpdateRecord | RemovedVersion, digest: str | None, *, is_part: bool
-) -> tuple[str, ...]:
-    return (
-        version,
-        update.date[:10] or "–",
-        str(update.num_images),
-        digest or "not learnt in this home",
-        "yes" if is_part else "no",
-    )
+    yield from _table(heads, rows)
 
 
 def _backbone(document: Document) -> Iterator[str]:
@@ -249,12 +226,10 @@ def _settings(document: Document) -> Iterator[str]:
     yield from _table(("setting", "value"), rows) if rows else ["There are none."]
 
 
-def _history(
-    versions: Sequence[Document], document: Document, changes: Sequence[Change]
-) -> Iterator[str]:
-    for event in trail(ledger(versions, document.number, changes=changes), changes):
-        date = markdown(event.date[:16].replace("T", " ")) or "–"
-        yield f"- {date}: {markdown(event.words)}"
+def _history(changes: Sequence[Change]) -> Iterator[str]:
+    for change in changes:
+        date = markdown(change.date[:16].replace("T", " ")) or "–"
+        yield f"- {date}: {markdown(change.words)}"
 
 
 def _limits(in_use: InUse) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """The inventory of a saved learner, from its documents alone. Torch-free."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from grace.base.lock import holder
-from grace.learner.changes import Change
 from grace.learner.document import Document, ObjectRef, UpdateRecord
+from grace.learner.history import Change
 from grace.learner.pruning import bytes_of
 from grace.learner.store import ModelStore
 from grace.settings.experiment import ExperimentSettings
@@ -16,16 +16,13 @@ from grace.settings.experiment import ExperimentSettings
 @final
 @dataclass(frozen=True, kw_only=True)
 class ClassEntry:
-    """One class of a learner.
-
-    Its numbers of images are ``None`` if an earlier grace saved it, which did not count them.
-    """
+    """One class of a learner."""
 
     index: int
     name: str
     is_forgotten: bool
-    num_exemplars: int | None
-    num_held_out: int | None
+    num_exemplars: int
+    num_held_out: int
 
 
 @final
@@ -92,11 +89,11 @@ class Inventory:
     is_interrupted: bool
     """``True`` if an update was interrupted."""
     running: str | None
-    """The process that carries out an update now, which counts as interrupted too."""
+    """Number of the process that carries out an update now; it counts as interrupted too."""
     unfinished: Change | None
     """A forget, prune, rollback or set that was interrupted."""
     changes: Sequence[Change]
-    """The changes other than updates, oldest first."""
+    """Everything that happened, oldest first."""
     num_bytes: int
     """Bytes of all versions together; shared objects are counted once."""
 
@@ -111,6 +108,7 @@ def take_inventory(home: ModelStore) -> Inventory:
     documents = {document.number: document for document in survey.documents}
     current = None if survey.current is None else documents[survey.current]
     source = home.creation if current is None else current
+    is_interrupted = home.pending()
     return Inventory(
         path=home.path,
         settings=source.settings,
@@ -121,18 +119,16 @@ def take_inventory(home: ModelStore) -> Inventory:
         rejected=[number for number, made in documents.items() if made.status == "rejected"],
         in_use=None if current is None else _in_use(current),
         damaged=sorted(survey.damaged),
-        is_interrupted=home.pending(),
-        running=holder(home.path / "lock") if home.pending() else None,
+        is_interrupted=is_interrupted,
+        # The lock is only tried beside an update: asking never gets in the way of a start.
+        running=holder(home.path / "lock") if is_interrupted else None,
         unfinished=home.log.unfinished(),
-        changes=home.log.changes(),
+        changes=home.history(),
         num_bytes=bytes_of(survey.documents),
     )
 
 
 def _in_use(document: Document) -> InUse:
-    def count(kept: Mapping[int, ObjectRef], counts: Mapping[int, int], index: int) -> int | None:
-        return counts.get(index) if index in kept else 0
-
     counted: set[str] = set()
     calibration = [document.calibration] if document.calibration else []
     return InUse(
@@ -142,8 +138,8 @@ def _in_use(document: Document) -> InUse:
                 index=index,
                 name=name,
                 is_forgotten=index in document.forgotten,
-                num_exemplars=count(document.exemplars, document.exemplar_counts, index),
-                num_held_out=count(document.validation, document.validation_counts, index),
+                num_exemplars=document.exemplar_counts.get(index, 0),
+                num_held_out=document.validation_counts.get(index, 0),
             )
             for index, name in enumerate(document.class_names)
         ],

@@ -1,14 +1,13 @@
 """The capacity ledger: decision, cost and gain of every update. Torch-free."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from grace.base.errors import GraceError
-from grace.learner.changes import Change
 from grace.learner.document import Document, UpdateRecord
 from grace.learner.gate import lost_classes
-from grace.learner.removed import by_update, key_of
+from grace.learner.history import Change
 from grace.learner.setting_changes import SettingChange
 from grace.nn.threshold import Threshold, Verdict
 
@@ -20,7 +19,7 @@ class LedgerEntry:
 
     update: UpdateRecord
     version: int | None
-    """``None``: the update made no version, or its version was removed by an earlier grace."""
+    """``None``: it was learnt elsewhere, before the learner came here."""
     parent: int | None
     """Number of the version that it started from; ``None``: it is the first."""
     status: Literal["accepted", "rejected"]
@@ -29,7 +28,7 @@ class LedgerEntry:
     num_classes: int
     """Number of classes known after it, forgotten classes included."""
     num_bytes: int | None
-    """Size of the version; ``None``: it was removed and its size is unknown."""
+    """Size of the version when it was made; ``None``: it is not known."""
     class_names: Sequence[str] = ()
     """Names of these classes, by index."""
     changed: tuple[SettingChange, ...] = ()
@@ -43,85 +42,61 @@ class LedgerEntry:
     date: str = ""
     """When the version, or without one the update, was finished."""
     would: Verdict | None = None
-    """The verdict of another threshold; see ``what_if``."""
+    """The verdict of another threshold on the recorded saturation.
+
+    It decays after each of its own compressions and starts again after each growth. Other rules,
+    such as a ceiling or a list of tasks, are ignored. After the first verdict that differs the
+    network would have been another one: later verdicts are not certain.
+    """
 
 
 def ledger(
-    documents: Sequence[Document],
+    changes: Sequence[Change],
+    kept: Collection[int],
     current: int | None,
     initial: Threshold | None = None,
-    changes: Sequence[Change] = (),
 ) -> list[LedgerEntry]:
-    """List every update in the documents of a learner, in the order of the versions.
+    """List every update and every change of settings of a learner, in the order of time.
 
     Args:
-        documents: all versions, ascending.
+        changes: the history.
+        kept: numbers of the versions that are there.
         current: number of the version in use.
         initial: another threshold to apply to the recorded saturations; ``None``: no other.
-        changes: other changes of the home, which know the versions that were removed.
     """
-    gone_by_update = by_update([own for change in changes for own in change.removed])
     entries: list[LedgerEntry] = []
-    listed: set[UpdateRecord] = set()
-    for document in documents:
-        history = [update.past for update in document.history]
-        would = (
-            what_if(history, initial.initial, initial.decay) if initial else [None] * len(history)
+    names: dict[int | None, tuple[str, ...]] = {}
+    thresholds: dict[int | None, Threshold | None] = {}
+    for change in changes:
+        if (made := change.made) is None:
+            continue
+        update, is_set = made.update, change.kind == "set"
+        own = () if is_set else update.new_class_names
+        names[made.version] = (*names.get(made.parent, ()), *own)
+        threshold, would = thresholds.get(made.parent, initial), None
+        saturation = None if is_set else update.outcome.saturation
+        if threshold is not None and saturation is not None:
+            would = threshold.verdict(saturation)
+            threshold = threshold.after(would)
+        thresholds[made.version] = threshold
+        entries.append(
+            LedgerEntry(
+                update=update,
+                version=made.version,
+                parent=made.parent,
+                status=made.status,
+                is_current=made.version is not None and made.version == current,
+                num_classes=len(names[made.version]),
+                num_bytes=made.num_bytes,
+                class_names=names[made.version],
+                changed=change.settings,
+                is_set=is_set,
+                is_removed=made.version is not None and made.version not in kept,
+                digest=made.digest,
+                date=change.date,
+                would=would,
+            )
         )
-        num_classes = 0
-        for i, update in enumerate(history):
-            num_classes += len(update.new_class_names)
-            is_newest = i == len(history) - 1
-            # Versions share the updates of their common parents.
-            if not is_newest and update in listed:
-                continue
-            gone = None if update in listed else gone_by_update.get(key_of(update))
-            # A version of "grace set" whose parent, which learnt it, was removed.
-            is_set_after = (
-                gone is not None
-                and bool(document.changed)
-                and gone.number < document.number
-                and gone.digest == document.digest
-            )
-            if not is_newest or is_set_after:
-                entries.append(
-                    LedgerEntry(
-                        update=update,
-                        version=gone.number if gone else None,
-                        parent=gone.parent if gone else None,
-                        status=gone.status if gone else "accepted",
-                        is_current=False,
-                        num_classes=num_classes,
-                        class_names=document.class_names[:num_classes],
-                        num_bytes=update.num_bytes or None,
-                        is_removed=gone is not None,
-                        digest=gone.digest if gone else None,
-                        date=update.date,
-                        would=would[i],
-                    )
-                )
-                listed.add(update)
-            if not is_newest:
-                continue
-            is_set = bool(document.changed) and update in listed
-            listed.add(update)
-            entries.append(
-                LedgerEntry(
-                    update=update,
-                    version=document.number,
-                    parent=document.parent,
-                    status=document.status,
-                    is_current=document.number == current,
-                    num_classes=num_classes,
-                    class_names=document.class_names,
-                    num_bytes=document.num_bytes,
-                    changed=document.changed,
-                    is_set=is_set,
-                    digest=document.digest,
-                    date=document.created if is_set else update.date,
-                    would=None if is_set else would[i],
-                )
-            )
     return entries
 
 
@@ -156,41 +131,11 @@ def other_threshold(
         raise GraceError(
             f"{method.name} has no threshold of its own", "give both the threshold and its decay"
         )
-    return Threshold(initial=initial, decay=decay)
-
-
-def what_if(updates: Sequence[UpdateRecord], initial: float, decay: float) -> list[Verdict | None]:
-    """Return the verdicts of another threshold on the recorded saturations.
-
-    It decays after each of its own compressions and starts again after each growth. Other rules,
-    such as a ceiling or a list of tasks, are ignored. After the first verdict that differs the
-    network would have been another one: later verdicts are not certain.
-
-    Args:
-        updates: all updates of one learner, in order.
-        initial: τ₁ in [0, 1]; a higher one compresses more often.
-        decay: ρ in (0, 1]; a higher one lowers the threshold more slowly.
-
-    Returns:
-        A verdict for each update; ``None``: no saturation was recorded.
-
-    Raises:
-        GraceError: if a number is out of its range.
-    """
     if not 0 <= initial <= 1:
         raise GraceError(f"threshold {initial:g} must lie between 0 and 1")
     if not 0 < decay <= 1:
         raise GraceError(f"decay {decay:g} must lie above 0 and not above 1")
-    threshold = Threshold(initial=initial, decay=decay)
-    verdicts: list[Verdict | None] = []
-    for update in updates:
-        saturation = update.outcome.saturation
-        if saturation is None:
-            verdicts.append(None)
-            continue
-        verdicts.append(threshold.verdict(saturation))
-        threshold = threshold.after(threshold.verdict(saturation))
-    return verdicts
+    return Threshold(initial=initial, decay=decay)
 
 
 _OF_UPDATES = (

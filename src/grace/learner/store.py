@@ -9,7 +9,7 @@
       objects/<sha256>…    tensors and images, by content: versions share what did not change
       pending/             an unfinished update
       change.json          an unfinished forget, prune, rollback or set
-      changes.json         the finished ones
+      history.jsonl        what happened, a line each
       lock                 held by the process that changes the learner
 
 Objects are written first, then the document, then the pointer; each file is written beside its
@@ -29,11 +29,10 @@ from grace.base.errors import DamagedError, GraceError, NewerFormatError, Settin
 from grace.base.files import inside
 from grace.base.lock import exclusive
 from grace.base.strict_json import read_model
-from grace.learner.changes import Change, ChangeLog
 from grace.learner.creation import Creation as Creation
 from grace.learner.creation import read_creation, refuse_taken
 from grace.learner.document import Document, ObjectRef
-from grace.learner.removed import facts_of
+from grace.learner.history import Change, History, now, unnoted
 from grace.learner.version_files import VersionFiles
 from grace.settings.experiment import ExperimentSettings
 
@@ -66,8 +65,7 @@ class ModelStore(VersionFiles):
     def __init__(self, path: Path, creation: Creation) -> None:
         super().__init__(path)
         self.creation = creation
-        self.log = ChangeLog(path)
-        """The changes other than updates."""
+        self.log = History(path)
 
     @classmethod
     def create(cls, path: Path, creation: Creation) -> Self:
@@ -123,6 +121,7 @@ class ModelStore(VersionFiles):
             change = self.log.unfinished()
             if change is not None:
                 self._finish(change)
+            self.note_versions()
             self._tidy()
             yield
 
@@ -140,7 +139,8 @@ class ModelStore(VersionFiles):
 
         So the history never gives a number to two versions.
         """
-        return max([*self.numbers(), *self.log.numbers()], default=0) + 1
+        noted = (number for change in self.log.readable() for number in change.numbers)
+        return max([*self.numbers(), *noted], default=0) + 1
 
     def finish(self) -> Change | None:
         """Finish the change that an earlier process began; return it, or ``None``.
@@ -161,12 +161,11 @@ class ModelStore(VersionFiles):
     def prune(self, numbers: Sequence[int]) -> None:
         """Remove versions, and the objects that only they use; the version in use stays.
 
-        What their updates learnt stays in the note on it.
+        What their updates learnt stays in the history.
         """
         gone = [number for number in numbers if number != self.current()]
         if gone:
-            removed = facts_of(made for made in self.documents() if made.number in gone)
-            self._carry_out(Change.now("prune", gone, removed=removed))
+            self._carry_out(Change(kind="prune", date=now(), versions=tuple(gone)))
 
     def roll_back(self, number: int) -> None:
         """Put another version in use; it must be there."""
@@ -175,11 +174,15 @@ class ModelStore(VersionFiles):
         except DamagedError:
             before = None  # It is what people roll back from.
         if number != before:
-            self._carry_out(Change.now("rollback", [number], was_in_use=before))
+            self._carry_out(
+                Change(kind="rollback", date=now(), versions=(number,), was_in_use=before)
+            )
 
     def add_settings(self, document: Document) -> None:
         """Save a version that differs from the one in use by its settings, and put it in use."""
-        change = Change.now("set", [document.number], settings=document.changed)
+        change = Change(
+            kind="set", date=now(), versions=(document.number,), settings=document.changed
+        )
         assert self.log.unfinished() is None
         self.log.begin(change)
         self.write(document)
@@ -205,9 +208,13 @@ class ModelStore(VersionFiles):
         for error in survey.damaged.values():
             if isinstance(error, NewerFormatError):
                 raise error
-        versions = [made.number for made in survey.documents if name in made.live_class_names]
-        damaged = sorted(survey.damaged)
-        change = Change.now("forget", versions, class_names=[name], damaged=damaged)
+        change = Change(
+            kind="forget",
+            date=now(),
+            class_names=(name,),
+            versions=tuple(m.number for m in survey.documents if name in m.live_class_names),
+            damaged=tuple(sorted(survey.damaged)),
+        )
         self._carry_out(change)
         return change
 
@@ -230,6 +237,8 @@ class ModelStore(VersionFiles):
             return
         if change.kind in ("rollback", "set"):
             self.make_current(change.versions[-1])
+        if change.kind == "set":
+            self.note_versions()
         if change.kind == "prune":
             for number in change.versions:
                 if number != self.current():
@@ -246,6 +255,30 @@ class ModelStore(VersionFiles):
                     self.write(document.without(change.class_names[0]))
         self._tidy()
         self.log.end(change)
+
+    def note_versions(self) -> None:
+        """Add the versions to the history that it lacks: a new one, or one of a killed process."""
+        new = self._unnoted()
+        if new:
+            self.log.add(new)
+
+    def history(self) -> Sequence[Change]:
+        """Return all that happened here, oldest first.
+
+        Raises:
+            DamagedError: if the history is damaged.
+        """
+        return [*self.log.changes(), *self._unnoted()]
+
+    def _unnoted(self) -> Sequence[Change]:
+        earlier = self.log.readable()
+        noted = {change.made.version for change in earlier if change.made}
+        documents: list[Document] = []
+        for number in self.numbers():
+            if number not in noted:
+                with suppress(GraceError):  # A damaged one blocks nothing.
+                    documents.append(self.document(number))
+        return unnoted(documents, earlier)
 
     def _tidy(self) -> None:
         """Remove what an interrupted process left and nobody needs."""

@@ -89,6 +89,7 @@ class Versions:
         self.store.write(document)
         if accepted:
             self.store.make_current(document.number)
+        self.store.note_versions()
         self._now(document)
 
     def _document(self, status: Literal["accepted", "rejected"], digest: str | None) -> Document:

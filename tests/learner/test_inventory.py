@@ -109,24 +109,3 @@ def test_before_anything_was_assessed_and_forgotten(tmp_path: Path) -> None:
     assert [entry.num_held_out for entry in in_use.classes] == [1, 1]
     # The scores of the held-out images are among what is kept.
     assert in_use.num_bytes.total == size(path / "objects") + size(path / "versions")
-
-
-def test_what_an_earlier_grace_saved_is_not_counted(copied: Path) -> None:
-    """Its documents have no counts; the next update counts all images again."""
-    home = ModelStore.open(copied)
-    for number in home.numbers():
-        without = {"exemplar_counts": {}, "validation_counts": {}}
-        home.write(home.document(number).model_copy(update=without))
-    in_use = take_inventory(home).in_use
-    assert in_use is not None
-    counts = [(entry.num_exemplars, entry.num_held_out) for entry in in_use.classes]
-    # A forgotten class has no images in any case.
-    assert set(counts) == {(None, None), (0, 0)}
-    made = Learner.load(copied)
-    data = labelled({7: 9}, seed=7)
-    made.update(data.images, class_names(data))
-    in_use = take_inventory(home).in_use
-    assert in_use is not None
-    for entry in in_use.classes:
-        assert entry.num_exemplars == len(made.method.memory.of_class(entry.index))
-        assert entry.num_held_out == made.held_out.count(entry.index)
