@@ -18,7 +18,7 @@ GPU = replace(CPU, has_gpu=True)
 
 def chosen(facts: Facts, *texts: str) -> dict[str, str]:
     requested = RequestedSettings(overrides=texts)
-    overrides = recommend(facts, requested.settings(), requested.given.keys()).overrides
+    overrides = recommend(facts, requested.settings(), requested.given.keys())
     return dict(text.split("=", 1) for text in overrides)
 
 

@@ -259,7 +259,7 @@ class TestTeacher:
         assert isinstance(made.method, Foster)
         teacher = teacher_of(made.method)
         assert len(teacher.backbones) == 2
-        mean, std = (torch.tensor(v)[:, None, None] for v in (made.mean, made.std))
+        mean, std = (torch.tensor(v)[:, None, None] for v in (made.model.mean, made.model.std))
         with torch.no_grad():
             logits = teacher((PROBE.gather(torch.arange(12)) / 255 - mean) / std)
         torch.testing.assert_close(scores["teacher"], logits, atol=1e-4, rtol=1e-4)

@@ -56,7 +56,7 @@ def refuse_early(call: ResolvedCall) -> None:
         raise GraceError(
             f"the weights of {name} alone take {least / 1e6:.3f} MB, and the ceiling is "
             f"{max_mb:.3f} MB",
-            setting=Setting("memory.max_mb", purpose="allow more"),
+            setting=Setting("memory.max_mb", f"{2 * least / 1e6:.1f}"),
             others=[] if before else [Setting("backbone.name", purpose="choose a smaller one")],
         )
 

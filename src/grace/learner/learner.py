@@ -73,16 +73,6 @@ class Learner:
         return self.model.shape
 
     @property
-    def mean(self) -> tuple[float, ...]:
-        """Normalisation constants per channel, of pixels in [0, 1]."""
-        return self.model.mean
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Normalisation constants per channel, of pixels in [0, 1]."""
-        return self.model.std
-
-    @property
     def trainer(self) -> Trainer:
         """The trainer, which runs all training and prediction."""
         return self.model.trainer

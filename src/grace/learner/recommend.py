@@ -5,7 +5,7 @@ What the numbers rest on stands in docs/learner/defaults.md.
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -45,17 +45,6 @@ NUM_SAMPLED = 200
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Recommendation:
-    """Settings for a new learner, and the reasons in words."""
-
-    overrides: Sequence[str] = ()
-    """``key.path=value`` texts; what the user gave is not among them."""
-    reasons: Sequence[str] = ()
-    """One line each on network, training and memory."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class Facts:
     """What a recommendation depends on.
 
@@ -76,39 +65,44 @@ class Facts:
     num_cores: int
 
 
-def recommended(tree: FolderTree, asked: ExperimentSettings, given: Set[str]) -> Recommendation:
-    """Recommend settings for a new learner of a folder of images; see ``recommend``."""
-    return recommend(_facts(tree, asked), asked, given)
-
-
-def recommend(facts: Facts, asked: ExperimentSettings, given: Set[str]) -> Recommendation:
-    """Recommend settings from facts.
+def recommend(facts: Facts, asked: ExperimentSettings, given: Set[str]) -> list[str]:
+    """Recommend ``key.path=value`` texts for a new learner.
 
     Args:
         facts: images, ceiling and machine.
         asked: the settings without a recommendation.
         given: dotted paths of the settings that the user gave; they stay.
     """
-    backbone, side = asked.backbone.name, asked.data.image_size
     wanted: dict[str, object] = {}
     if "backbone.weights" not in given:
-        backbone = backbone if "backbone.name" in given else _backbone(facts)
-        side = side if "data.image_size" in given else _side(facts)
-        wanted |= {"backbone.name": backbone, "data.image_size": side}
-    minutes = asked.budget.minutes
+        wanted |= {"backbone.name": _backbone(facts), "data.image_size": _side(facts)}
+        for name, recipe in asked.method:
+            if isinstance(recipe, Recipe):
+                wanted |= _recipe(f"method.{name}.", recipe, given)
     if not any(map(_is_length, given)) and asked.method.traits.trains_backbone:
-        wanted["budget.minutes"] = minutes = MINUTES
-    for name, recipe in asked.method:
-        if isinstance(recipe, Recipe) and "backbone.weights" not in given:
-            wanted |= _recipe(f"method.{name}.", recipe, given)
-    fills = "relative_threshold" in type(asked.method).model_fields and not given & _DECIDING
-    if fills:
+        wanted["budget.minutes"] = MINUTES
+    if "relative_threshold" in type(asked.method).model_fields and not given & _DECIDING:
         wanted["method.relative_threshold"] = RELATIVE_THRESHOLD
-    overrides = [f"{path}={value}" for path, value in wanted.items() if path not in given]
-    return Recommendation(
-        overrides=overrides,
-        reasons=[*_reasons(facts, asked, given, backbone, side, minutes, fills=fills)],
-    )
+    return [f"{path}={value}" for path, value in wanted.items() if path not in given]
+
+
+def reasons(facts: Facts, settings: ExperimentSettings) -> list[str]:
+    """Say in one line each what network, training and memory a new learner gets, and for what."""
+    machine = "a GPU" if facts.has_gpu else counted(facts.num_cores, "CPU core")
+    most = f" under {facts.max_mb:g} MB" if facts.max_mb is not None else ""
+    classes = counted(facts.num_classes, "class", "classes")
+    where = f"{counted(facts.num_images, 'image')} of {classes} on {machine}{most}"
+    side, minutes, memory = settings.data.image_size, settings.budget.minutes, settings.memory
+    pixels = "their own size" if side is None else f"{side} pixels"
+    limit = f"about {minutes:g} minutes an update at most" if minutes else "all epochs"
+    kept = f"up to {memory.size} images of old classes"
+    if memory.size is None:
+        kept = "as many images of old classes as the ceiling has room for"
+    return [
+        f"network   {settings.backbone.name} at {pixels}: for {where}",
+        f"training  {settings.method.name}, {limit}",
+        f"memory    {kept}; up to {memory.validation} of each class held out",
+    ]
 
 
 def _backbone(facts: Facts) -> str:
@@ -135,35 +129,6 @@ def _recipe(prefix: str, recipe: Recipe, given: Set[str]) -> dict[str, object]:
     return {f"{prefix}{name}": value for name, value in wanted.items()}
 
 
-def _reasons(
-    facts: Facts,
-    asked: ExperimentSettings,
-    given: Set[str],
-    backbone: str,
-    side: int | None,
-    minutes: float | None,
-    *,
-    fills: bool,
-) -> Iterator[str]:
-    machine = "a GPU" if facts.has_gpu else counted(facts.num_cores, "CPU core")
-    most = f" under {facts.max_mb:g} MB" if facts.max_mb is not None else ""
-    classes = counted(facts.num_classes, "class", "classes")
-    where = f"{counted(facts.num_images, 'image')} of {classes} on {machine}{most}"
-    pixels = "their own size" if side is None else f"{side} pixels"
-    mine = " (as given)" if {"backbone.name", "backbone.weights"} & given else ""
-    yield f"network   {backbone}{mine} at {pixels}: for {where}"
-    limit = "all epochs"
-    if minutes is not None:
-        limit = f"about {minutes:g} minutes an update at most (--minutes)"
-    grows = f"; it grows at {RELATIVE_THRESHOLD:g} times its first saturation" if fills else ""
-    yield f"training  {asked.method.name}, {limit}{grows}"
-    memory = asked.memory
-    kept = "as many images" if memory.size is None else f"up to {counted(memory.size, 'image')}"
-    fit = " as the ceiling has room for" if memory.size is None else ""
-    held = f"up to {memory.validation} of each class held out"
-    yield f"memory    {kept} of old classes{fit}; {held}"
-
-
 _DECIDING = {"method.threshold", "method.expand_at", "method.relative_threshold"}
 """Settings by which the user decides when to grow."""
 
@@ -173,7 +138,8 @@ def _is_length(path: str) -> bool:
     return path.startswith("budget.") or (is_recipe(path) and path.endswith(".epochs"))
 
 
-def _facts(tree: FolderTree, asked: ExperimentSettings) -> Facts:
+def facts_of(tree: FolderTree, asked: ExperimentSettings) -> Facts:
+    """Look at the files of a folder, at some of their headers, and at this machine."""
     files = sorted(tree.files(False))
     step = max(1, len(files) // NUM_SAMPLED)
     sides = sorted(side for file in files[::step] for side in _shorter_side(file.path))

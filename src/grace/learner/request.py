@@ -17,7 +17,7 @@ from grace.data.folder_tree import scan
 from grace.learner.creation import refuse_taken
 from grace.learner.document import Document
 from grace.learner.gate import Limits
-from grace.learner.recommend import recommended
+from grace.learner.recommend import facts_of, reasons, recommend
 from grace.learner.setting_changes import (
     differences,
     is_idle,
@@ -289,13 +289,16 @@ def resolved(
         # A learner without a version would have been removed.
         if model is not None and not (dry_run and (model / "model.json").exists()):
             refuse_taken(model)
+        facts = None
         if requested.experiment is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConfigWarning)
                 asked = requested.settings()
-            found = recommended(scan(images), asked, requested.given.keys())
-            requested, chosen = replace(requested, recommended=found.overrides), found.reasons
+            facts = facts_of(scan(images), asked)
+            overrides = recommend(facts, asked, requested.given.keys())
+            requested = replace(requested, recommended=overrides)
         wanted = requested.settings()
+        chosen = reasons(facts, wanted) if facts else ()
         refuse_random_features(wanted)
     return ResolvedCall(
         model=model,
