@@ -48,8 +48,7 @@ if TYPE_CHECKING:
         NewerFormatError,
     )
     from grace.learner.document import UpdateRecord
-    from grace.learner.evaluated import Evaluated
-    from grace.learner.folder_evaluation import evaluate
+    from grace.learner.evaluate import Evaluated, evaluate
     from grace.learner.learn import learn
     from grace.learner.learner import Learner
     from grace.learner.request import LearnOptions, LearnResult, RequestedSettings
@@ -68,7 +67,7 @@ else:
         "ConfigError": "grace.settings.load:ConfigError",
         "ConfigWarning": "grace.settings.load:ConfigWarning",
         "DamagedError": "grace.base.errors:DamagedError",
-        "Evaluated": "grace.learner.evaluated:Evaluated",
+        "Evaluated": "grace.learner.evaluate:Evaluated",
         "ExperimentSettings": "grace.settings.experiment:ExperimentSettings",
         "GraceError": "grace.base.errors:GraceError",
         "GraceWarning": "grace.base.errors:GraceWarning",
@@ -82,7 +81,7 @@ else:
         "TaskRecord": "grace.runs:TaskRecord",
         "UpdateRecord": "grace.learner.document:UpdateRecord",
         "compare": "grace.studies.comparison:compare",
-        "evaluate": "grace.learner.folder_evaluation:evaluate",
+        "evaluate": "grace.learner.evaluate:evaluate",
         "frame": "grace.studies.frame:frame",
         "learn": "grace.learner.learn:learn",
         "load_experiment": "grace.settings.load:load_experiment",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import grace
-from grace.cli.evaluation_html import write_page
+from grace.cli.evaluate import write_page
 from grace.data.folder_tree import REFUSED_TEXT
-from grace.learner.evaluated import Evaluated, ImageResult
+from grace.learner.evaluate import Evaluated, ImageResult
 from grace.learner.learner import Learner
 from support.commands import call
 from support.learn_calls import made as made
@@ -45,11 +45,10 @@ def test_it_counts_what_predict_says(made: tuple[Path, Path, Any], images: Path)
 def test_the_page_for_people(made: tuple[Path, Path, Any], images: Path) -> None:
     lines = call("evaluate", made[1], images).stdout.splitlines()
     assert lines[0] == f"version 1 of '{made[1]}' on '{images}'"
-    assert re.fullmatch(
-        r"accuracy +\d+\.\d % \(95 % interval \d+\.\d – \d+\.\d %\) of 12 images", lines[2]
-    )
-    assert lines[3].startswith("calibration  error ")
-    assert any(re.match(r"ant +\d+\.\d %", line) for line in lines)
+    text = "\n".join(lines)
+    assert re.search(r"^accuracy +\d+\.\d %$", text, re.MULTILINE)
+    assert re.search(r"^accuracy interval +\d+ – \d+ %$", text, re.MULTILINE)
+    assert re.search(r"^ant +6 +\d +\d+\.\d %", text, re.MULTILINE)
 
 
 def test_the_exit_code_for_ci(made: tuple[Path, Path, Any], images: Path) -> None:
@@ -60,7 +59,7 @@ def test_the_exit_code_for_ci(made: tuple[Path, Path, Any], images: Path) -> Non
     assert right < 1
     low = call("evaluate", made[1], images, "--min-accuracy", 100)
     assert low.exit_code == 3
-    assert "100 %: missed" in low.stdout
+    assert re.search(r"^reached +no$", low.stdout, re.MULTILINE)
     assert call("evaluate", made[1], images, "--min-accuracy", 101).exit_code == 2
     share = call("evaluate", made[1], images, "--min-accuracy", 0.8)
     assert "--min-accuracy 0.8 is 0.8 %: for a share of 0.8 use --min-accuracy 80" in share.stderr
@@ -88,7 +87,7 @@ def test_what_is_left_out_is_said(made: tuple[Path, Path, Any], images: Path) ->
     assert found.exit_code == 0
     assert re.search(r"not know are left out: newt \(\d+\)$", found.stderr, re.MULTILINE)
     assert "broken.png" in found.stderr
-    assert "unreadable   1 image left out" in found.stdout
+    assert re.search(r"^unreadable +cannot read image", found.stdout, re.MULTILINE)
     shutil.rmtree(images / "ant")
     shutil.rmtree(images / "bee")
     refused = call("evaluate", made[1], images)

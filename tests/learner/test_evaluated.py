@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.learner.evaluated import Confusion, Evaluated, ImageResult
+from grace.learner.evaluate import Confusion, Evaluated, ImageResult
 
 
 def result(name: str, predicted: str, probability: float, number: int = 0) -> ImageResult:

@@ -21,8 +21,8 @@ from grace.data.decoders import read_pixels
 from grace.data.memory import nearest_mean
 from grace.learner import export as exporting
 from grace.learner.export import Preprocessing, check_onnx, export_onnx, load_onnx
-from grace.learner.false_alarms import cutoff
 from grace.learner.learner import Learner
+from grace.learner.prediction import cutoff
 from grace.learner.predictor import Predictor
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import LinearHead

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from grace.data.decoders import Pixels
-from grace.learner import image_files
+from grace.learner import prediction
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor, answerer_of
 from grace.settings.methods import FinetuneSettings
@@ -80,13 +80,13 @@ def test_at_most_two_batches_are_read_ahead(
 ) -> None:
     paths, _ = files
     opened: list[Path] = []
-    read = image_files.read_pixels
+    read = prediction.read_pixels
 
     def noted(path: Path, channels: int, size: int | None, **others: Any) -> Pixels:
         opened.append(path)
         return read(path, 1 if channels == 1 else 3, size, **others)
 
-    monkeypatch.setattr(image_files, "read_pixels", noted)
+    monkeypatch.setattr(prediction, "read_pixels", noted)
     batches = predictor_of(pets, batch_size=1).predict(paths * 20)
     next(batches)
     assert len(opened) <= 2

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from grace.data.memory import Room
 from grace.learner.admit import Admission
 from grace.learner.document import ScoreName
-from grace.learner.false_alarms import cutoff
 from grace.learner.learner import Learner
+from grace.learner.prediction import cutoff
 from grace.learner.unknown import (
     SHRINKAGE,
     Recogniser,

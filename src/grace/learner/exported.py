@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import Annotated, Any, Self, final
+from typing import Annotated, Any, Literal, Self, final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -25,7 +25,6 @@ from grace.base.machine import usable_cores
 from grace.data.decoders import Pixels
 from grace.data.folder_tree import class_name
 from grace.learner.prediction import Answerer, Numbers
-from grace.settings.experiment import DataSettings, Fit
 
 MAX_BYTES = 2**31
 """The largest file that is read: ONNX allows no larger one."""
@@ -64,7 +63,7 @@ class _About(BaseModel):
     class_names: Annotated[tuple[str, ...], Field(min_length=2)]
     masked_classes: frozenset[int]
     input_size: tuple[Annotated[int, Field(ge=1, le=3)], _Side, _Side]
-    fit: Fit
+    fit: Literal["crop", "letterbox"]
     unknown_score: Annotated[str, Field(max_length=100)]
     familiarities: tuple[float, ...]
 
@@ -113,7 +112,7 @@ def open_exported(path: Path) -> Answerer:
         class_names=about.class_names,
         forgotten=about.masked_classes,
         shape=about.input_size,
-        data=DataSettings(fit=about.fit),
+        fit=about.fit,
         score_name=about.unknown_score,
         familiarities=about.familiarities,
         answer=answer,

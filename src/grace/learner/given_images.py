@@ -16,7 +16,7 @@ from torch import Tensor
 from grace.base.errors import GraceError
 from grace.data.decoders import pixels_of
 from grace.data.images import Images, TensorImages
-from grace.learner.image_files import channels_and_side, of_size, read_file
+from grace.learner.prediction import channels_and_side, of_size, read_file
 from grace.settings.experiment import DataSettings
 
 Pixelated = Tensor | np.ndarray[Any, Any]
@@ -95,7 +95,7 @@ def _one(image: object, shape: tuple[int, int, int], settings: DataSettings) -> 
             raise _other_shape(image.shape, shape)
         return batch[0].cpu()
     if isinstance(image, str | os.PathLike):
-        pixels = read_file(Path(image), shape, settings)
+        pixels = read_file(Path(image), shape, settings.fit, settings.max_pixels)
     elif isinstance(image, Image.Image):
         channels, side = channels_and_side(shape)
         pixels = of_size(pixels_of(image, channels, side, settings.fit), shape, "an image")

@@ -10,23 +10,21 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
 from grace.base.errors import GraceError
-from grace.data.decoders import Pixels
-from grace.learner.false_alarms import cutoff
-from grace.learner.image_files import read_file
-from grace.settings.experiment import DataSettings
+from grace.data.decoders import Pixels, read_pixels
+from grace.data.decoding import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from grace.learner.learner import Learner
+    from grace.settings.experiment import Fit
 
 Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -68,14 +66,20 @@ class Answerer:
     """Indices of the forgotten classes."""
     shape: tuple[int, int, int]
     """(C, H, W) of every image."""
-    data: DataSettings
-    """How image files become images."""
+    fit: "Fit"
+    """How a picture becomes a square."""
+    max_pixels: int = MAX_PIXELS
+    """A picture with more pixels is refused."""
     score_name: str
     """The score by which unknown images are recognised."""
     familiarities: "Sequence[float] | Tensor"
     """Scores of the held-out images (n,), which set the limit below which an image is unknown."""
     answer: Callable[[Pixels], tuple[Numbers, Numbers]]
     """Map pixels (N, H, W, C) to probabilities (N, K), and to how familiar images look (N,)."""
+
+    def read(self, path: Path) -> Pixels:
+        """Read an image file as ``read_file`` does."""
+        return read_file(path, self.shape, self.fit, self.max_pixels)
 
 
 def answerer_of(learner: "Learner") -> Answerer:
@@ -91,7 +95,8 @@ def answerer_of(learner: "Learner") -> Answerer:
         class_names=learner.class_names,
         forgotten=learner.forgotten,
         shape=learner.shape,
-        data=learner.settings.data,
+        fit=learner.settings.data.fit,
+        max_pixels=learner.settings.data.max_pixels,
         score_name=learner.recogniser.score.name,
         familiarities=learner.familiarities,
         answer=answer,
@@ -151,7 +156,7 @@ class FilePredictor:
             paths[start : start + self._batch_size]
             for start in range(0, len(paths), self._batch_size)
         ]
-        read = partial(read_file, shape=self.answerer.shape, settings=self.answerer.data)
+        read = self.answerer.read
         pool = ThreadPoolExecutor(self._num_threads)
         # Decoders also warn about files that they can read.
         with warnings.catch_warnings():
@@ -204,3 +209,68 @@ def _pixels_or_problem(reading: Future[Pixels]) -> Pixels | str:
     except GraceError as error:
         # The setting that leaves images out has no effect on predictions.
         return error.worded({"data.skip_unreadable": ""})
+
+
+def read_file(
+    path: Path, shape: tuple[int, int, int], fit: "Fit", max_pixels: int = MAX_PIXELS
+) -> Pixels:
+    """Read an image file in a learner's shape (C, H, W), as pixels (H, W, C).
+
+    Args:
+        path: the file.
+        shape: the learner's; images that are no squares must have it.
+        fit: how a picture becomes a square.
+        max_pixels: a picture with more pixels is refused.
+
+    Raises:
+        GraceError: if it cannot be read, or has another size.
+    """
+    channels, side = channels_and_side(shape)
+    pixels = read_pixels(path, channels, side, max_pixels=max_pixels, fit=fit)
+    return of_size(pixels, shape, f"image '{path}'")
+
+
+def channels_and_side(shape: tuple[int, int, int]) -> tuple[Literal[1, 3], int | None]:
+    """Return the colours of a learner's images, and their side; ``None``: they are no squares."""
+    channels, height, width = shape
+    return 1 if channels == 1 else 3, height if height == width else None
+
+
+def of_size(pixels: Pixels, shape: tuple[int, int, int], what: str) -> Pixels:
+    """Return pixels (H, W, C); refuse those of another size than a learner's (C, H, W)."""
+    if pixels.shape[:2] != shape[1:]:
+        raise GraceError(
+            f"{what} has {pixels.shape[1]}×{pixels.shape[0]} pixels, this learner takes "
+            f"{shape[2]}×{shape[1]}",
+            "resize it",
+        )
+    return pixels
+
+
+def cutoff(held_out: "Sequence[float] | Tensor", false_alarms: float) -> float:
+    """Return the familiarity below which an image counts as unknown.
+
+    The k-th smallest of n held-out scores with ``k = floor(a·(n + 1))``: a fresh image of a learnt
+    class, drawn like the held-out ones, falls below it with probability at most ``k/(n + 1) ≤ a``
+    (split conformal prediction).
+
+    Args:
+        held_out: (n,) familiarities of held-out images of learnt classes.
+        false_alarms: share a of images of learnt classes that may be called unknown, in (0, 1);
+            a larger share recognises more unknown images.
+
+    Raises:
+        GraceError: if there are too few held-out images for so small a share.
+    """
+    if not 0 < false_alarms < 1:
+        raise GraceError(f"{100 * false_alarms:g} % false alarms must lie between 0 and 100 %")
+    # 1e-9 against rounding, so that 0.05 · 20 is 1 and a third of 3 too.
+    rank = int(false_alarms * (len(held_out) + 1) + 1e-9)
+    if rank == 0:
+        enough = math.ceil((1 - 1e-9) / max(false_alarms, 1e-12)) - 1
+        raise GraceError(
+            f"{100 * false_alarms:g} % false alarms need at least {enough} held-out images, "
+            f"this learner has {len(held_out)}",
+            "allow more false alarms or hold out more images",
+        )
+    return float(np.sort(np.asarray(held_out, np.float32))[rank - 1])

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from grace.data.memory import normalise_features
 from grace.learner.document import ScoreName
-from grace.learner.false_alarms import cutoff
+from grace.learner.prediction import cutoff
 
 SHRINKAGE = 0.7
 """Share of the covariance that is replaced by its mean variance in all directions."""
@@ -192,7 +192,7 @@ class Recogniser:
     familiarities: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def cutoff(self, false_alarms: float) -> float:
-        """Return the familiarity below which an image is unknown; see ``false_alarms.cutoff``."""
+        """Return the familiarity below which an image is unknown; see ``prediction.cutoff``."""
         return cutoff(self.familiarities, false_alarms)
 
     def limits(self, rates: Sequence[float] = (0.01, 0.02, 0.05, 0.1)) -> dict[str, float]:
