@@ -23,7 +23,7 @@ from grace.base.errors import DamagedError, GraceError
 from grace.learner import exported
 from grace.learner.exported import open_exported
 from grace.learner.learner import Learner
-from grace.learner.prediction import FilePredictor, answerer_of
+from grace.learner.prediction import FilePredictor
 from grace.settings.experiment import MemorySettings
 from grace.settings.methods import ReplaySettings
 from support.commands import call
@@ -61,7 +61,7 @@ def test_it_answers_as_its_learner_does(made: tuple[Learner, Path], tmp_path: Pa
     paths = [*files(tmp_path), tmp_path / "nothing.png"]
     answers = [
         next(FilePredictor(own, top=9, false_alarms=0.2).predict(paths))
-        for own in (answerer_of(made[0]), open_exported(made[1]))
+        for own in (made[0].answerer(), open_exported(made[1]))
     ]
     assert len({told.guesses[0].index for told in answers[0][:-1]}) > 1
     for expected, found in zip(*answers, strict=True):

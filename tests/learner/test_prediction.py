@@ -13,7 +13,7 @@ from torch import Tensor
 from grace.data.decoders import Pixels
 from grace.learner import prediction
 from grace.learner.learner import Learner
-from grace.learner.prediction import FilePredictor, answerer_of
+from grace.learner.prediction import FilePredictor
 from grace.settings.methods import FinetuneSettings
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe, settings
@@ -27,7 +27,7 @@ def pets(saved: Path) -> Learner:
 
 
 def predictor_of(learner: Learner, **options: Any) -> FilePredictor:
-    return FilePredictor(answerer_of(learner), **options)
+    return FilePredictor(learner.answerer(), **options)
 
 
 def write(path: Path, image: Tensor) -> Path:

@@ -101,9 +101,8 @@ def _answerer(model: Path, version: int | None) -> "Answerer":
 
     ModelStore.open(model)  # What is no learner is refused without torch.
     from grace.learner.learner import Learner
-    from grace.learner.prediction import answerer_of
 
-    return answerer_of(Learner.load(model, version))
+    return Learner.load(model, version).answerer()
 
 
 def _about_unknown(predictor: "FilePredictor", rate: float) -> str:

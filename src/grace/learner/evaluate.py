@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from grace.base.errors import GraceError
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
-from grace.learner.prediction import FilePredictor, answerer_of
+from grace.learner.prediction import FilePredictor
 from grace.learner.statistics import calibration_error, wilson
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def evaluate(
     from grace.learner.learner import Learner
 
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
-    predictor = FilePredictor(answerer_of(learner))
+    predictor = FilePredictor(learner.answerer())
     live = set(learner.model.state.live_class_names)
     notes += _about_strangers(files, live)
     known = [file for file in files if file.class_name in live]

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, final
 
+import torch
 from torch import Tensor
 
 from grace.base.errors import GraceError
+from grace.data.decoders import Pixels
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.learner import pruning, saving, update
@@ -23,6 +25,7 @@ from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.held_out import HeldOut
 from grace.learner.model import Model
 from grace.learner.model_state import Size
+from grace.learner.prediction import Answerer, Numbers
 from grace.learner.predictor import Predictor
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
@@ -411,6 +414,24 @@ class Learner:
         self._refuse_ignorance()
         with self._naming_home():
             return self.model.recognise(images)
+
+    def answerer(self) -> Answerer:
+        """Return what ``FilePredictor`` asks about image files."""
+
+        def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
+            scores, familiarities = self.recognise(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            return scores.softmax(dim=1).numpy(), familiarities.numpy()
+
+        return Answerer(
+            class_names=self.class_names,
+            forgotten=self.forgotten,
+            shape=self.shape,
+            fit=self.settings.data.fit,
+            max_pixels=self.settings.data.max_pixels,
+            score_name=self.recogniser.score.name,
+            familiarities=self.familiarities,
+            answer=answer,
+        )
 
     def score(self, images: AnyImages, labels: Sequence[str]) -> float:
         """Return the share of images that are predicted as their label, in [0, 1]."""

@@ -23,7 +23,6 @@ from grace.data.decoding import MAX_PIXELS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from grace.learner.learner import Learner
     from grace.settings.experiment import Fit
 
 Numbers = np.ndarray[Any, np.dtype[np.float32]]
@@ -80,27 +79,6 @@ class Answerer:
     def read(self, path: Path) -> Pixels:
         """Read an image file as ``read_file`` does."""
         return read_file(path, self.shape, self.fit, self.max_pixels)
-
-
-def answerer_of(learner: "Learner") -> Answerer:
-    """Return the answerer of a learner in memory."""
-    import torch
-
-    def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        scores, familiarities = learner.recognise(images)
-        return scores.softmax(dim=1).numpy(), familiarities.numpy()
-
-    return Answerer(
-        class_names=learner.class_names,
-        forgotten=learner.forgotten,
-        shape=learner.shape,
-        fit=learner.settings.data.fit,
-        max_pixels=learner.settings.data.max_pixels,
-        score_name=learner.recogniser.score.name,
-        familiarities=learner.familiarities,
-        answer=answer,
-    )
 
 
 @final
