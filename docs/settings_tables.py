@@ -1,12 +1,13 @@
-"""Write the settings tables of the pages from the settings models.
+"""The settings tables and the methods' pages, made from the code when the site is built.
 
-A page holds ``<!-- settings: NAME -->`` and ``<!-- end settings -->``; what stands between them is
-replaced. NAME is a group of an experiment ("data", "scenario", …), a method ("grace", …) or
-"recipe". ``python docs/settings_tables.py`` rewrites every page; a test keeps them true.
+A page holds ``<!-- settings: NAME -->``. NAME is a group of an experiment ("data", "scenario", …),
+a method ("grace", …) or "recipe".
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from inspect import getdoc
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.measures import MeasureSettings
 from grace.settings.recipe import Recipe
-from grace.settings.registry import BUILT_IN
+from grace.settings.registry import BUILT_IN, METHODS
 
 
 def models() -> dict[str, tuple[str, type[BaseModel]]]:
@@ -47,27 +48,37 @@ def table(prefix: str, model: type[BaseModel]) -> str:
     return "\n".join(rows)
 
 
-def updated(text: str) -> str:
-    """Return a page with its tables written anew.
+def filled(text: str) -> str:
+    """Return a page with its tables.
 
     Raises:
         ValueError: a marker names no model.
     """
     known = models()
 
-    def filled(match: re.Match[str]) -> str:
-        name = match["name"]
-        if name not in known:
-            raise ValueError(f"no settings are named '{name}' (known: {', '.join(known)})")
-        return f"{match['begin']}\n\n{table(*known[name])}\n\n{match['end']}"
+    def one(match: re.Match[str]) -> str:
+        if match[1] not in known:
+            raise ValueError(f"no settings are named '{match[1]}' (known: {', '.join(known)})")
+        return table(*known[match[1]])
 
-    pattern = r"(?P<begin><!-- settings: (?P<name>[\w-]+) -->).*?(?P<end><!-- end settings -->)"
-    return re.sub(pattern, filled, text, flags=re.DOTALL)
+    return re.sub(r"<!-- settings: ([\w-]+) -->", one, text)
 
 
-def pages() -> Iterator[Path]:
-    """Yield every page of the site."""
-    yield from sorted(Path(__file__).parent.rglob("*.md"))
+def generated() -> list[str]:
+    """Return the names of the methods that have no page of their own."""
+    return [
+        name for name in METHODS if not (Path(__file__).parent / "methods" / f"{name}.md").exists()
+    ]
+
+
+def method_page(name: str) -> str:
+    """Write the page of a method from its file."""
+    module = METHODS[name].target.partition(":")[0]
+    text = getdoc(import_module(module)) or ""
+    title, _, rest = text.partition("\n")
+    settings = f"## Settings\n\n<!-- settings: {name} -->"
+    run = f"## How to run\n\n```bash\ngrace run digits method={name}\n```"
+    return f"# {title.partition(':')[0]}\n\n{title}\n{rest}\n\n{settings}\n\n{run}\n"
 
 
 def _default(field: FieldInfo) -> str:
@@ -117,17 +128,3 @@ def _words(annotation: object) -> Iterator[str]:
         for part in get_args(annotation):
             if part is not NoneType:
                 yield from _words(part)
-
-
-def main() -> None:
-    """Rewrite the pages whose tables have changed."""
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        fresh = updated(text)
-        if fresh != text:
-            page.write_text(fresh, encoding="utf-8")
-            print(page)
-
-
-if __name__ == "__main__":
-    main()

@@ -30,7 +30,9 @@ def commands() -> list[tuple[str, str]]:
         (page.relative_to(ROOT).as_posix(), match[0].strip())
         for page in PAGES
         for block in blocks(page, "bash")
-        for match in re.finditer(rf"(?<![\w/])grace ({VERBS})\b(?:[^;&\n\x22]|\x22[^\x22\n]*\x22)*", block)
+        for match in re.finditer(
+            rf"(?<![\w/])grace ({VERBS})\b(?:[^;&\n\x22]|\x22[^\x22\n]*\x22)*", block
+        )
     ]
     assert len(found) > 20
     return list(dict.fromkeys(found))
