@@ -14,7 +14,7 @@ Departures from the torchvision pipelines of the published protocols (docs/data.
    about another point and interpolate otherwise (``image_changes``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, final
@@ -230,23 +230,18 @@ def build_operations(name: AugmentationSetting, size: int) -> tuple[Operation, .
     Raises:
         GraceError: an operation of the list does not exist, or its number is out of range.
     """
-    names: Sequence[str]
-    match name:
-        case "none":
-            names = ()
-        case "shift":
-            names = ("crop:1",)
-        case "cifar":
-            names = ("crop", "flip", "brightness")
-        case "imagenet":
-            names = ("resized_crop", "flip")
-        case "autoaugment":
-            names = ("crop", "flip", "brightness", "autoaugment", "cutout")
-        case "randaugment":
-            names = ("crop", "flip", "randaugment")
-        case _:
-            names = name
+    names = _NAMED[name] if isinstance(name, str) else name
     return tuple(_operation(*split_operation(text), size) for text in names)
+
+
+_NAMED: Mapping[str, Sequence[str]] = {
+    "none": (),
+    "shift": ("crop:1",),
+    "cifar": ("crop", "flip", "brightness"),
+    "imagenet": ("resized_crop", "flip"),
+    "autoaugment": ("crop", "flip", "brightness", "autoaugment", "cutout"),
+    "randaugment": ("crop", "flip", "randaugment"),
+}
 
 
 def _operation(name: str, number: float | None, size: int) -> Operation:

@@ -5,7 +5,7 @@ The doctor prints the list; code that loads images raises its first error. Impor
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -88,37 +88,39 @@ def refuse_first(findings: Sequence[Finding], root: Path) -> None:
             raise finding.error.found_in(printable(str(root)))
 
 
-def _some(
-    severity: Severity,
-    what: str,
-    where: Sequence[str],
-    remedy: str,
-    setting: Setting | None = None,
-) -> Iterator[Finding]:
-    """Yield one finding if there are places, else nothing."""
-    if where:
-        yield Finding(severity=severity, what=what, where=where, remedy=remedy, setting=setting)
+_Row = tuple[Severity, str, Sequence[str], str, Setting | None]
+"""Severity, problem, places (none: no finding), remedy, and a setting that is another way out."""
+
+
+def _findings(rows: Iterable[_Row]) -> list[Finding]:
+    return [
+        Finding(severity=severity, what=what, where=where, remedy=remedy, setting=setting)
+        for severity, what, where, remedy, setting in rows
+        if where
+    ]
 
 
 def judge_layout(tree: FolderTree, rules: Rules) -> list[Finding]:
     """List the problems of folders and file names, before any image is read."""
-    return [*_parts(tree), *_names(tree, rules), *_files(tree)]
+    return [*_parts(tree), *_findings(_names(tree, rules)), *_findings(_files(tree))]
 
 
 def _parts(tree: FolderTree) -> Iterator[Finding]:
     def named(paths: Sequence[Path]) -> list[str]:
         return [_shown(path, tree.root) for path in paths]
 
-    yield from _some(
-        "error",
-        "folders that could be a class or a part of the images",
-        named(tree.unclear),
+    unclear = "folders that could be a class or a part of the images"
+    apart = (
         "for parts, put class folders and no images into 'train' and 'test'; for a class, put its "
-        "images directly into its folder",
+        "images directly into its folder"
     )
     closed = [*tree.closed, *(path for folder in tree.folders for path in folder.found.closed)]
-    yield from _some(
-        "error", "folders that cannot be listed", named(closed), "allow them to be read"
+    lists = "folders that cannot be listed"
+    yield from _findings(
+        [
+            ("error", unclear, named(tree.unclear), apart, None),
+            ("error", lists, named(closed), "allow them to be read", None),
+        ]
     )
     tested = {folder.is_test for folder in tree.folders}
     for part, is_test in ((tree.train, False), (tree.test, True)):
@@ -130,15 +132,19 @@ def _parts(tree: FolderTree) -> Iterator[Finding]:
             what = f"no class folders{place}{only}"
             yield Finding(severity="error", what=what, remedy=remedy)
     loose_images = "images outside the class folders, which are ignored"
-    remedy = "put them into the folders of their classes"
-    yield from _some("warning", loose_images, named(tree.loose), remedy)
+    into = "put them into the folders of their classes"
     beside = "folders beside train, which are ignored"
-    yield from _some("warning", beside, named(tree.unused), "move class folders into train")
+    yield from _findings(
+        [
+            ("warning", loose_images, named(tree.loose), into, None),
+            ("warning", beside, named(tree.unused), "move class folders into train", None),
+        ]
+    )
 
 
-def _names(tree: FolderTree, rules: Rules) -> Iterator[Finding]:
+def _names(tree: FolderTree, rules: Rules) -> Iterator[_Row]:
     refused = [folder.refusal.what for folder in tree.folders if folder.refusal is not None]
-    yield from _some("error", "refused class names", refused, "rename the folders")
+    yield "error", "refused class names", refused, "rename the folders", None
     train, test = (
         {folder.path.name: folder for folder in tree.folders if folder.is_test == is_test}
         for is_test in (False, True)
@@ -148,7 +154,7 @@ def _names(tree: FolderTree, rules: Rules) -> Iterator[Finding]:
         for part in (train, test)
         for first, second in twins(list(part))
     ]
-    yield from _some("error", "two folders for one class", pairs, "merge or rename them")
+    yield "error", "two folders for one class", pairs, "merge or rename them", None
     remedy = "give them such images, or remove them"
     for what, part, other in (
         ("test classes without training images", test, train),
@@ -161,10 +167,10 @@ def _names(tree: FolderTree, rules: Rules) -> Iterator[Finding]:
                 for folder in part.values()
                 if folder.name not in names
             ]
-            yield from _some("error", what, lacking, remedy)
+            yield "error", what, lacking, remedy, None
 
 
-def _files(tree: FolderTree) -> Iterator[Finding]:
+def _files(tree: FolderTree) -> Iterator[_Row]:
     def all_of(kind: Callable[[ClassFolder], Sequence[Path]]) -> list[str]:
         return [_shown(path, tree.root) for folder in tree.folders for path in kind(folder)]
 
@@ -175,15 +181,15 @@ def _files(tree: FolderTree) -> Iterator[Finding]:
         if not folder.found.images
     ]
     add = "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders"
-    yield from _some("error", "class folders without images", empty, add)
+    yield "error", "class folders without images", empty, add, None
     links = all_of(lambda folder: folder.found.links)
     move = "move the images themselves into the class folders"
-    yield from _some("warning", "links to folders, which are not followed", links, move)
+    yield "warning", "links to folders, which are not followed", links, move, None
     refused = all_of(lambda folder: folder.found.refused)
-    yield from _some("warning", REFUSED_TEXT, refused, "convert them to PNG or JPEG")
+    yield "warning", REFUSED_TEXT, refused, "convert them to PNG or JPEG", None
     others = all_of(lambda folder: folder.found.others)
     convert = "convert them to JPEG or PNG if they are to be learned"
-    yield from _some("note", "files that are no images, which are ignored", others, convert)
+    yield "note", "files that are no images, which are ignored", others, convert, None
 
 
 def _shown(path: Path, root: Path) -> str:
@@ -224,8 +230,8 @@ def judge_images(
     }
     left_out = {*unreadable, *duplicates}
     skips = rules.skip_unreadable
-    findings = [
-        *_some(
+    rows: list[_Row] = [
+        (
             "warning" if skips else "error",
             "unreadable images" + (", which are left out" if skips else ""),
             list(unreadable.values()),
@@ -236,7 +242,7 @@ def judge_images(
         *(_sizes(shown, looks) if rules.image_size is None else ()),
         *_lost(files, left_out, rules),
     ]
-    return Judgement(findings=findings, left_out=left_out, duplicates=duplicates)
+    return Judgement(findings=_findings(rows), left_out=left_out, duplicates=duplicates)
 
 
 @final
@@ -283,32 +289,25 @@ class _Copies:
         return self._leaked if rules.skip_duplicates else ()
 
 
-def _duplicates(shown: Sequence[str], copies: _Copies, rules: Rules) -> Iterator[Finding]:
+def _duplicates(shown: Sequence[str], copies: _Copies, rules: Rules) -> Iterator[_Row]:
     def pairs(found: Sequence[tuple[int, int]]) -> list[str]:
         return [f"{shown[first]} and {shown[second]}" for first, second in found]
 
     is_learner, skips = rules.use == "learner", rules.skip_duplicates
     setting = Setting("data.skip_duplicates", "true")
-    yield from _some(
-        "error" if is_learner and not skips else "warning",
-        "images in two classes" + (", which are left out" if is_learner and skips else ""),
-        pairs(copies.shared),
-        "remove the wrong one of each",
-        setting if is_learner else None,
-    )
-    yield from _some(
-        "error" if rules.use != "benchmark" and not skips else "warning",
-        "training images that are test images too" + (", which are left out" if skips else ""),
-        pairs(copies.tested),
-        "remove one of each",
-        setting,
-    )
-    once = ", which are used once" if is_learner else ""
-    what, repeated = f"further copies of images of the same class{once}", copies.repeated
-    yield from _some("note", what, [shown[place] for place in repeated], "remove them if you like")
+    severity: Severity = "error" if is_learner and not skips else "warning"
+    what = "images in two classes" + (", which are left out" if is_learner and skips else "")
+    remedy = "remove the wrong one of each"
+    yield severity, what, pairs(copies.shared), remedy, setting if is_learner else None
+    severity = "error" if rules.use != "benchmark" and not skips else "warning"
+    what = "training images that are test images too" + (", which are left out" if skips else "")
+    yield severity, what, pairs(copies.tested), "remove one of each", setting
+    what = "further copies of images of the same class"
+    what += ", which are used once" if is_learner else ""
+    yield "note", what, [shown[at] for at in copies.repeated], "remove them if you like", None
 
 
-def _sizes(shown: Sequence[str], looks: Sequence[Look | GraceError]) -> Iterator[Finding]:
+def _sizes(shown: Sequence[str], looks: Sequence[Look | GraceError]) -> Iterator[_Row]:
     found: dict[tuple[int, int], list[str]] = defaultdict(list)
     for name, look in zip(shown, looks, strict=True):
         if isinstance(look, Look):
@@ -317,18 +316,19 @@ def _sizes(shown: Sequence[str], looks: Sequence[Look | GraceError]) -> Iterator
         f"{width}×{height} of {counted(len(own), 'image')}, such as {own[0]}"
         for (width, height), own in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
-    what, setting = "different sizes in pixels", Setting("data.image_size")
-    yield from _some("error", what, sizes if len(sizes) > 1 else (), "make them alike", setting)
+    if len(sizes) > 1:
+        setting = Setting("data.image_size")
+        yield "error", "different sizes in pixels", sizes, "make them alike", setting
 
 
-def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -> Iterator[Finding]:
+def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -> Iterator[_Row]:
     """Find classes without a usable image; a learner needs no test images."""
     used = {(f.is_test, f.class_name) for place, f in enumerate(files) if place not in left_out}
-    lost = {(f.is_test, f.class_name) for f in files} - used
+    lost = sorted({(f.is_test, f.class_name) for f in files} - used)
     for is_test, part in ((False, "training"), (True, "test")):
-        names = [f"'{name}'" for own, name in sorted(lost) if own == is_test]
         if not is_test or rules.use != "learner":
-            yield from _some("error", f"classes without usable {part} images", names, "add some")
+            names = [f"'{name}'" for own, name in lost if own == is_test]
+            yield "error", f"classes without usable {part} images", names, "add some", None
 
 
 @final
@@ -429,8 +429,7 @@ def examine(
     findings = [
         *judge_layout(tree, rules),
         *judged.findings,
-        *_clashes(tree.class_names, learnt),
-        *_amounts({name: classes[name].train for name in tree.class_names}),
+        *_findings(_advice({name: classes[name].train for name in tree.class_names}, learnt)),
     ]
     order = ("error", "warning", "note")
     readable = [look for look in looks if isinstance(look, Look)]
@@ -444,25 +443,19 @@ def examine(
     )
 
 
-def _clashes(names: Sequence[str], learnt: Sequence[str]) -> Iterator[Finding]:
-    """Find new classes that are known in another spelling; an update refuses them."""
+def _advice(counts: Mapping[str, int], learnt: Sequence[str]) -> Iterator[_Row]:
+    """Find new classes that are known in another spelling, which is refused, and small classes."""
     known = {spelling(name): name for name in learnt}
     clashes = [
         f"'{name}' is the known class '{known[spelling(name)]}'"
-        for name in names
+        for name in counts
         if name not in learnt and spelling(name) in known
     ]
-    if clashes:
-        what, remedy = "class names in another spelling", "rename the folders"
-        yield Finding(severity="error", what=what, where=clashes, remedy=remedy)
-
-
-def _amounts(counts: Mapping[str, int]) -> Iterator[Finding]:
+    yield "error", "class names in another spelling", clashes, "rename the folders", None
     # A class without any usable image is an error, which is found before.
     few = [f"'{name}' ({count})" for name, count in counts.items() if 0 < count < 5]
-    if few:
-        what, remedy = "classes with at most 4 images", "add images: so few show little of a class"
-        yield Finding(severity="warning", what=what, where=few, remedy=remedy)
+    remedy = "add images: so few show little of a class"
+    yield "warning", "classes with at most 4 images", few, remedy, None
 
 
 def _class_counts(
