@@ -1,7 +1,5 @@
 """The examination of an update's images: what it finds, and that loading agrees with it."""
 
-import os
-import shutil
 import tempfile
 import warnings
 from collections import Counter
@@ -10,12 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
-from grace.data.findings import ClassCount, Examination, examine
-from grace.data.folder_tree import REFUSED_TEXT
+from grace.data.findings import Examination, examine
 from grace.data.folders import UpdateFolder, load_update
-from support.odd_images import bomb, encoded, fill, noise, oriented, put, row
+from support.odd_images import bomb, encoded, fill, noise, put, row
 
 
 def lines(found: Examination, severity: str = "error") -> list[str]:
@@ -36,59 +32,6 @@ def images(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_to_find(images: Path) -> None:
-    found = examine(images, known_classes=["bee", "car"], image_size=8)
-    assert found.findings == []
-    assert found.is_ready
-    assert found.verdict == "Ready: 40 images of 2 classes can be learned."
-    assert found.num_images == 42
-    assert found.classes == {
-        "ant": ClassCount(train=20, test=2, unreadable=0, duplicates=0, is_new=True),
-        "bee": ClassCount(train=20, test=0, unreadable=0, duplicates=0, is_new=False),
-    }
-    assert (found.smallest, found.largest) == ((8, 8), (8, 8))
-    assert examine(images).classes["ant"].is_new is None
-
-
-def test_unreadable_images_are_named_with_their_reasons(images: Path) -> None:
-    ant = images / "train" / "ant"
-    whole = encoded(noise(1, (64, 64)), "JPEG")
-    put(ant / "a.jpg", whole[: len(whole) // 2])
-    put(ant / "b.jpg", b"")
-    put(ant / "c.jpg", b"not an image")
-    put(ant / "d.png", bomb(50000, 50000))
-    put(ant / "e.png", bomb(10000, 10000))
-    found = examine(images, image_size=8)
-    assert only(found) == (
-        "unreadable images (5): "
-        "'train/ant/a.jpg' (it is damaged, cut off or of a kind that is not supported), "
-        "'train/ant/b.jpg' (the file is empty), "
-        "'train/ant/c.jpg' (its content is not an image), "
-        "'train/ant/d.png' (it has too many pixels), "
-        "'train/ant/e.png' (10000×10000 pixels are too many)"
-    )
-    assert (found.classes["ant"].unreadable, found.num_images) == (5, 47)
-    assert found.verdict.startswith("Not ready: unreadable images (5): 'train/ant/a.jpg' (it is")
-    assert found.verdict.endswith("; replace or remove them, or set data.skip_unreadable=true.")
-    (images / "train" / "bee" / "gone.png").symlink_to(images / "nowhere")
-    put(images / "test" / "ant" / "x.png", b"")
-    found = examine(images, image_size=8)
-    assert only(found).startswith("unreadable images (7): ")
-    assert only(found).endswith("(10000×10000 pixels are too many) and 2 more")
-    assert found.classes["ant"].unreadable == 6
-    assert [count.train for count in found.classes.values()] == [20, 20]
-
-
-def test_a_narrow_image_does_not_fill_the_memory(images: Path) -> None:
-    # 32 pixels wide, it would be 32 · 6.4 million pixels.
-    put(images / "train" / "ant" / "line.png", Image.new("L", (1, 200_000)))
-    found = examine(images, image_size=32)
-    assert lines(found) == [
-        "unreadable images (1): 'train/ant/line.png' "
-        "(1×200000 pixels are too long and thin to be resized)"
-    ]
-
-
 def test_damaged_files_never_raise(tmp_path: Path) -> None:
     # Decoders of some kinds raise errors of their own; a file may be of any, whatever its name.
     number = 0
@@ -104,108 +47,6 @@ def test_damaged_files_never_raise(tmp_path: Path) -> None:
     count = found.classes["ant"]
     assert count.train + count.duplicates + count.unreadable == number
     assert 0 < count.unreadable < number
-
-
-def test_duplicates(images: Path) -> None:
-    train, test = images / "train", images / "test"
-    shutil.copy(train / "ant" / "001.png", train / "ant" / "z.png")
-    shutil.copy(train / "ant" / "002.png", train / "bee" / "z.png")
-    shutil.copy(train / "ant" / "003.png", test / "ant" / "z.png")
-    found = examine(images)
-    assert lines(found) == [
-        "images in two classes (1): 'train/ant/002.png' and 'train/bee/z.png'",
-        "training images that are test images too (1): 'train/ant/003.png' and 'test/ant/z.png'",
-    ]
-    assert only(found, "note") == (
-        "further copies of images of the same class, which are used once (1): 'train/ant/z.png'"
-    )
-    assert found.classes["ant"] == ClassCount(
-        train=18, test=3, unreadable=0, duplicates=3, is_new=None
-    )
-    assert found.classes["bee"].duplicates == 1
-
-
-def test_few_images(tmp_path: Path) -> None:
-    for seed, (name, count) in enumerate({"a": 4, "b": 5}.items()):
-        fill(tmp_path / name, count, seed)
-    found = examine(tmp_path)
-    assert lines(found, "warning") == ["classes with at most 4 images (1): 'a' (4)"]
-    assert found.is_ready
-    assert found.verdict == (
-        "Ready, but could be better: classes with at most 4 images (1): 'a' (4); add images: so "
-        "few show little of a class."
-    )
-    (tmp_path / "f").mkdir()  # Refused, so that no advice repeats it.
-    assert lines(examine(tmp_path), "warning") == lines(found, "warning")
-
-
-def test_sizes(images: Path) -> None:
-    put(images / "train" / "ant" / "wide.png", noise(50, (30, 5)))
-    put(images / "train" / "bee" / "high.png", oriented(noise(51, (20, 10)), 6))
-    found = examine(images)
-    assert only(found) == (
-        "different sizes in pixels (3): 8×8 of 42 images, such as 'train/ant/000.png', "
-        "30×5 of 1 image, such as 'train/ant/wide.png', "
-        "10×20 of 1 image, such as 'train/bee/high.png'"
-    )
-    assert (found.smallest, found.largest) == ((8, 8), (10, 20))
-    assert lines(examine(images, image_size=10), "warning") == []
-
-
-def test_layouts_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'.*none' does not exist"):
-        examine(tmp_path / "none")
-    found = examine(tmp_path)
-    assert only(found) == "no class folders"
-    assert (found.classes, found.num_images, found.smallest, found.largest) == ({}, 0, None, None)
-    fill(tmp_path, 2, seed=1)
-    found = examine(tmp_path)
-    assert found.verdict.startswith("Not ready: no class folders, only 2 images; put the images")
-    fill(tmp_path / "test" / "ant", 2, seed=1)
-    assert "could be a class or a part of the images" in only(examine(tmp_path))
-
-
-def test_folders_and_names_that_are_refused(images: Path) -> None:
-    fill(images / "train" / "a\x1b[0m\n", 20, seed=40)
-    fill(images / "train" / "Ant", 20, seed=41)
-    fill(images / "train" / "caf\u00e9", 20, seed=42)
-    fill(images / "train" / "cafe\u0301", 20, seed=43)
-    (images / "train" / "empty").mkdir()
-    fill(images / "test" / "eel", 20, seed=44)
-    found = examine(images)
-    assert lines(found) == [
-        r"refused class names (1): 'a\x1b[0m\n' has a control character, a line break or bytes "
-        "that are not UTF-8",
-        "two folders for one class (2): 'train/Ant' and 'train/ant', "
-        "'train/cafe\u0301' and 'train/caf\u00e9'",
-        "test classes without training images (1): 'test/eel'; did you mean 'bee'?",
-        "class folders without images (1): 'train/empty'",
-    ]
-    assert (found.classes["café"].train, found.classes["empty"].train) == (40, 0)
-    assert found.classes["eel"].test == 20
-    assert r"a\x1b[0m\n" in found.classes
-
-
-def test_what_is_not_used(images: Path) -> None:
-    put(images / "train" / "ant" / "notes.txt", b"")
-    put(images / "train" / "ant" / "a.HEIC", b"")
-    put(images / "train" / "ant" / ".hidden.png", b"")
-    put(images / "cover.png", noise(70))
-    put(images / "raw" / "1.png", noise(71))
-    os.mkfifo(images / "train" / "bee" / "pipe.png")
-    (images / "test" / "ant" / "link").symlink_to(images)
-    found = examine(images)
-    assert found.is_ready
-    assert lines(found, "warning") == [
-        "images outside the class folders, which are ignored (1): 'cover.png'",
-        "folders beside train, which are ignored (1): 'raw'",
-        "links to folders, which are not followed (1): 'test/ant/link'",
-        f"{REFUSED_TEXT} (1): 'train/ant/a.HEIC'",
-    ]
-    assert lines(found, "note") == [
-        "files that are no images, which are ignored (2): 'train/ant/notes.txt', "
-        "'train/bee/pipe.png'"
-    ]
 
 
 def test_decoders_are_not_heard(images: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -85,17 +85,6 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert list(load(tmp_path).class_names) == ["train", "tram"]
 
 
-def test_hidden_files_are_not_seen_and_others_counted(splits: Path) -> None:
-    (splits / "train" / "ant" / "notes.txt").write_text("hello")
-    (splits / "train" / "ant" / "._000.png").write_bytes(b"")
-    (splits / "train" / ".cache").mkdir()
-    dataset = load(splits)
-    assert len(dataset.train) == 12
-    assert list(dataset.notes) == [
-        "files that are no images, which are ignored (1): 'train/ant/notes.txt'"
-    ]
-
-
 def test_classes_and_limits(splits: Path) -> None:
     dataset = load(splits, classes=("cat", "ant"), max_train_per_class=3, max_test_per_class=1)
     assert list(dataset.class_names) == ["ant", "cat"]
@@ -132,17 +121,6 @@ def test_a_folder_without_classes_and_a_class_without_images(splits: Path) -> No
     (splits / "test" / "dog").mkdir()
     both = r"class folders without images \(2\): 'train/dog', 'test/dog': add"
     refused(both, lambda: load(splits))
-
-
-@pytest.mark.parametrize("names", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301")])
-def test_two_spellings_of_one_class_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
-    for number, name in enumerate([*names, "dog"]):
-        fill(tmp_path / name, 3, seed=number)
-    # File systems that ignore case, or store names in one normal form, cannot hold both folders.
-    if len(list(tmp_path.iterdir())) < 3:
-        pytest.skip("one folder here has both names; test_class_names.py has the rule itself")
-    message = refused("two folders for one class", lambda: load(tmp_path))
-    assert all(name in message for name in names)
 
 
 def test_splits_with_different_classes_are_refused(splits: Path) -> None:

@@ -18,28 +18,27 @@ def place(tmp_path: Path) -> Path:
 
 def test_order_is_that_of_the_names_and_of_each_folder(place: Path) -> None:
     found = given_files([place / "own.tif", place / "folder"])
-    names = [path.relative_to(place).as_posix() for path in found.paths]
+    names = [path.relative_to(place).as_posix() for path in found[0]]
     assert names == ["own.tif", "folder/a.jpg", "folder/z.png", "folder/b/c.TIFF"]
-    assert found.notes == []
+    assert found[1] == []
     again = given_files([place / "folder" / "z.png", place / "own.tif", place / "own.tif"])
-    assert [path.name for path in again.paths] == ["z.png", "own.tif", "own.tif"]
+    assert [path.name for path in again[0]] == ["z.png", "own.tif", "own.tif"]
 
 
 def test_what_a_folder_keeps_back_is_noted(place: Path) -> None:
     (place / "folder" / "link").symlink_to(place)
     (place / "folder" / "photo.avif").touch()
-    link, frames = given_files([place / "folder"]).notes
-    assert "link' is a link to a folder and was not followed" in link
-    assert "folder' holds AVIF and HEIC images" in frames
-    assert frames.endswith("convert them to PNG or JPEG (1)")
+    link, frames = given_files([place / "folder"])[1]
+    assert link.endswith("link' was left out (a link to a folder)")
+    assert frames.endswith("photo.avif' was left out (AVIF or HEIC: convert it to PNG or JPEG)")
     (place / "frames").mkdir()
     (place / "frames" / "photo.avif").touch()
-    with pytest.raises(GraceError, match=r"holds no images .* only AVIF .* PNG or JPEG \(1\)"):
+    with pytest.raises(GraceError, match=r"holds no images .* only '.*photo\.avif' \(AVIF or"):
         given_files([place / "frames"])
 
 
 def test_what_is_not_there_is_taken_for_a_file(place: Path) -> None:
-    assert given_files([place / "absent"]).paths == [place / "absent"]
+    assert given_files([place / "absent"])[0] == [place / "absent"]
 
 
 def test_a_folder_without_images_is_refused(place: Path) -> None:

@@ -1,6 +1,5 @@
 """The images of an update: layouts, names, odd files and duplicates."""
 
-import os
 import re
 import shutil
 import unicodedata
@@ -72,66 +71,6 @@ def test_grey_squares_and_a_limit(images: Path) -> None:
     refused("leaves none: use 1 or more", lambda: load(images, max_images_per_class=0))
 
 
-def test_a_class_that_is_only_tested_is_refused(images: Path) -> None:
-    fill(images / "test" / "ants", 1, seed=20)
-    assert refused("without training images", lambda: load(images)) == (
-        f"{images}: test classes without training images (1): 'test/ants'; did you mean 'ant'? "
-        "give them such images, or remove them"
-    )
-
-
-def test_no_folder_and_no_class_folders(tmp_path: Path) -> None:
-    refused("'.*none' does not exist: check the spelling", lambda: load(tmp_path / "none"))
-    refused(": no class folders: put the images of each class", lambda: load(tmp_path))
-    fill(tmp_path, 3, seed=1)
-    refused(": no class folders, only 3 images: put", lambda: load(tmp_path))
-    fill(tmp_path / "train" / "ant", 1, seed=1)
-    (tmp_path / "test").mkdir()
-    refused(": no class folders in 'test': put", lambda: load(tmp_path))
-
-
-def test_an_empty_class_folder(images: Path) -> None:
-    (images / "test" / "bee" / "deeper").mkdir(parents=True)
-    refused(r"class folders without images \(1\): 'test/bee': add", lambda: load(images))
-
-
-@pytest.mark.parametrize(
-    ("layout", "folder"),
-    [
-        (["test/ant/1", "test/bee/1"], "test"),  # nothing to train on
-        (["Train/ant/1", "Test/ant/1"], "Test"),
-        (["train/1", "train/ant/1", "test/ant/1"], "test"),  # one loose image
-    ],
-)
-def test_a_part_that_could_be_a_class_is_refused(
-    tmp_path: Path, layout: list[str], folder: str
-) -> None:
-    for seed, name in enumerate(layout):
-        put(tmp_path / f"{name}.png", noise(seed))
-    message = refused("could be a class or a part of the images", lambda: load(tmp_path))
-    assert f"'{folder}'" in message
-
-
-def test_what_is_not_used_is_counted(images: Path) -> None:
-    put(images / "train" / "ant" / "Thumbs.db", b"")
-    put(images / "train" / "ant" / ".hidden.png", b"")
-    put(images / "train" / ".git" / "1.png", b"")
-    put(images / "test" / "ant" / "notes.txt", b"hello")
-    put(images / "cover.png", noise(70))
-    put(images / "raw" / "1.png", noise(71))
-    put(images / "elsewhere" / "1.png", noise(72))
-    (images / "train" / "bee" / "more").symlink_to(images / "elsewhere")
-    found = load(images)
-    assert len(found.labels) == 6
-    assert list(found.notes) == [
-        "images outside the class folders, which are ignored (1): 'cover.png'",
-        "folders beside train, which are ignored (2): 'elsewhere', 'raw'",
-        "links to folders, which are not followed (1): 'train/bee/more'",
-        "files that are no images, which are ignored (2): 'train/ant/Thumbs.db', "
-        "'test/ant/notes.txt'",
-    ]
-
-
 def test_links_subfolders_and_circles(tmp_path: Path) -> None:
     lone = put(tmp_path / "lone.png", noise(4))
     fill(tmp_path / "kept" / "deep" / "er", 1, seed=1)
@@ -148,27 +87,6 @@ def test_links_subfolders_and_circles(tmp_path: Path) -> None:
     lone.unlink()
     gone = r"unreadable images \(1\): 'ant/a.png' \(it is a link to nothing\)"
     refused(gone, lambda: load(root))
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    fill(tmp_path / "ant", 1, seed=1)
-    os.mkfifo(tmp_path / "ant" / "pipe.jpg")
-    assert list(load(tmp_path).notes) == [
-        "files that are no images, which are ignored (1): 'ant/pipe.jpg'"
-    ]
-
-
-def test_a_folder_that_cannot_be_listed(tmp_path: Path) -> None:
-    # A path longer than the system takes, so that it fails for the superuser too.
-    fill(tmp_path / "ant", 1, seed=1)
-    parent = os.open(tmp_path / "ant", os.O_RDONLY)
-    for _ in range(20):
-        os.mkdir("x" * 250, dir_fd=parent)
-        child = os.open("x" * 250, os.O_RDONLY, dir_fd=parent)
-        os.close(parent)
-        parent = child
-    os.close(parent)
-    refused(r"cannot be listed \(1\): 'ant/x.*xxx': allow them", lambda: load(tmp_path))
 
 
 # Of two pixels a row, by hand.
@@ -240,15 +158,6 @@ def test_unreadable_images_are_named_or_left_out(
         refused(lost, lambda: load(tmp_path, skip_unreadable=True))
 
 
-def test_images_of_other_sizes(images: Path) -> None:
-    put(images / "train" / "bee" / "odd.png", noise(60, (6, 8)))
-    refused(r"different sizes .*, 6×8 of 1 image, such as 'train/bee/odd", lambda: load(images))
-    assert load_update(images, 3, 5).images.shape == (3, 5, 5)
-    (images / "train" / "bee" / "odd.png").unlink()
-    fill(images / "test" / "ant", 2, seed=61, size=(9, 4))
-    refused("8×8 of 6 images, .* 9×4 of 2 images, .* set data.image_size", lambda: load(images))
-
-
 def test_names_of_any_script_and_length(tmp_path: Path) -> None:
     names = [
         "画" * 66 + "ab",
@@ -276,42 +185,6 @@ def test_a_name_is_composed(tmp_path: Path) -> None:
     mac, linux = load(tmp_path / "mac"), load(tmp_path / "linux")
     assert mac.labels == linux.labels == [composed] * 2
     assert mac.digest == linux.digest
-
-
-@pytest.mark.parametrize("names", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("ß", "SS")])
-def test_two_spellings_of_one_class_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
-    for seed, name in enumerate(names):
-        fill(tmp_path / name, 1, seed=seed)
-    # File systems that ignore case, or store names in one normal form, cannot hold both folders.
-    if len(list(tmp_path.iterdir())) < 2:
-        pytest.skip("one folder here has both names; test_class_names.py has the rule itself")
-    message = refused("two folders for one class", lambda: load(tmp_path))
-    assert all(name in message for name in names)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (" \t", r"' \\t' is blank"),
-        ("\u2003", "is blank"),
-        ("a\nb", r"'a\\nb' has a control character"),
-        ("a\x1b[31m", r"'a\\x1b\[31m' has a control character"),
-        ("a\u2028b", r"'a\\u2028b' has a control character"),
-        ("caf\udce9", r"'caf\\udce9' has .* bytes that are not UTF-8"),
-        # Composed form of this letter: two letters of three bytes each.
-        ("\u0958" * 43, "has 258 bytes, more than 255"),
-    ],
-)
-def test_names_that_are_no_text_are_refused(tmp_path: Path, name: str, message: str) -> None:
-    fill(tmp_path / name, 1, seed=1)
-    refused(rf"refused class names .*{message}.*: rename the folders", lambda: load(tmp_path))
-
-
-def test_a_file_name_cannot_break_the_line(tmp_path: Path) -> None:
-    put(tmp_path / "ant" / "a\nb\udce9.png", b"")
-    message = refused("the file is empty", lambda: load(tmp_path))
-    assert r"a\nb\udce9.png" in message
-    message.encode()
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -84,9 +84,9 @@ def _rate(unknown: bool, false_alarms: float | None) -> float | None:
 def _found_files(images: Sequence[Path]) -> Sequence[Path]:
     """Return the image files that are named or lie in named folders; ``-``: on standard input."""
     listed = [names_in(sys.stdin.buffer) if str(name) == "-" else [name] for name in images]
-    found = given_files([name for names in listed for name in names])
-    say(*(f"warning: {note}" for note in found.notes), err=True)
-    return found.paths
+    paths, notes = given_files([name for names in listed for name in names])
+    say(*(f"warning: {note}" for note in notes), err=True)
+    return paths
 
 
 def _answerer(model: Path, version: int | None) -> "Answerer":

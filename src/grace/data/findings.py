@@ -5,7 +5,7 @@ The doctor prints the list; code that loads images raises its first error. Impor
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -15,8 +15,7 @@ from grace.base.words import counted, did_you_mean, printable
 from grace.data.decoders import Look, look_at_all
 from grace.data.decoding import MAX_PIXELS
 from grace.data.folder_tree import (
-    REFUSED_TEXT,
-    ClassFolder,
+    NO_IMAGE,
     FolderTree,
     ImageFile,
     scan,
@@ -114,32 +113,27 @@ def _parts(tree: FolderTree) -> Iterator[Finding]:
         "for parts, put class folders and no images into 'train' and 'test'; for a class, put its "
         "images directly into its folder"
     )
-    closed = [*tree.closed, *(path for folder in tree.folders for path in folder.found.closed)]
     lists = "folders that cannot be listed"
     yield from _findings(
         [
             ("error", unclear, named(tree.unclear), apart, None),
-            ("error", lists, named(closed), "allow them to be read", None),
+            ("error", lists, named(tree.closed), "allow them to be read", None),
         ]
     )
     tested = {folder.is_test for folder in tree.folders}
     for part, is_test in ((tree.train, False), (tree.test, True)):
-        if part is not None and is_test not in tested and not tree.unclear and part not in closed:
+        if (
+            part is not None
+            and is_test not in tested
+            and not tree.unclear
+            and part not in tree.closed
+        ):
             place = "" if part == tree.root else f" in {_shown(part, tree.root)}"
-            loose = sum(path.parent == part for path in tree.loose)
+            loose = sum(path.parent == part for path, _ in tree.ignored if path.is_file())
             only = f", only {counted(loose, 'image')}" if loose else ""
             remedy = "put the images of each class into a folder of its name"
             what = f"no class folders{place}{only}"
             yield Finding(severity="error", what=what, remedy=remedy)
-    loose_images = "images outside the class folders, which are ignored"
-    into = "put them into the folders of their classes"
-    beside = "folders beside train, which are ignored"
-    yield from _findings(
-        [
-            ("warning", loose_images, named(tree.loose), into, None),
-            ("warning", beside, named(tree.unused), "move class folders into train", None),
-        ]
-    )
 
 
 def _names(tree: FolderTree, rules: Rules) -> Iterator[_Row]:
@@ -171,23 +165,18 @@ def _names(tree: FolderTree, rules: Rules) -> Iterator[_Row]:
 
 
 def _files(tree: FolderTree) -> Iterator[_Row]:
-    def all_of(kind: Callable[[ClassFolder], Sequence[Path]]) -> list[str]:
-        return [_shown(path, tree.root) for folder in tree.folders for path in kind(folder)]
-
-    empty = [
-        _shown(folder.path, tree.root)
-        + (f" (only {len(folder.found.refused)} {REFUSED_TEXT})" if folder.found.refused else "")
-        for folder in tree.folders
-        if not folder.found.images
-    ]
+    empty = [_shown(folder.path, tree.root) for folder in tree.folders if not folder.found.images]
     add = "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders"
     yield "error", "class folders without images", empty, add, None
-    links = all_of(lambda folder: folder.found.links)
-    move = "move the images themselves into the class folders"
-    yield "warning", "links to folders, which are not followed", links, move, None
-    refused = all_of(lambda folder: folder.found.refused)
-    yield "warning", REFUSED_TEXT, refused, "convert them to PNG or JPEG", None
-    others = all_of(lambda folder: folder.found.others)
+    odd = [f"{_shown(path, tree.root)} ({why})" for path, why in tree.ignored if why != NO_IMAGE]
+    yield (
+        "warning",
+        "files and folders that are not used",
+        odd,
+        "put images into class folders",
+        None,
+    )
+    others = [_shown(path, tree.root) for path, why in tree.ignored if why == NO_IMAGE]
     convert = "convert them to JPEG or PNG if they are to be learned"
     yield "note", "files that are no images, which are ignored", others, convert, None
 

@@ -5,7 +5,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -14,27 +14,22 @@ from grace.base.words import JOINERS, is_shown, one_line, printable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of the images of a folder, in upper or lower case."""
-
-REFUSED = (".avif", ".heic", ".heif", ".hif")
-"""Extensions of images that are not read; see ``image_file.refuse_frames_of_films``."""
-
-REFUSED_TEXT = "AVIF and HEIC images, which are left out unless you convert them to PNG or JPEG"
-"""What is said of such images in a folder; their number follows."""
+NO_IMAGE = "no image"
+"""Why most files are not used: they have another extension, or are pipes or devices."""
+_FILMS = (".avif", ".heic", ".heif", ".hif")
+"""Extensions of images that are not read; see ``decoding.FORMATS``."""
+_PARTS = ("test", "val", "validation")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FoundFiles:
-    """The files and folders below a folder; a file is an image by its extension."""
+    """The files below a folder; a file is an image by its extension."""
 
-    images: Sequence[Path]
-    others: Sequence[Path]
-    """Files with another extension, and files that are not regular (pipes, devices)."""
-    refused: Sequence[Path]
-    """AVIF and HEIC images, by their extension."""
-    links: Sequence[Path]
-    """Links to folders; they are not followed, because they may form a circle."""
-    closed: Sequence[Path]
+    images: list[Path] = field(default_factory=list)
+    ignored: list[tuple[Path, str]] = field(default_factory=list)
+    """Files and folders that are not used, and why. Links to folders may form a circle."""
+    closed: list[Path] = field(default_factory=list)
     """Folders that cannot be listed."""
 
 
@@ -74,14 +69,12 @@ class FolderTree:
     """The folder of the test classes; ``None``: there is one part."""
     folders: Sequence[ClassFolder]
     """Training classes and then test classes, each sorted by name."""
-    loose: Sequence[Path]
-    """Images outside the class folders."""
-    unused: Sequence[Path]
-    """Folders beside ``train`` and ``test``."""
+    ignored: Sequence[tuple[Path, str]]
+    """Files and folders that are not used, and why."""
     unclear: Sequence[Path]
     """Folders that could be either a class or a part."""
     closed: Sequence[Path]
-    """Parts that cannot be listed."""
+    """Folders that cannot be listed."""
 
     @property
     def class_names(self) -> list[str]:
@@ -115,24 +108,31 @@ def scan(root: Path) -> FolderTree:
         raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
     closed: list[Path] = []
     train, test = split_folders(root)
-    unclear = _unclear(root) if train == root else []
+    is_split = train != root
+    unclear = [] if is_split else [path for path in _folders(root, closed) if _could_be_part(path)]
     parts = [(train, False)] if not unclear else []
     parts += [(test, True)] if test is not None else []
     folders = [
-        _class_folder(path, is_test)
-        for part, is_test in parts
-        for path in _listed(part, closed)
-        if _is_folder(path)
+        _class_folder(path, is_test) for part, is_test in parts for path in _folders(part, closed)
     ]
-    beside = [part for part in (root, test) if part is not None and train != root]
-    unused = [path for path in _listed(root, closed) if train != root and _is_folder(path)]
+    beside = [part for part in (root, test) if part is not None and is_split] or [root]
+    ignored = [
+        (path, "an image outside the class folders") for part in beside for path in _loose(part)
+    ]
+    ignored += [
+        (path, "a folder beside train")
+        for path in (_folders(root, closed) if is_split else ())
+        if not any(path.samefile(part) for part, _ in parts)
+    ]
+    for folder in folders:
+        ignored += folder.found.ignored
+        closed += folder.found.closed
     return FolderTree(
         root=root,
         train=train,
         test=test,
         folders=sorted(folders, key=lambda folder: (folder.is_test, folder.name)),
-        loose=[path for part in beside or [root] for path in _loose(part)],
-        unused=[path for path in unused if not any(path.samefile(part) for part, _ in parts)],
+        ignored=ignored,
         unclear=unclear,
         closed=list(dict.fromkeys(closed)),
     )
@@ -144,31 +144,32 @@ def files_below(folder: Path) -> FoundFiles:
     A link to a file counts as a file. The folder itself may be a link; links to folders below it
     are not followed.
     """
-    images: list[Path] = []
-    others: list[Path] = []
-    refused: list[Path] = []
-    links: list[Path] = []
-    closed: list[Path] = []
+    found = FoundFiles()
     waiting = [folder]
     while waiting:  # os.walk calls itself for each level, and some are deeper than Python allows.
         parent = waiting.pop()
+        inner: list[Path] = []
         try:
             with os.scandir(parent) as entries:
-                kinds = {e.name: _leads_to_folder(e) for e in entries if not _is_hidden(e.name)}
+                kinds = {e.name: _leads_to_folder(e) for e in entries if e.name[:1] != "."}
         except OSError:
-            closed.append(parent)
+            found.closed.append(parent)
             continue
-        inner: list[Path] = []
         for name in sorted(kinds):
             path = parent / name
             if kinds[name]:
-                (links if _is_link(path) else inner).append(path)
+                if _mode(path, follow_symlinks=False) == stat.S_IFLNK:
+                    found.ignored.append((path, "a link to a folder"))
+                else:
+                    inner.append(path)
+            elif _is_image(path) and _mode(path) in (0, stat.S_IFREG):
+                found.images.append(path)  # Reading a link to nothing says what is wrong.
+            elif path.suffix.lower() in _FILMS:
+                found.ignored.append((path, "AVIF or HEIC: convert it to PNG or JPEG"))
             else:
-                is_candidate = _is_image(path) and not _is_special(path)
-                is_refused = path.suffix.lower() in REFUSED
-                (images if is_candidate else refused if is_refused else others).append(path)
+                found.ignored.append((path, NO_IMAGE))
         waiting += reversed(inner)
-    return FoundFiles(images=images, others=others, refused=refused, links=links, closed=closed)
+    return found
 
 
 def _leads_to_folder(entry: "os.DirEntry[str]") -> bool:
@@ -181,22 +182,16 @@ def _leads_to_folder(entry: "os.DirEntry[str]") -> bool:
 def split_folders(root: Path) -> tuple[Path, Path | None]:
     """Return the folders of the training and the test classes; ``None``: no test part."""
     train = root / "train"
-    tests = [root / name for name in ("test", "val", "validation") if _is_folder(root / name)]
+    tests = [root / name for name in _PARTS if _is_folder(root / name)]
     # A folder "train" with images directly in it is a class (pictures of trains).
     if not _is_folder(train) or _loose(train):
         return root, None
     return train, tests[0] if tests else None
 
 
-def _unclear(root: Path) -> list[Path]:
-    """Find class folders that look like parts; as a class, they would mix many classes."""
-    return [
-        path
-        for path in _listed(root, [])
-        if path.name.casefold() in ("train", "test", "val", "validation")
-        and _is_folder(path)
-        and any(_is_folder(inner) for inner in _listed(path, []))
-    ]
+def _could_be_part(path: Path) -> bool:
+    """Return True for a class folder that looks like a part: it would mix many classes."""
+    return path.name.casefold() in ("train", *_PARTS) and bool(_folders(path, []))
 
 
 def _class_folder(path: Path, is_test: bool) -> ClassFolder:
@@ -205,9 +200,8 @@ def _class_folder(path: Path, is_test: bool) -> ClassFolder:
         name = class_name(path.name)
     except GraceError as error:
         refusal = error
-    return ClassFolder(
-        path=path, name=name, refusal=refusal, is_test=is_test, found=files_below(path)
-    )
+    found = files_below(path)
+    return ClassFolder(path=path, name=name, refusal=refusal, is_test=is_test, found=found)
 
 
 def _loose(part: Path) -> list[Path]:
@@ -215,10 +209,14 @@ def _loose(part: Path) -> list[Path]:
     return [path for path in _listed(part, []) if _is_image(path) and not _is_folder(path)]
 
 
+def _folders(folder: Path, closed: list[Path]) -> list[Path]:
+    return [path for path in _listed(folder, closed) if _is_folder(path)]
+
+
 def _listed(folder: Path, closed: list[Path]) -> list[Path]:
     """Return the entries of a folder, sorted; a folder that cannot be listed joins ``closed``."""
     try:
-        return sorted(path for path in folder.iterdir() if not _is_hidden(path.name))
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError:
         closed.append(folder)
         return []
@@ -229,28 +227,14 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in EXTENSIONS
 
 
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
-
-
 def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(_mode(path))
-
-
-def _is_link(path: Path) -> bool:
-    return stat.S_ISLNK(_mode(path, follow_symlinks=False))
-
-
-def _is_special(path: Path) -> bool:
-    """Return True for pipes and devices, which would block a reader."""
-    mode = _mode(path)
-    return mode != 0 and not stat.S_ISREG(mode)
+    return _mode(path) == stat.S_IFDIR
 
 
 def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
-    """Return the mode of a file; 0 if it cannot be read, such as for a path that is too long."""
+    """Return the kind of a file; 0 if it cannot be read, such as for a path that is too long."""
     try:
-        return path.stat(follow_symlinks=follow_symlinks).st_mode
+        return stat.S_IFMT(path.stat(follow_symlinks=follow_symlinks).st_mode)
     except OSError:
         return 0
 
@@ -302,23 +286,14 @@ def twins(names: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-@final
-@dataclass(frozen=True)
-class GivenFiles:
-    """Image files in the order given, those of a folder sorted; and notes on what was left out."""
-
-    paths: Sequence[Path]
-    notes: Sequence[str]
-
-
-def given_files(names: Sequence[Path]) -> GivenFiles:
+def given_files(names: Sequence[Path]) -> tuple[Sequence[Path], Sequence[str]]:
     """Find the image files that are named or lie below a named folder.
 
     A named file may have any extension; in a folder, images are found by their extension. A name
     that does not exist is taken for a file: reading it says what is wrong.
 
-    Args:
-        names: files and folders.
+    Returns:
+        The files in the order given, those of a folder sorted; and notes on what was left out.
 
     Raises:
         GraceError: if a folder holds no images.
@@ -330,17 +305,15 @@ def given_files(names: Sequence[Path]) -> GivenFiles:
             paths.append(name)
             continue
         found = files_below(name)
-        notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
-        notes += [f"'{path}' is a link to a folder and was not followed" for path in found.links]
-        refused = f"{REFUSED_TEXT} ({len(found.refused)})" if found.refused else ""
-        if refused:
-            notes.append(f"'{name}' holds {refused}")
         if not found.images:
             known = ", ".join(extension[1:] for extension in EXTENSIONS)
-            only = f", only {refused}" if refused else ""
+            only = next((f", only '{path}' ({why})" for path, why in found.ignored), "")
             raise GraceError(f"'{name}' holds no images ({known}){only}")
+        notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
+        left_out = [(path, why) for path, why in found.ignored if why != NO_IMAGE]
+        notes += [f"'{path}' was left out ({why})" for path, why in left_out]
         paths += found.images
-    return GivenFiles(paths, notes)
+    return paths, notes
 
 
 def names_in(lines: Iterable[bytes]) -> list[Path]:

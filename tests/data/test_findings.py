@@ -1,0 +1,272 @@
+"""One table of what is wrong with folders: what the doctor says, and what an update refuses."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from grace.base.errors import GraceError
+from grace.data.findings import ClassCount, examine
+from grace.data.folders import load_update
+from support.odd_images import bomb, encoded, fill, noise, oriented, put
+
+Change = Callable[[Path], object]
+
+
+def start(root: Path) -> None:
+    """Two classes of five images, and two test images of one of them."""
+    for seed, name in enumerate(["ant", "bee"]):
+        fill(root / "train" / name, 5, seed=1 + seed)
+    fill(root / "test/ant", 2, seed=10)
+
+
+def unreadable(root: Path) -> None:
+    whole = encoded(noise(1, (64, 64)), "JPEG")
+    for name, content in {
+        "a.jpg": whole[: len(whole) // 2],
+        "b.jpg": b"",
+        "c.jpg": b"a list of things to buy",
+        "d.png": bomb(50000, 50000),
+        "e.png": bomb(10000, 10000),
+    }.items():
+        put(root / "train/ant" / name, content)
+
+
+def copies(root: Path) -> None:
+    ant = root / "train/ant"
+    put(ant / "z.png", (ant / "001.png").read_bytes())
+    # The same pixels in another file.
+    put(ant / "again.bmp", encoded(Image.open(ant / "001.png"), "BMP"))
+    put(root / "train/bee/z.png", (ant / "002.png").read_bytes())
+    put(root / "test/ant/z.png", (ant / "003.png").read_bytes())
+
+
+def spellings(root: Path) -> None:
+    for seed, name in enumerate(["Ant", "caf\u00e9", "cafe\u0301", "ß", "SS"]):
+        fill(root / "train" / name, 5, seed=40 + seed)
+
+
+def unused(root: Path) -> None:
+    for name in ("train/ant/notes.txt", "train/ant/a.HEIC", "train/ant/.hidden.png"):
+        put(root / name, b"")
+    put(root / "train/.git/1.png", b"")
+    put(root / "cover.png", noise(70))
+    put(root / "raw/1.png", noise(71))
+    os.mkfifo(root / "train/bee/pipe.png")
+    (root / "test/ant/link").symlink_to(root)
+
+
+def closed(root: Path) -> None:
+    # A path longer than the system takes, so that it fails for the superuser too.
+    parent = os.open(root / "train/ant", os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("x" * 250, dir_fd=parent)
+        child = os.open("x" * 250, os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = child
+    os.close(parent)
+
+
+def sizes(root: Path) -> None:
+    put(root / "train/ant/wide.png", noise(50, (30, 5)))
+    put(root / "train/bee/high.png", oriented(noise(51, (20, 10)), 6))
+
+
+def line(root: Path) -> None:
+    # 8 pixels wide, it would be 8 · 12 million pixels.
+    put(root / "train/ant/line.png", Image.new("L", (1, 1_500_000)))
+
+
+AS_IS = "(it is damaged, cut off or of a kind that is not supported)"
+CASES: dict[str, tuple[Change, dict[str, str]]] = {
+    "nothing": (lambda _: None, {}),
+    "unreadable": (
+        unreadable,
+        {
+            f"unreadable images (5): 'train/ant/a.jpg' {AS_IS}, 'train/ant/b.jpg' (the file is "
+            "empty), 'train/ant/c.jpg' (its content is not an image), 'train/ant/d.png' (it has "
+            "too many pixels), 'train/ant/e.png' (10000×10000 pixels are too many)": "error",
+        },
+    ),
+    "a link to nothing": (
+        lambda root: (root / "train/bee/gone.png").symlink_to(root / "nowhere"),
+        {"unreadable images (1): 'train/bee/gone.png' (it is a link to nothing)": "error"},
+    ),
+    "a name that breaks the line": (
+        lambda root: put(root / "train/ant/a\nb\udce9.png", b""),
+        {r"unreadable images (1): 'train/ant/a\nb\udce9.png' (the file is empty)": "error"},
+    ),
+    "too thin": (
+        line,
+        {
+            "unreadable images (1): 'train/ant/line.png' (1×1500000 pixels are too long and thin "
+            "to be resized)": "error"
+        },
+    ),
+    "copies": (
+        copies,
+        {
+            "images in two classes (1): 'train/ant/002.png' and 'train/bee/z.png'": "error",
+            "training images that are test images too (1): 'train/ant/003.png' and "
+            "'test/ant/z.png'": "error",
+            "further copies of images of the same class, which are used once (2): "
+            "'train/ant/again.bmp', 'train/ant/z.png'": "note",
+            "classes with at most 4 images (1): 'ant' (3)": "warning",
+        },
+    ),
+    "few": (
+        lambda root: (root / "train/ant/004.png").unlink(),
+        {"classes with at most 4 images (1): 'ant' (4)": "warning"},
+    ),
+    "spellings": (
+        spellings,
+        {
+            "two folders for one class (3): 'train/Ant' and 'train/ant', 'train/cafe\u0301' and "
+            "'train/caf\u00e9', 'train/SS' and 'train/ß'": "error"
+        },
+    ),
+    "classes": (
+        lambda root: (fill(root / "test/ants", 5, seed=44), (root / "train/empty").mkdir()),
+        {
+            "test classes without training images (1): 'test/ants'; did you mean 'ant'?": "error",
+            "class folders without images (1): 'train/empty'": "error",
+        },
+    ),
+    "unused": (
+        unused,
+        {
+            "files and folders that are not used (4): 'cover.png' (an image outside the class "
+            "folders), 'raw' (a folder beside train), 'train/ant/a.HEIC' (AVIF or HEIC: convert "
+            "it to PNG or JPEG), 'test/ant/link' (a link to a folder)": "warning",
+            "files that are no images, which are ignored (2): 'train/ant/notes.txt', "
+            "'train/bee/pipe.png'": "note",
+        },
+    ),
+    "closed": (closed, {"folders that cannot be listed (1): ": "error"}),
+    "no test classes": (
+        lambda root: (root / "test/ant").rename(root / "test/.ant"),
+        {"no class folders in 'test'": "error"},
+    ),
+}
+REFUSED_NAMES = {
+    " \t": r"' \t' is blank",
+    "\u2003": "is blank",
+    "a\nb": r"'a\nb' has a control character",
+    "a\x1b[31m": r"'a\x1b[31m' has a control character",
+    "a\u2028b": r"'a\u2028b' has a control character",
+    "caf\udce9": "bytes that are not UTF-8",
+    # Composed form of this letter: two letters of three bytes each.
+    "\u0958" * 43: "has 258 bytes, more than 255",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_doctor_lists_it_and_an_update_refuses_its_first_error(
+    tmp_path: Path, case: str
+) -> None:
+    start(tmp_path)
+    change, expected = CASES[case]
+    change(tmp_path)
+    found = examine(tmp_path, image_size=8)
+    texts = {finding.text: finding.severity for finding in found.findings}
+    if case == "closed":
+        texts = {text[: text.index(":") + 2]: kind for text, kind in texts.items()}
+    assert texts == expected
+    errors = [finding for finding in found.findings if finding.severity == "error"]
+    assert found.is_ready == (not errors)
+    start_of = ("Not ready", "Ready")[found.is_ready]
+    assert found.verdict.startswith(start_of)
+    assert "\n" not in found.verdict
+    if errors:
+        with pytest.raises(GraceError) as caught:
+            load_update(tmp_path, 3, 8)
+        assert str(caught.value) == str(errors[0].error.found_in(str(tmp_path)))
+        str(caught.value).encode()
+    else:
+        notes = [text for text in texts if "at most 4" not in text]
+        assert list(load_update(tmp_path, 3, 8).notes) == notes
+
+
+@pytest.mark.parametrize("name", REFUSED_NAMES)
+def test_names_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
+    fill(tmp_path / name, 1, seed=1)
+    pattern = f"refused class names .*{re.escape(REFUSED_NAMES[name])}.*: rename the folders"
+    with pytest.raises(GraceError, match=pattern):
+        load_update(tmp_path, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("layout", "folder"),
+    [
+        (["test/ant/1", "test/bee/1"], "test"),  # nothing to train on
+        (["Train/ant/1", "Test/ant/1"], "Test"),
+        (["train/1", "train/ant/1", "test/ant/1"], "test"),  # one loose image
+    ],
+)
+def test_a_part_that_could_be_a_class_is_refused(
+    tmp_path: Path, layout: list[str], folder: str
+) -> None:
+    for seed, name in enumerate(layout):
+        put(tmp_path / f"{name}.png", noise(seed))
+    with pytest.raises(GraceError, match="could be a class or a part of the images") as caught:
+        load_update(tmp_path, 3, None)
+    assert f"'{folder}'" in str(caught.value)
+
+
+def test_no_folder_and_no_class_folders(tmp_path: Path) -> None:
+    for read in (examine, lambda root: load_update(root, 3, None)):
+        with pytest.raises(GraceError, match=r"'.*none' does not exist: check the spelling"):
+            read(tmp_path / "none")
+    found = examine(tmp_path)
+    assert (found.classes, found.num_images, found.smallest, found.largest) == ({}, 0, None, None)
+    assert found.verdict.startswith("Not ready: no class folders; put the images of each class")
+    fill(tmp_path, 2, seed=1)
+    assert examine(tmp_path).verdict.startswith("Not ready: no class folders, only 2 images; put")
+
+
+def test_without_a_size_all_images_must_have_one(tmp_path: Path) -> None:
+    start(tmp_path)
+    sizes(tmp_path)
+    found = examine(tmp_path)
+    (finding,) = found.findings
+    assert finding.text == (
+        "different sizes in pixels (3): 8×8 of 12 images, such as 'train/ant/000.png', 30×5 of 1 "
+        "image, such as 'train/ant/wide.png', 10×20 of 1 image, such as 'train/bee/high.png'"
+    )
+    assert (found.smallest, found.largest) == ((8, 8), (10, 20))
+    with pytest.raises(GraceError, match=r"different sizes .*set data\.image_size"):
+        load_update(tmp_path, 3, None)
+    assert load_update(tmp_path, 3, 5).images.shape == (3, 5, 5)
+
+
+def test_what_is_left_out_is_counted_class_by_class(tmp_path: Path) -> None:
+    start(tmp_path)
+    unreadable(tmp_path)
+    copies(tmp_path)
+    found = examine(tmp_path, known_classes=["bee", "car"], image_size=8)
+    assert found.num_images == 21
+    assert found.classes == {
+        "ant": ClassCount(train=3, test=3, unreadable=5, duplicates=4, is_new=True),
+        "bee": ClassCount(train=5, test=0, unreadable=0, duplicates=1, is_new=False),
+    }
+    skips = examine(tmp_path, image_size=8, skip_unreadable=True, skip_duplicates=True)
+    assert skips.is_ready
+    assert skips.classes["ant"].is_new is None
+    loaded = load_update(tmp_path, 3, 8, skip_unreadable=True, skip_duplicates=True)
+    assert loaded.labels == ["ant"] * 3 + ["bee"] * 5
+    assert len(loaded.test_labels) == 3
+
+
+def test_a_class_known_in_another_spelling(tmp_path: Path) -> None:
+    start(tmp_path)
+    found = examine(tmp_path, known_classes=["Ant", "bee"])
+    assert found.verdict == (
+        "Not ready: class names in another spelling (1): 'ant' is the known class 'Ant'; rename "
+        "the folders."
+    )
+    assert examine(tmp_path, known_classes=["ant"]).verdict == (
+        "Ready: 10 images of 2 classes can be learned."
+    )
