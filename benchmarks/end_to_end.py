@@ -37,9 +37,9 @@ from grace.data.images import Dataset
 from grace.data.scenario import Scenario
 from grace.data.sources import load_dataset
 from grace.learner.learner import Learner
+from grace.methods.grace import Grace
 from grace.runs import collect_hardware, collect_versions, commit
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.methods import GraceSettings
 from plain import PlainRecipe, run_plain
 
 SIDES = ("plain", "grace")
@@ -127,7 +127,7 @@ def run_theirs(settings: ExperimentSettings, dataset: Dataset, scenario: str) ->
     parts = [arrays(task.data.images, task.data.labels) for task in tasks]
     test = stream.test_images(len(tasks))
     method = settings.method
-    assert isinstance(method, GraceSettings)
+    assert isinstance(method, Grace.Settings)
     recipe = PlainRecipe(
         base_epochs=method.base.epochs,
         grow_epochs=method.grow.epochs,

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.measures import MeasureSettings
 from grace.settings.recipe import Recipe
-from grace.settings.registry import BUILT_IN, METHODS
+from grace.settings.registry import METHOD_SETTINGS, METHODS
 
 
 def models() -> dict[str, tuple[str, type[BaseModel]]]:
@@ -32,8 +32,8 @@ def models() -> dict[str, tuple[str, type[BaseModel]]]:
         found[key] = (f"{key}.", kind)
     # A method has the name of this group.
     found["measures"] = ("probe.", MeasureSettings)
-    for method in BUILT_IN:
-        found[method.model_fields["name"].default] = ("method.", method)
+    for name, model in METHOD_SETTINGS.items():
+        found[name] = ("method.", model)
     return found
 
 

@@ -32,6 +32,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes missing golden traces (tests/methods/test_golden.py)."""
+    parser.addoption(
+        "--golden", action="store_true", help="write the golden traces that are missing"
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_disk() -> Iterator[None]:
     """Nothing is flushed to the disk: no test cuts the power, and flushing takes half its time."""

@@ -9,8 +9,8 @@ import pytest
 from grace.data.folders import load_update
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import ReplaySettings
 from support import commands
 from support import tiny_streams as ts
 from support.picture_folders import folder
@@ -50,7 +50,7 @@ def test_what_learn_would_refuse_exits_with_2_and_says_what_to_change(tmp_path: 
 def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None:
     first = folder(tmp_path / "first", "ant", "bee")
     settings = ts.settings(
-        ReplaySettings(base=ts.recipe(), update=ts.recipe()), memory=MemorySettings(size=4)
+        Replay.Settings(base=ts.recipe(), update=ts.recipe()), memory=MemorySettings(size=4)
     )
     learner = Learner.create(settings, shape=(3, 16, 16), directory=tmp_path / "model")
     given = load_update(first, 3, 16)

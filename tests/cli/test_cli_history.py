@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from grace.learner.learner import Learner
 from grace.learner.statistics import sign_test
 from grace.learner.store import ModelStore
-from grace.settings.methods import ReplaySettings
+from grace.methods.replay import Replay
 from support.commands import call, ran
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -97,7 +97,7 @@ def test_what_cannot_be_asked_is_one_line(arguments: list[str], says: str, saved
 
 
 def test_before_anything_was_learnt(tmp_path: Path) -> None:
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     home = tmp_path / "new"
     Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=home)
     assert call("history", home).stdout == "nothing has been learnt yet\n"

@@ -8,7 +8,8 @@ import pytest
 
 from grace.base.words import in_bytes
 from grace.learner.learner import Learner
-from grace.settings.methods import MemoSettings, ReplaySettings
+from grace.methods.memo import Memo
+from grace.methods.replay import Replay
 from support import one_process
 from support.commands import call
 from support.saved_learners import copied as copied
@@ -92,7 +93,7 @@ def test_an_interrupted_update_is_told_with_what_to_do(copied: Path) -> None:
 
 def test_before_anything_was_learnt(tmp_path: Path) -> None:
     home = tmp_path / "new"
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     Learner.create(settings(method), shape=(1, SIZE, SIZE), directory=home)
     result = call("info", home)
     assert result.exit_code == 0
@@ -122,7 +123,7 @@ def test_an_old_version_that_is_damaged_blocks_nothing(copied: Path) -> None:
 
 
 def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
-    method, home = MemoSettings(base=recipe(), grow=recipe()), tmp_path / "memo"
+    method, home = Memo.Settings(base=recipe(), grow=recipe()), tmp_path / "memo"
     made = Learner.create(settings(method), shape=(3, 8, 8), directory=home)
     for counts in ({0: 8, 1: 8}, {2: 8}):
         data = labelled(counts)

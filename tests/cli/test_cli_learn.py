@@ -11,7 +11,7 @@ import torch
 
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.settings.methods import GraceSettings
+from grace.methods.grace import Grace
 from support.commands import call
 from support.learn_calls import FINETUNE, GRACE, TINY, files, learn, refused
 from support.learn_calls import first as first
@@ -326,7 +326,7 @@ def test_recipes_may_change_between_updates(made: tuple[Path, Path, Any], tmp_pa
     assert "method.name=der" in refused(images, "--model", model, "method=der")
     learn(images, "--model", model, "method.grow.epochs=2", "method.compress.lr=0.02")
     settings = ModelStore.open(model).document(2).settings
-    assert isinstance(settings.method, GraceSettings)
+    assert isinstance(settings.method, Grace.Settings)
     assert (settings.method.grow.epochs, settings.method.compress.lr) == (2, 0.02)
     assert (settings.method.compress.epochs, settings.method.base.batch_size) == (1, 8)
     # An update without them keeps to them.

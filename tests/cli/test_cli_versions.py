@@ -12,8 +12,9 @@ import torch
 
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.finetune import Finetune
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import FinetuneSettings, ReplaySettings
 from support import one_process
 from support.commands import ran
 from support.learn_calls import files
@@ -34,7 +35,7 @@ def images_of(*names: str, seed: int = 0) -> tuple[torch.Tensor, list[str]]:
 def stream(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Path:
     """Versions of two, three and four classes."""
     model = tmp_path_factory.mktemp("stream") / "model"
-    method = ReplaySettings(base=recipe(3), update=recipe(3))
+    method = Replay.Settings(base=recipe(3), update=recipe(3))
     made = Learner.create(
         settings(method, memory=MemorySettings(size=40, validation=2)),
         shape=(3, 8, 8),
@@ -70,7 +71,7 @@ class TestRollback:
 
     def test_a_rejected_version_can_be_used(self, tmp_path: Path) -> None:
         model = tmp_path / "model"
-        method = FinetuneSettings(base=recipe(8), update=recipe(8))
+        method = Finetune.Settings(base=recipe(8), update=recipe(8))
         made = Learner.create(
             settings(method, memory=MemorySettings(validation=2)), shape=(3, 8, 8), directory=model
         )

@@ -9,7 +9,7 @@ import torch
 from grace.engine.loss_meter import LossMeter, NonFiniteLossError
 from grace.engine.phase import Loss
 from grace.engine.ranks import Ranks
-from grace.settings.methods import GraceSettings
+from grace.methods.grace import Grace
 from grace.settings.recipe import Recipe
 
 
@@ -54,7 +54,7 @@ def test_the_first_bad_batch_is_named(bad: float) -> None:
     assert caught.value.what == "loss 'b' is not finite in phase 'grow', epoch 3, batch 2"
     assert caught.value.phase == "grow"
     assert caught.value.remedy.startswith("lower the learning rate of this phase's recipe")
-    caught.value.name_setting(GraceSettings(grow=Recipe(epochs=1, lr=0.05)))
+    caught.value.name_setting(Grace.Settings(grow=Recipe(epochs=1, lr=0.05)))
     assert caught.value.remedy == (
         "lower the learning rate of this phase, method.grow.lr=0.05, or its weight_decay"
     )

@@ -7,19 +7,17 @@ import pytest
 
 from support import one_process
 from support.one_process import Ended
-from support.outside_packages import EXAMPLE, example, python
+from support.outside_packages import example, python
 
 CONTRACT = Path(__file__).parents[1] / "methods" / "test_contract.py"
 SHORT = ("method.base.epochs=1", "method.update.epochs=1", "data.max_train_per_class=20")
 LIVES = """
 import contextlib
-import os
 import pytest
 import torch
 from grace.learner.learner import Learner
 
 # Held to the contract in this process, which has imported torch.
-os.environ["GRACE_CONTRACT_VARIANTS"] = "variants"
 part = "aligned and (repeats or resum or read or quota or frozen)"
 suite = ["SUITE", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", part]
 with open("PLACE/contract.txt", "w") as said, contextlib.redirect_stdout(said):
@@ -32,7 +30,7 @@ images = torch.randint(0, 256, (40, 1, 8, 8), generator=torch.Generator().manual
 images = images.to(torch.uint8)
 learner.update(images[:20], ["a"] * 10 + ["b"] * 10)
 learner.update(images[20:], ["c"] * 10 + ["d"] * 10)
-assert type(learner.method).__module__ == "grace_aligned.method"
+assert type(learner.method).__module__ == "grace_aligned.aligned"
 # Weight alignment by its definition: the mean lengths of new and old rows are equal.
 lengths = learner.method.network.head.weight.norm(dim=1)
 torch.testing.assert_close(lengths[2:].mean(), lengths[:2].mean())
@@ -57,7 +55,7 @@ def lived(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, l
         ("run", "digits", "method=aligned", *SHORT, "--out", place / "run"),
         ("history", place / "model", "--json"),
         ("info", place / "model"),
-        paths=(site, EXAMPLE / "tests"),
+        paths=(site,),
         before=LIVES.replace("PLACE", str(place)).replace("SUITE", str(CONTRACT)),
     )
 

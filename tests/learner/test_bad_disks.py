@@ -15,8 +15,8 @@ import torch
 
 from grace.base import atomic
 from grace.learner.learner import Learner
+from grace.methods.grace import Grace
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import GraceSettings
 from support import tiny_streams as ts
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -29,7 +29,7 @@ PROBE = ts.labelled({0: 3, 1: 3, 2: 3}, seed=1).images
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A learner after its first update."""
-    method = GraceSettings(base=ts.recipe(), grow=ts.recipe(), compress=ts.recipe())
+    method = Grace.Settings(base=ts.recipe(), grow=ts.recipe(), compress=ts.recipe())
     settings = ts.settings(method, memory=MemorySettings(size=8, validation=2))
     learner = Learner.create(settings, shape=(3, 8, 8), directory=tmp_path / "model")
     learner.update(FIRST.images, ts.class_names(FIRST))

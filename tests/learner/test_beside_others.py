@@ -19,8 +19,8 @@ from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.request import remove_empty
 from grace.learner.store import ModelStore
+from grace.methods.replay import Replay
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.methods import ReplaySettings
 from support.saved_learners import three_versions
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
@@ -72,7 +72,7 @@ def test_a_learner_that_was_replaced_is_not_changed(tmp_path: Path) -> None:
     """Another process found it empty, removed it, and made its own."""
 
     def create(seed: int) -> Learner:
-        chosen = settings(ReplaySettings(base=recipe(), update=recipe()), description=str(seed))
+        chosen = settings(Replay.Settings(base=recipe(), update=recipe()), description=str(seed))
         return Learner.create(chosen, shape=(3, SIZE, SIZE), directory=tmp_path / "model")
 
     mine = create(1)

@@ -10,8 +10,8 @@ from grace.learner.card import card, card_of
 from grace.learner.learner import Learner
 from grace.learner.statistics import wilson
 from grace.learner.store import ModelStore
+from grace.methods.replay import Replay
 from grace.settings.experiment import BackboneSettings, MemorySettings
-from grace.settings.methods import ReplaySettings
 from support.commands import call
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
@@ -97,7 +97,7 @@ def test_removed_versions_keep_their_hashes(copied: Path) -> None:
 
 
 def test_a_learner_in_memory_has_one() -> None:
-    made = learner(ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(size=8))
+    made = learner(Replay.Settings(base=recipe(), update=recipe()), memory=MemorySettings(size=8))
     with pytest.raises(GraceError, match="nothing has been learnt"):
         made.card()
     data = labelled({0: 6, 1: 6})

@@ -26,20 +26,18 @@ from grace.learner.ceiling import (
 from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.der import DER
+from grace.methods.ewc import EWC
+from grace.methods.finetune import Finetune
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.icarl import ICaRL
+from grace.methods.joint import Joint
+from grace.methods.memo import Memo
+from grace.methods.replay import Replay
+from grace.methods.wa import WA
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import (
-    BaseMethodSettings,
-    DERSettings,
-    EWCSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    ICaRLSettings,
-    JointSettings,
-    MemoSettings,
-    ReplaySettings,
-    WASettings,
-)
+from grace.settings.method import BaseMethodSettings
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
@@ -51,9 +49,9 @@ IMAGE_BYTES = 3 * SIZE * SIZE
 BACKBONE = 4 * (74_160 + 480 + 480) + 7 * 8
 
 
-def grows(**choices: Any) -> GraceSettings:
+def grows(**choices: Any) -> Grace.Settings:
     """GRACE that wants to grow at every update."""
-    return GraceSettings(base=ONE, grow=ONE, compress=ONE, **{"threshold": 0.0} | choices)
+    return Grace.Settings(base=ONE, grow=ONE, compress=ONE, **{"threshold": 0.0} | choices)
 
 
 def create(method: BaseMethodSettings, home: Path | None = None, **memory: Any) -> Learner:
@@ -106,14 +104,14 @@ def streams(draw: st.DrawFn) -> Stream:
     grace = st.builds(lambda value: grows(threshold=value), threshold)
     others = st.sampled_from(
         [
-            DERSettings(base=ONE, grow=ONE),
-            ReplaySettings(base=ONE, update=ONE),
-            FinetuneSettings(base=ONE, update=ONE),
-            EWCSettings(base=ONE, update=ONE),
-            FosterSettings(base=ONE, boost=ONE, compress=ONE),
-            ICaRLSettings(base=ONE, update=ONE),
-            MemoSettings(base=ONE, grow=ONE),
-            WASettings(base=ONE, update=ONE),
+            DER.Settings(base=ONE, grow=ONE),
+            Replay.Settings(base=ONE, update=ONE),
+            Finetune.Settings(base=ONE, update=ONE),
+            EWC.Settings(base=ONE, update=ONE),
+            Foster.Settings(base=ONE, boost=ONE, compress=ONE),
+            ICaRL.Settings(base=ONE, update=ONE),
+            Memo.Settings(base=ONE, grow=ONE),
+            WA.Settings(base=ONE, update=ONE),
         ]
     )
     method = draw(grace | others)
@@ -205,7 +203,7 @@ class TestGrowth:
         assert teach(made, {2: 6}).outcome.verdict == "compress (budget)"
 
     def test_der_is_refused_where_it_cannot_grow(self, tmp_path: Path) -> None:
-        made = create(DERSettings(base=ONE, grow=ONE), tmp_path / "home", max_mb=0.4)
+        made = create(DER.Settings(base=ONE, grow=ONE), tmp_path / "home", max_mb=0.4)
         teach(made, {0: 6, 1: 6})
         with pytest.raises(ValueError, match=r"this update needs at least 0\.6") as refusal:
             teach(made, {2: 6})
@@ -217,13 +215,13 @@ class TestGrowth:
 
     def test_joint_is_refused_at_once(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="joint keeps all images, which no ceiling can bound"):
-            create(JointSettings(base=ONE), tmp_path / "home", max_mb=50.0)
+            create(Joint.Settings(base=ONE), tmp_path / "home", max_mb=50.0)
         assert not (tmp_path / "home").exists()
 
 
 class TestExemplars:
     def test_they_take_what_is_left(self, tmp_path: Path) -> None:
-        made = create(ReplaySettings(base=ONE, update=ONE), tmp_path / "home", max_mb=0.35)
+        made = create(Replay.Settings(base=ONE, update=ONE), tmp_path / "home", max_mb=0.35)
         update = teach(made, {0: 300, 1: 300})
         left = 350_000 - bytes_on_disk(tmp_path / "home", 1)
         assert update.num_exemplars == len(made.method.memory) < 600
@@ -250,12 +248,12 @@ class TestExemplars:
     def test_a_smaller_memory_stays_as_it_is_set(
         self, memory: Mapping[str, int | None], expected: Sequence[int]
     ) -> None:
-        made = create(ReplaySettings(base=ONE, update=ONE), **memory, max_mb=5.0)
+        made = create(Replay.Settings(base=ONE, update=ONE), **memory, max_mb=5.0)
         teach(made, {0: 9, 1: 9})
         assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == expected
 
     def test_a_fixed_number_per_class_is_refused_where_not_one_fits(self) -> None:
-        replay = ReplaySettings(base=ONE, update=ONE)
+        replay = Replay.Settings(base=ONE, update=ONE)
         tight = create(replay, size=0, per_class=4, max_mb=0.2)
         with pytest.raises(ValueError, match="needs at least") as refusal:
             teach(tight, {0: 9, 1: 9})
@@ -273,7 +271,7 @@ def pictures_of(made: Learner, index: int) -> list[bytes]:
 def test_long_names_have_room(tmp_path: Path) -> None:
     """Names of 255 bytes, full of what JSON escapes; those revived stand there once more."""
     names = [chr(0x4E00 + i) + '"' * 252 for i in range(90)]
-    replay = ReplaySettings(base=recipe(batch_size=128), update=recipe(batch_size=128))
+    replay = Replay.Settings(base=recipe(batch_size=128), update=recipe(batch_size=128))
     made = create(replay, validation=1, max_mb=0.68)
     images, labels = pictures(0, 90 * 9), [name for name in names for _ in range(9)]
     made.update(images, labels)

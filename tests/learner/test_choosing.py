@@ -22,9 +22,11 @@ from grace.learner.choosing import (
 from grace.learner.learner import Learner
 from grace.learner.predictor import Predictor
 from grace.learner.statistics import calibration_error
+from grace.methods.der import DER
+from grace.methods.foster import Foster
+from grace.methods.replay import Replay
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import DERSettings, FosterSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -140,7 +142,7 @@ def create(method: object, **memory: int) -> Learner:
 
 class TestCandidates:
     def test_the_prior_is_that_of_the_last_phase(self) -> None:
-        made = create(ReplaySettings(base=recipe(), update=recipe()), validation=2)
+        made = create(Replay.Settings(base=recipe(), update=recipe()), validation=2)
         counts: list[list[int]] = []
 
         def note(item: Phase | Sweep) -> None:
@@ -166,20 +168,20 @@ class TestCandidates:
         torch.testing.assert_close(changed(features), raw(features) - prior)
 
     def test_a_class_prior_in_training_needs_no_correction(self) -> None:
-        method = ReplaySettings(base=recipe(), update=recipe(), class_prior="balanced")
+        method = Replay.Settings(base=recipe(), update=recipe(), class_prior="balanced")
         made = create(method, validation=2)
         teach(made, {0: 12, 1: 12})
         assert [own.words for own in candidates(made.method, [6, 30])] == ["linear", "nearest mean"]
 
     def test_predictors_with_other_backbones_are_no_candidates(self) -> None:
-        made = create(FosterSettings(base=recipe(), boost=recipe(), compress=recipe()))
+        made = create(Foster.Settings(base=recipe(), boost=recipe(), compress=recipe()))
         for counts in ({0: 8, 1: 8}, {2: 8}):
             teach(made, counts)
         assert "teacher" in made.method.classifiers()
         assert "teacher" not in [own.classifier for own in candidates(made.method, [1, 1, 1])]
 
     def test_masked_classes_stay_masked(self) -> None:
-        made = create(DERSettings(base=recipe(), grow=recipe()), validation=2)
+        made = create(DER.Settings(base=recipe(), grow=recipe()), validation=2)
         teach(made, {0: 12, 1: 12, 2: 12})
         made.forget("class 1")
         own = Predictor(classifier="linear", prior=(5, 7, 9), temperature=3.0)
@@ -190,7 +192,7 @@ class TestCandidates:
 
 class TestALearner:
     def test_it_answers_with_what_it_chose(self, tmp_path: Path) -> None:
-        made = create(ReplaySettings(base=recipe(8), update=recipe(12)), size=4, validation=20)
+        made = create(Replay.Settings(base=recipe(8), update=recipe(12)), size=4, validation=20)
         teach(made, {0: 100, 1: 100})
         teach(made, {2: 200, 3: 200}, seed=1)
         chosen = made.predictor

@@ -14,7 +14,7 @@ from grace.base.errors import DamagedError
 from grace.engine.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.settings.methods import ReplaySettings
+from grace.methods.replay import Replay
 from support.hostile_model import PROBE, Model
 from support.interruptions import interrupted
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
@@ -99,7 +99,7 @@ def test_more_exemplars_than_the_memory_holds(spoilt: Model) -> None:
 @pytest.mark.usefixtures("tiny_backbones")
 def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Journal.__init__, "__defaults__", (0.0, 0.0))
-    method = ReplaySettings(base=recipe(2), update=recipe())
+    method = Replay.Settings(base=recipe(2), update=recipe())
     made = Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=tmp_path / "model")
     data, images = labelled({0: 8, 1: 8}), PROBE
     with interrupted(Journal, "offer_phase", after=True):

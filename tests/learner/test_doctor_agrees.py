@@ -15,7 +15,7 @@ from grace.engine.progress import Progress
 from grace.learner.learn import examine_call, learn, refuse_early
 from grace.learner.learner import Learner
 from grace.learner.request import LearnOptions, RequestedSettings, resolved
-from grace.settings.methods import ReplaySettings
+from grace.methods.replay import Replay
 from support import one_process
 from support import tiny_streams as ts
 from support.picture_folders import PLACES, folder, picture
@@ -129,7 +129,7 @@ def test_what_needs_a_network_is_refused_by_learn_before_it_trains(
 def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Path:
     place = tmp_path_factory.mktemp("saved")
     first = load_update(folder(place / "first", "ant", "bee"), 3, 16)
-    method = ReplaySettings(base=ts.recipe(), update=ts.recipe())
+    method = Replay.Settings(base=ts.recipe(), update=ts.recipe())
     learner = Learner.create(ts.settings(method), shape=(3, 16, 16), directory=place / "model")
     learner.update(first.images, first.labels)
     return place / "model"

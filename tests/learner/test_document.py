@@ -19,8 +19,8 @@ from grace.base.words import printable
 from grace.learner.document import Document, parse_document
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.grace import Grace
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import GraceSettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -33,7 +33,7 @@ Change = Callable[[Json], object]
 def home(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two updates of GRACE, five classes, one of them forgotten."""
     path = tmp_path_factory.mktemp("document") / "home"
-    method = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=1.0)
+    method = Grace.Settings(base=recipe(), grow=recipe(), compress=recipe(), threshold=1.0)
     memory = MemorySettings(size=20, validation=1, max_mb=3.5)
     chosen = settings(method, memory=memory)
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=path)

@@ -20,8 +20,9 @@ from grace.engine.journal import Journal
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.grace import Grace
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import GraceSettings, ReplaySettings
 from support.interruptions import interrupted
 from support.tiny_streams import pictures, recipe, settings
 
@@ -43,7 +44,7 @@ def stream(*classes: int, count: int = 12, seed: int = 0) -> tuple[Tensor, list[
 
 
 def create(home: Path | None, **memory: Any) -> Learner:
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     chosen = {"format": "webp", "size": 12, "validation": 2} | memory
     own = settings(method, memory=MemorySettings.model_validate(chosen))
     return Learner.create(own, shape=SHAPE, directory=home)
@@ -162,7 +163,7 @@ def test_no_version_is_larger_than_the_ceiling(tmp_path: Path, quality: int) -> 
 
 
 def test_growth_leaves_room_for_every_class(tmp_path: Path) -> None:
-    method = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=0.0)
+    method = Grace.Settings(base=recipe(), grow=recipe(), compress=recipe(), threshold=0.0)
     memory = MemorySettings(format="webp", size=None, max_mb=0.75)
     own = settings(method, memory=memory)
     made = Learner.create(own, shape=SHAPE, directory=tmp_path / "m")

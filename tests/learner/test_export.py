@@ -24,12 +24,15 @@ from grace.learner.export import Preprocessing, check_onnx, export_onnx, load_on
 from grace.learner.learner import Learner
 from grace.learner.prediction import cutoff
 from grace.learner.predictor import Predictor
+from grace.methods.finetune import Finetune
+from grace.methods.icarl import ICaRL
+from grace.methods.memo import Memo
+from grace.methods.replay import Replay
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet, TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import FinetuneSettings, ICaRLSettings, MemoSettings, ReplaySettings
 from support.quick_exports import operators_once as operators_once
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe
@@ -289,7 +292,10 @@ class TestOfALearner:
 
     @pytest.mark.parametrize(
         "method",
-        [ICaRLSettings(base=recipe(), update=recipe()), MemoSettings(base=recipe(), grow=recipe())],
+        [
+            ICaRL.Settings(base=recipe(), update=recipe()),
+            Memo.Settings(base=recipe(), grow=recipe()),
+        ],
         ids=["icarl", "memo"],
     )
     def test_means_and_trunks_are_exported_too(self, method: Any, tmp_path: Path) -> None:
@@ -306,7 +312,7 @@ class TestOfALearner:
         checked: list[tuple[Tensor, Tensor]] = []
         monkeypatch.setattr(exporting, "check_onnx", lambda *own: checked.append(own[1:]) or 0.0)
         replay = learner(
-            ReplaySettings(base=recipe(), update=recipe()), memory=MemorySettings(size=600)
+            Replay.Settings(base=recipe(), update=recipe()), memory=MemorySettings(size=600)
         )
         data = labelled({0: 300, 1: 300})
         replay.update(data.images, class_names(data))
@@ -318,7 +324,7 @@ class TestOfALearner:
         ]
         assert torch.equal(images, torch.cat(kept))
         torch.testing.assert_close(logits, replay.decision_function(images))
-        finetune = learner(FinetuneSettings(base=recipe(), update=recipe()))
+        finetune = learner(Finetune.Settings(base=recipe(), update=recipe()))
         with pytest.raises(ValueError, match="nothing has been learnt yet"):
             finetune.export(tmp_path / "none.onnx")
         finetune.update(data.images, class_names(data))
@@ -352,7 +358,7 @@ class TestOfALearner:
 
     def test_the_chosen_predictor_is_exported_at_its_temperature(self, tmp_path: Path) -> None:
         made = learner(
-            ReplaySettings(base=recipe(2), update=recipe()),
+            Replay.Settings(base=recipe(2), update=recipe()),
             memory=MemorySettings(size=40, validation=10),
         )
         for counts in ({0: 30, 1: 30}, {2: 30}):

@@ -24,8 +24,8 @@ from grace.learner import exported
 from grace.learner.exported import open_exported
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import ReplaySettings
 from support.commands import call
 from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Learner, Path]:
     """A learner with a forgotten class and limits for unknown images, and its export."""
     made = learner(
-        ReplaySettings(base=recipe(2), update=recipe()),
+        Replay.Settings(base=recipe(2), update=recipe()),
         memory=MemorySettings(size=40, validation=10),
     )
     data = labelled({0: 60, 1: 60, 2: 60, 3: 60})

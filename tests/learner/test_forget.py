@@ -15,23 +15,21 @@ from grace.engine.phase import Phase, Work
 from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.der import DER
+from grace.methods.ewc import EWC
+from grace.methods.finetune import Finetune
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.icarl import ICaRL
+from grace.methods.joint import Joint
+from grace.methods.memo import Memo
+from grace.methods.replay import Replay
+from grace.methods.wa import WA
 from grace.nn.heads import LinearHead, align_weights
 from grace.nn.losses.classification import cross_entropy
 from grace.nn.losses.distillation import logit_distillation
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import (
-    BaseMethodSettings,
-    DERSettings,
-    EWCSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    ICaRLSettings,
-    JointSettings,
-    MemoSettings,
-    ReplaySettings,
-    WASettings,
-)
+from grace.settings.method import BaseMethodSettings
 from grace.settings.recipe import Recipe
 from support.driven import batch
 from support.interruptions import call_number, interrupted
@@ -39,18 +37,18 @@ from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, 
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-GRACE = GraceSettings(base=recipe(3), grow=recipe(), compress=recipe(), expand_at=(3,))
+GRACE = Grace.Settings(base=recipe(3), grow=recipe(), compress=recipe(), expand_at=(3,))
 METHODS: Mapping[str, BaseMethodSettings] = {
     "grace": GRACE,
-    "der": DERSettings(base=recipe(), grow=recipe()),
-    "foster": FosterSettings(base=recipe(), boost=recipe(), compress=recipe()),
-    "memo": MemoSettings(base=recipe(), grow=recipe()),
-    "wa": WASettings(base=recipe(), update=recipe()),
-    "icarl": ICaRLSettings(base=recipe(), update=recipe()),
-    "replay": ReplaySettings(base=recipe(), update=recipe()),
-    "ewc": EWCSettings(base=recipe(), update=recipe()),
-    "finetune": FinetuneSettings(base=recipe(), update=recipe()),
-    "joint": JointSettings(base=recipe()),
+    "der": DER.Settings(base=recipe(), grow=recipe()),
+    "foster": Foster.Settings(base=recipe(), boost=recipe(), compress=recipe()),
+    "memo": Memo.Settings(base=recipe(), grow=recipe()),
+    "wa": WA.Settings(base=recipe(), update=recipe()),
+    "icarl": ICaRL.Settings(base=recipe(), update=recipe()),
+    "replay": Replay.Settings(base=recipe(), update=recipe()),
+    "ewc": EWC.Settings(base=recipe(), update=recipe()),
+    "finetune": Finetune.Settings(base=recipe(), update=recipe()),
+    "joint": Joint.Settings(base=recipe()),
 }
 PROBE = labelled(dict.fromkeys(range(4), 6), seed=9).images
 
@@ -217,7 +215,7 @@ class TestLosses:
 
     def test_in_training_weight_decay_alone_moves_it(self) -> None:
         update = Recipe(epochs=2, batch_size=16, lr=0.1, momentum=0.0, weight_decay=0.01)
-        made = create(ReplaySettings(base=recipe(), update=update), validation=0)
+        made = create(Replay.Settings(base=recipe(), update=update), validation=0)
         teach(made, {0: 8, 1: 8, 2: 8})
         made.forget("class 1")
         before = made.method.network.head.weight.detach().clone()
@@ -259,7 +257,7 @@ class TestNumbers:
         assert [len(made.method.memory.of_class(i)) for i in range(4)] == [4, 0, 4, 4]
 
     def test_weights_of_compress_by_hand(self) -> None:
-        compress = GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), threshold=1.0)
+        compress = Grace.Settings(base=recipe(), grow=recipe(), compress=recipe(), threshold=1.0)
         made = create(compress, size=24, validation=0)
         teach(made, {0: 10, 1: 10, 2: 10, 3: 10})
         made.forget("class 0")

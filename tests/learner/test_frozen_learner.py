@@ -12,10 +12,10 @@ from grace.learner.learner import Learner
 from grace.learner.request import LearnOptions, RequestedSettings, resolved
 from grace.learner.store import ModelStore
 from grace.methods.preprocessing import pretraining
+from grace.methods.probe import Probe
 from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
 from grace.settings.load import ConfigError, load_experiment
-from grace.settings.methods import ProbeSettings
 from support import tiny_streams
 from support.picture_folders import folder
 from support.quick_exports import operators_once as operators_once
@@ -36,7 +36,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(weights: Path, home: Path, **memory: object) -> Learner:
     settings = tiny_streams.settings(
-        ProbeSettings(update=tiny_streams.recipe(20, lr=0.01)),
+        Probe.Settings(update=tiny_streams.recipe(20, lr=0.01)),
         backbone=BackboneSettings(name=MODEL, weights=str(weights), input_size=32),
     )
     if memory:
@@ -193,7 +193,7 @@ def test_what_contradicts_the_method_is_refused(override: list[str], message: st
 
 def test_images_larger_than_the_backbones_are_refused(weights: Path, tmp_path: Path) -> None:
     settings = tiny_streams.settings(
-        ProbeSettings(), backbone=BackboneSettings(name=MODEL, input_size=8)
+        Probe.Settings(), backbone=BackboneSettings(name=MODEL, input_size=8)
     )
     with pytest.raises(GraceError, match=r"larger than backbone\.input_size 8"):
         Learner.create(settings, shape=(3, 16, 16))

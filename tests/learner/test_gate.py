@@ -13,36 +13,34 @@ from grace.learner.accuracies import Accuracies
 from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.ewc import EWC
+from grace.methods.finetune import Finetune
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.icarl import ICaRL
+from grace.methods.joint import Joint
+from grace.methods.memo import Memo
+from grace.methods.replay import Replay
+from grace.methods.wa import WA
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import (
-    BaseMethodSettings,
-    EWCSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    ICaRLSettings,
-    JointSettings,
-    MemoSettings,
-    ReplaySettings,
-    WASettings,
-)
+from grace.settings.method import BaseMethodSettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 METHODS: Mapping[str, BaseMethodSettings] = {
-    "grace": GraceSettings(base=recipe(), grow=recipe(), compress=recipe(), expand_at=(3,)),
-    "foster": FosterSettings(base=recipe(), boost=recipe(), compress=recipe()),
-    "memo": MemoSettings(base=recipe(), grow=recipe()),
-    "wa": WASettings(base=recipe(), update=recipe()),
-    "icarl": ICaRLSettings(base=recipe(), update=recipe()),
-    "replay": ReplaySettings(base=recipe(), update=recipe()),
-    "ewc": EWCSettings(base=recipe(), update=recipe()),
-    "finetune": FinetuneSettings(base=recipe(), update=recipe()),
-    "joint": JointSettings(base=recipe()),
+    "grace": Grace.Settings(base=recipe(), grow=recipe(), compress=recipe(), expand_at=(3,)),
+    "foster": Foster.Settings(base=recipe(), boost=recipe(), compress=recipe()),
+    "memo": Memo.Settings(base=recipe(), grow=recipe()),
+    "wa": WA.Settings(base=recipe(), update=recipe()),
+    "icarl": ICaRL.Settings(base=recipe(), update=recipe()),
+    "replay": Replay.Settings(base=recipe(), update=recipe()),
+    "ewc": EWC.Settings(base=recipe(), update=recipe()),
+    "finetune": Finetune.Settings(base=recipe(), update=recipe()),
+    "joint": Joint.Settings(base=recipe()),
 }
 # It knows its first classes, then all but forgets them.
-FICKLE = FinetuneSettings(base=recipe(12), update=recipe(12))
+FICKLE = Finetune.Settings(base=recipe(12), update=recipe(12))
 
 
 def create(
@@ -217,7 +215,7 @@ class TestATestFolder:
 
 class TestAccuracies:
     def test_they_are_what_asking_gives(self) -> None:
-        method = GraceSettings(base=recipe(8), grow=recipe(4), compress=recipe(4), expand_at=(3,))
+        method = Grace.Settings(base=recipe(8), grow=recipe(4), compress=recipe(4), expand_at=(3,))
         made = create(method)
         teachers: list[float] = []
 
@@ -260,7 +258,7 @@ class TestAccuracies:
 
     def test_images_that_an_update_brings_do_not_judge_it(self) -> None:
         """Two folders were swapped: among the judges, their images would hide what that costs."""
-        method = ReplaySettings(base=recipe(8), update=recipe(8))
+        method = Replay.Settings(base=recipe(8), update=recipe(8))
         made = create(method, validation=6, size=100)
         teach(made, {0: 15, 1: 15})
         known = [pixels(made, index) for index in (0, 1)]

@@ -21,9 +21,9 @@ from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
 from grace.learner.pruning import bytes_of, keep_within
 from grace.learner.store import ModelStore
 from grace.methods.outcome import Outcome
+from grace.methods.replay import Replay
 from grace.nn.threshold import Threshold
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import ReplaySettings
 from support.commands import call
 from support.learn_calls import files
 from support.saved_learners import copied as copied
@@ -42,7 +42,7 @@ def teach(made: Learner, *indices: int) -> None:
 def original(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions of two, three, four and five classes."""
     home = tmp_path_factory.mktemp("versions") / "model"
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     chosen = settings(method, memory=MemorySettings(size=20, validation=2))
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
     for indices in ((0, 1), (2,), (3,), (4,)):
@@ -467,7 +467,7 @@ class TestLedger:
 
     def test_a_learner_that_was_saved_later_tells_all_its_updates(self, tmp_path: Path) -> None:
         made = Learner.create(
-            settings(ReplaySettings(base=recipe(), update=recipe())), shape=(3, SIZE, SIZE)
+            settings(Replay.Settings(base=recipe(), update=recipe())), shape=(3, SIZE, SIZE)
         )
         for counts in ({0: 6, 1: 6}, {2: 6}):
             data = labelled(counts)
@@ -509,7 +509,7 @@ class TestOtherThreshold:
 
     def test_a_method_without_a_threshold_needs_both_numbers(self, saved: Path) -> None:
         (*_, last) = ModelStore.open(saved).documents()
-        other = last.settings.model_copy(update={"method": ReplaySettings()})
+        other = last.settings.model_copy(update={"method": Replay.Settings()})
         documents = [last.model_copy(update={"settings": other})]
         with pytest.raises(ValueError, match="replay has no threshold of its own: give both"):
             other_threshold(documents, 0.3, None)
@@ -517,7 +517,7 @@ class TestOtherThreshold:
 
     def test_without_saturations_there_is_nothing_to_judge(self, tmp_path: Path) -> None:
         made = Learner.create(
-            settings(ReplaySettings(base=recipe(), update=recipe())),
+            settings(Replay.Settings(base=recipe(), update=recipe())),
             shape=(3, SIZE, SIZE),
             directory=tmp_path / "replay",
         )

@@ -12,9 +12,9 @@ from grace.engine.trainer import Trainer
 from grace.learner.creation import Creation
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.replay import Replay
 from grace.runs.run import run_experiment
 from grace.settings.experiment import ExperimentSettings, ScenarioSettings
-from grace.settings.methods import ReplaySettings
 from grace.studies.comparison import compare
 from support.interruptions import interrupted
 from support.learn_calls import files
@@ -23,7 +23,7 @@ from support.tiny_streams import class_names, dataset, labelled, recipe, setting
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-REPLAY = ReplaySettings(base=recipe(), update=recipe())
+REPLAY = Replay.Settings(base=recipe(), update=recipe())
 
 
 def test_a_linked_folder_of_versions_is_no_place_for_a_new_learner(tmp_path: Path) -> None:

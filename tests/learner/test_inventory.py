@@ -10,8 +10,8 @@ from grace.base.tensors import encode
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import ReplaySettings
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
@@ -74,7 +74,7 @@ def test_after_a_rollback_the_earlier_version_is_told(copied: Path) -> None:
 
 
 def test_a_learner_that_has_learnt_nothing(tmp_path: Path) -> None:
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     Learner.create(settings(method), shape=(1, SIZE, SIZE), directory=tmp_path / "new")
     inventory = take_inventory(ModelStore.open(tmp_path / "new"))
     assert (inventory.in_use, inventory.versions, inventory.num_bytes) == (None, [], 0)
@@ -83,7 +83,7 @@ def test_a_learner_that_has_learnt_nothing(tmp_path: Path) -> None:
 
 
 def test_what_two_classes_share_is_counted_once(tmp_path: Path) -> None:
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     memory = MemorySettings(size=20)
     path = tmp_path / "twins"
     made = Learner.create(settings(method, memory=memory), shape=(3, SIZE, SIZE), directory=path)
@@ -99,7 +99,7 @@ def test_what_two_classes_share_is_counted_once(tmp_path: Path) -> None:
 
 def test_before_anything_was_assessed_and_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "young"
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     chosen = settings(method, memory=MemorySettings(size=6, validation=1))
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=path)
     data = labelled({0: 6, 1: 6})

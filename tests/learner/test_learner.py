@@ -9,14 +9,12 @@ from torch import Tensor
 
 from grace.engine.phase import Phase, Sweep
 from grace.learner.learner import Learner
+from grace.methods.der import DER
+from grace.methods.finetune import Finetune
+from grace.methods.grace import Grace
+from grace.methods.joint import Joint
+from grace.methods.replay import Replay
 from grace.settings.experiment import EngineSettings, MemorySettings
-from grace.settings.methods import (
-    DERSettings,
-    FinetuneSettings,
-    GraceSettings,
-    JointSettings,
-    ReplaySettings,
-)
 from support.tiny_streams import (
     SIZE,
     class_names,
@@ -31,7 +29,7 @@ from support.tiny_streams import (
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-REPLAY = ReplaySettings(base=recipe(15), update=recipe(15))
+REPLAY = Replay.Settings(base=recipe(15), update=recipe(15))
 
 
 def animals(counts: dict[str, int], seed: int = 0) -> tuple[Tensor, list[str]]:
@@ -120,7 +118,7 @@ class TestAsking:
 
 class TestTeaching:
     def test_a_later_update_with_known_images_names_no_class_twice(self) -> None:
-        made = learner(ReplaySettings(base=recipe(), update=recipe()))
+        made = learner(Replay.Settings(base=recipe(), update=recipe()))
         made.update(*animals({"cat": 6, "dog": 6}))
         update = made.update(*animals({"cat": 3, "emu": 6}))
         assert list(update.new_class_names) == ["emu"]
@@ -128,7 +126,7 @@ class TestTeaching:
         assert made.method.memory.original_counts[made.class_names.index("cat")] == 9
 
     def test_numbers_are_names_too(self) -> None:
-        made = learner(FinetuneSettings(base=recipe()))
+        made = learner(Finetune.Settings(base=recipe()))
         images, _ = animals({"cat": 3, "dog": 3})
         labels: Any = [7, "7", 8, 8, 7, 8]
         made.update(images, labels)
@@ -139,7 +137,7 @@ class TestTeaching:
 
     def test_an_update_tells_what_it_cost(self) -> None:
         made = learner(
-            GraceSettings(base=recipe(2), grow=recipe(3), compress=recipe(), threshold=1.0)
+            Grace.Settings(base=recipe(2), grow=recipe(3), compress=recipe(), threshold=1.0)
         )
         made.update(*animals({"cat": 6, "dog": 6}))
         update = made.update(*animals({"emu": 6}))
@@ -155,13 +153,13 @@ class TestTeaching:
         assert made.history[1] is update
 
     def test_equal_updates_give_equal_learners(self) -> None:
-        makes = [learner(ReplaySettings(base=recipe(), update=recipe())) for _ in range(2)]
+        makes = [learner(Replay.Settings(base=recipe(), update=recipe())) for _ in range(2)]
         for made in makes:
             made.update(*animals({"cat": 6, "dog": 6}))
         assert same(*(state(made.method.network) for made in makes))
 
     def test_joint_waits_for_the_last_task_if_told(self) -> None:
-        made = learner(JointSettings(base=recipe(6, lr=0.1), final_task_only=True))
+        made = learner(Joint.Settings(base=recipe(6, lr=0.1), final_task_only=True))
         phases: list[str] = []
         watch(made, lambda item: phases.append(item.name))
         first = made.update(*animals({"cat": 12, "dog": 12}))
@@ -229,7 +227,7 @@ class TestRefusals:
             taught.predict(nothing)
 
     @pytest.mark.parametrize(
-        "method", [REPLAY, DERSettings(base=recipe()), GraceSettings(base=recipe())]
+        "method", [REPLAY, DER.Settings(base=recipe()), Grace.Settings(base=recipe())]
     )
     def test_a_memory_too_small_is_refused_before_anything_is_trained(self, method: Any) -> None:
         made = learner(method, memory=MemorySettings(size=1))
@@ -241,7 +239,7 @@ class TestRefusals:
         assert phases == []
 
     def test_a_method_without_memory_asks_for_none(self) -> None:
-        made = learner(FinetuneSettings(base=recipe()), memory=MemorySettings(size=1))
+        made = learner(Finetune.Settings(base=recipe()), memory=MemorySettings(size=1))
         made.update(*animals({"cat": 3, "dog": 3}))
         assert made.history[0].outcome.verdict == "start"
         assert list(made.scores(animals({"cat": 1})[0])) == ["linear"]
@@ -256,7 +254,7 @@ class TestRefusals:
 
 def test_labels_by_index_and_by_name_agree() -> None:
     """The experiment's way of naming: class by class, so that indices follow the class order."""
-    made = learner(FinetuneSettings(base=recipe()))
+    made = learner(Finetune.Settings(base=recipe()))
     data = labelled({0: 3, 1: 3})
     made.update(data.images, class_names(data))
     assert made.class_names == ["class 0", "class 1"]

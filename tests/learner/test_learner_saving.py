@@ -17,16 +17,14 @@ from grace.data.images import LabelledImages
 from grace.learner.document import Document, UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.der import DER
+from grace.methods.ewc import EWC
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.joint import Joint
+from grace.methods.memo import Memo
 from grace.settings.experiment import EngineSettings, MemorySettings
-from grace.settings.methods import (
-    BaseMethodSettings,
-    DERSettings,
-    EWCSettings,
-    FosterSettings,
-    GraceSettings,
-    JointSettings,
-    MemoSettings,
-)
+from grace.settings.method import BaseMethodSettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -34,13 +32,13 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 # Of every kind of thing that methods keep; the contract suite saves a learner of every method.
 METHODS: Mapping[str, BaseMethodSettings] = {
     # It compresses, grows, and compresses beside a fixed backbone.
-    "grace": GraceSettings(base=recipe(2), grow=recipe(), compress=recipe(), expand_at=(3,)),
-    "der": DERSettings(base=recipe(2), grow=recipe()),
-    "foster": FosterSettings(base=recipe(2), boost=recipe(), compress=recipe()),
-    "memo": MemoSettings(base=recipe(2), grow=recipe()),
-    "memo-frozen": MemoSettings(base=recipe(2), grow=recipe(), train_base=False),
-    "ewc": EWCSettings(base=recipe(2), update=recipe()),
-    "joint": JointSettings(base=recipe()),
+    "grace": Grace.Settings(base=recipe(2), grow=recipe(), compress=recipe(), expand_at=(3,)),
+    "der": DER.Settings(base=recipe(2), grow=recipe()),
+    "foster": Foster.Settings(base=recipe(2), boost=recipe(), compress=recipe()),
+    "memo": Memo.Settings(base=recipe(2), grow=recipe()),
+    "memo-frozen": Memo.Settings(base=recipe(2), grow=recipe(), train_base=False),
+    "ewc": EWC.Settings(base=recipe(2), update=recipe()),
+    "joint": Joint.Settings(base=recipe()),
 }
 # The last one brings images of a known class, too.
 STREAM = ({0: 9, 1: 9, 2: 9}, {3: 8}, {4: 8, 5: 10}, {1: 5, 6: 8})

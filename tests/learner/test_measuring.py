@@ -12,8 +12,8 @@ from grace.learner.held_out import affordable, hold_out
 from grace.learner.learner import Learner
 from grace.learner.request import RequestedSettings
 from grace.learner.update import compared
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -70,7 +70,7 @@ def test_the_digest_is_that_of_images_and_labels() -> None:
 
 
 def test_the_gate_by_class_and_by_new_classes() -> None:
-    method = ReplaySettings(base=recipe(8), update=recipe(8))
+    method = Replay.Settings(base=recipe(8), update=recipe(8))
     chosen = settings(method, memory=MemorySettings(size=3, validation=20))
     made = Learner.create(chosen, shape=(3, SIZE, SIZE))
     first, second = labelled({0: 100, 1: 100}), labelled({2: 100})

@@ -10,15 +10,16 @@ from grace.engine.progress import Progress
 from grace.learner.budget import needs_passes
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.grace import Grace
+from grace.methods.probe import Probe
 from grace.settings.experiment import BudgetSettings
-from grace.settings.methods import GraceSettings, ProbeSettings
 from grace.settings.recipe import Recipe
 from support import tiny_streams as ts
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-METHOD = GraceSettings(base=ts.recipe(40), grow=ts.recipe(30), compress=ts.recipe(20))
+METHOD = Grace.Settings(base=ts.recipe(40), grow=ts.recipe(30), compress=ts.recipe(20))
 MINUTE = BudgetSettings(minutes=1, passes=480)
 """40 images take 40 passes an epoch, so that 12 epochs fit."""
 
@@ -106,8 +107,8 @@ def test_passes_are_measured_once_and_saved(tmp_path: Path) -> None:
 def test_what_cannot_be_scaled_is_not_measured() -> None:
     minutes = BudgetSettings(minutes=1)
     assert needs_passes(METHOD, minutes)
-    few = GraceSettings(base=ts.recipe(5), grow=ts.recipe(1), compress=ts.recipe(5))
-    for method, budget in [(few, minutes), (ProbeSettings(), minutes), (METHOD, MINUTE)]:
+    few = Grace.Settings(base=ts.recipe(5), grow=ts.recipe(1), compress=ts.recipe(5))
+    for method, budget in [(few, minutes), (Probe.Settings(), minutes), (METHOD, MINUTE)]:
         assert not needs_passes(method, budget)
     assert not needs_passes(METHOD, BudgetSettings())
 
@@ -130,7 +131,7 @@ def test_a_recipe_with_warm_up_milestones_and_an_average_can_be_scaled() -> None
         raise InterruptedError
         yield
 
-    settings = ts.settings(GraceSettings(base=base), budget=BudgetSettings(passes=1))
+    settings = ts.settings(Grace.Settings(base=base), budget=BudgetSettings(passes=1))
     learner = Learner.create(settings, shape=(3, 8, 8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(learner.method), "first_task", first_task)

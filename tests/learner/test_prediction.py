@@ -14,7 +14,7 @@ from grace.data.decoders import Pixels
 from grace.learner import prediction
 from grace.learner.learner import Learner
 from grace.learner.prediction import FilePredictor
-from grace.settings.methods import FinetuneSettings
+from grace.methods.finetune import Finetune
 from support.saved_learners import saved as saved
 from support.tiny_streams import class_names, labelled, learner, pictures, recipe, settings
 
@@ -174,7 +174,7 @@ def test_decoders_warnings_are_not_passed_on(
 
 
 def test_without_a_square_images_must_have_the_size(tmp_path: Path) -> None:
-    chosen = settings(FinetuneSettings(base=recipe(), update=recipe()))
+    chosen = settings(Finetune.Settings(base=recipe(), update=recipe()))
     made = Learner.create(chosen, shape=(3, 8, 16), mean=(0.4,) * 3, std=(0.3,) * 3)
     noise = torch.randint(0, 255, (8, 3, 8, 16), generator=torch.Generator().manual_seed(0))
     images = noise.to(torch.uint8)
@@ -191,7 +191,7 @@ def test_without_a_square_images_must_have_the_size(tmp_path: Path) -> None:
 
 
 def test_a_grey_learner_sees_colours_as_grey(tmp_path: Path) -> None:
-    made = learner(FinetuneSettings(base=recipe(), update=recipe()), channels=1)
+    made = learner(Finetune.Settings(base=recipe(), update=recipe()), channels=1)
     data = labelled({0: 6, 1: 6}, channels=1)
     made.update(data.images, class_names(data))
     image = pictures(1, 1, channels=1)
@@ -229,4 +229,4 @@ def test_what_cannot_be_asked_is_refused(pets: Learner) -> None:
     with pytest.raises(ValueError, match="5 % false alarms need at least 19 held-out images"):
         predictor_of(pets, false_alarms=0.05)
     with pytest.raises(ValueError, match="nothing has been learnt yet"):
-        predictor_of(learner(FinetuneSettings(base=recipe(), update=recipe())))
+        predictor_of(learner(Finetune.Settings(base=recipe(), update=recipe())))

@@ -9,10 +9,12 @@ from torch import Tensor
 from grace.base.randomness import generator
 from grace.base.tensors import encode
 from grace.learner.learner import Learner
+from grace.methods.der import DER
+from grace.methods.grace import Grace
+from grace.methods.memo import Memo
 from grace.nn.resnets import CifarResNet
 from grace.settings.describe import describe_settings
 from grace.settings.experiment import BackboneSettings
-from grace.settings.methods import DERSettings, GraceSettings, MemoSettings
 from support import tiny_streams
 
 
@@ -27,14 +29,14 @@ def start() -> dict[str, Tensor]:
     return CifarResNet(20, 3, generator(77)).state_dict()
 
 
-Kind = type[DERSettings | MemoSettings | GraceSettings]
+Kind = type[DER.Settings | Memo.Settings | Grace.Settings]
 
 
 def learner(kind: Kind, weights: Path, home: Path) -> Learner:
     # So small a rate moves no weight by more than 1e-6.
     recipe = tiny_streams.recipe(1).model_copy(update={"lr": 1e-9, "weight_decay": 0.0})
     method = kind(base=recipe, grow=recipe)
-    if isinstance(method, GraceSettings):
+    if isinstance(method, Grace.Settings):
         # The second update compresses into a student that is fresh.
         fresh = {"compress": recipe, "expand_at": (), "initialisation": "random"}
         method = method.model_copy(update=fresh)
@@ -50,7 +52,7 @@ def update(learner: Learner, *classes: int) -> None:
     learner.update(data.images, tiny_streams.class_names(data))
 
 
-@pytest.mark.parametrize("kind", [DERSettings, MemoSettings])
+@pytest.mark.parametrize("kind", [DER.Settings, Memo.Settings])
 def test_the_backbone_of_every_task_starts_from_them(
     kind: Kind, weights: Path, tmp_path: Path
 ) -> None:
@@ -60,7 +62,7 @@ def test_the_backbone_of_every_task_starts_from_them(
     network = model.method.network
     assert len(network.backbones) == 2
     expected = start()
-    last = "stage.0.2.conv2.weight" if kind is MemoSettings else "stage3.2.conv2.weight"
+    last = "stage.0.2.conv2.weight" if kind is Memo.Settings else "stage3.2.conv2.weight"
     for backbone in network.backbones:
         found = backbone.state_dict()[last]
         torch.testing.assert_close(found, expected["stage3.2.conv2.weight"], atol=1e-6, rtol=0)
@@ -69,7 +71,7 @@ def test_the_backbone_of_every_task_starts_from_them(
 
 
 def test_a_saved_learner_holds_its_own_weights(weights: Path, tmp_path: Path) -> None:
-    model = learner(DERSettings, weights, tmp_path / "model")
+    model = learner(DER.Settings, weights, tmp_path / "model")
     update(model, 0, 1)
     probe = tiny_streams.labelled({0: 3}, seed=5).images
     expected = model.predict_proba(probe)
@@ -83,7 +85,7 @@ def test_a_saved_learner_holds_its_own_weights(weights: Path, tmp_path: Path) ->
 
 
 def test_an_update_with_a_fresh_backbone_needs_the_file(weights: Path, tmp_path: Path) -> None:
-    model = learner(GraceSettings, weights, tmp_path / "model")
+    model = learner(Grace.Settings, weights, tmp_path / "model")
     update(model, 0, 1)
     weights.unlink()
     loaded = Learner.load(tmp_path / "model")
@@ -95,5 +97,5 @@ def test_an_update_with_a_fresh_backbone_needs_the_file(weights: Path, tmp_path:
 def test_wrong_weights_are_refused_before_anything_is_learnt(weights: Path, tmp_path: Path) -> None:
     weights.write_bytes(encode({**start(), "stem.2.weight": torch.zeros(1)}))
     with pytest.raises(ValueError, match="unknown tensor 'stem"):
-        learner(DERSettings, weights, tmp_path / "model")
+        learner(DER.Settings, weights, tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -14,8 +14,10 @@ from grace.learner.gate import Limits
 from grace.learner.learner import Learner
 from grace.learner.ledger import ledger
 from grace.learner.store import ModelStore
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import FosterSettings, GraceSettings, ReplaySettings
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import class_names, labelled, recipe, same, settings, state
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -28,7 +30,7 @@ ONE = recipe()
 def made(home: Path | None, method: Any = None, **memory: Any) -> Learner:
     """A learner of three classes with ten images each."""
     chosen = settings(
-        method or ReplaySettings(base=ONE, update=ONE),
+        method or Replay.Settings(base=ONE, update=ONE),
         memory=MemorySettings(**{"size": 24, "validation": 2} | memory),
     )
     learner = Learner.create(chosen, shape=(3, 8, 8), directory=home)
@@ -136,7 +138,7 @@ def test_fewer_held_out_images(tmp_path: Path) -> None:
 
 
 def test_the_threshold_decides_the_next_update() -> None:
-    method = GraceSettings(base=ONE, grow=ONE, compress=ONE, threshold=1.0)
+    method = Grace.Settings(base=ONE, grow=ONE, compress=ONE, threshold=1.0)
     learner = made(None, method)
     assert learner.history[-1].outcome.verdict == "compress"
     learner.change_settings("method.threshold=0")
@@ -173,7 +175,7 @@ def test_every_method_takes_other_settings(variant: str) -> None:
 
 
 def test_foster_drops_its_teacher_under_a_ceiling(tmp_path: Path) -> None:
-    learner = made(tmp_path / "model", FosterSettings(base=ONE, boost=ONE, compress=ONE))
+    learner = made(tmp_path / "model", Foster.Settings(base=ONE, boost=ONE, compress=ONE))
     assert "teacher" in "".join(ModelStore.open(tmp_path / "model").document(2).parts)
     learner.change_settings("memory.max_mb=2")
     assert "teacher" not in "".join(ModelStore.open(tmp_path / "model").document(3).parts)

@@ -19,10 +19,10 @@ from grace.engine.checkpoint import SnapshotStore
 from grace.engine.phase import Parts, Phase, Sweep
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.grace import Grace
 from grace.nn.expandable import copy_of
 from grace.nn.heads import Head
 from grace.settings.experiment import EngineSettings, MemorySettings
-from grace.settings.methods import GraceSettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = [
@@ -115,7 +115,7 @@ def carry_out(
     """Create a learner that wants to grow ever on, and update it again and again."""
     # Batches of at most eight images: the kernels of all their sizes are soon built.
     once = recipe(batch_size=8)
-    method = GraceSettings(base=once, grow=once, compress=once, threshold=0.0)
+    method = Grace.Settings(base=once, grow=once, compress=once, threshold=0.0)
     memory = MemorySettings(size=MEMORY_SIZE, validation=1, max_mb=MAX_MB)
     engine = EngineSettings(device="cpu", compile=False, threads=1, eval_batch_size=8)
     chosen = settings(method, memory=memory, engine=engine)

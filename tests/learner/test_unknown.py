@@ -26,8 +26,10 @@ from grace.learner.unknown import (
     recogniser_of,
     shrunk_axes,
 )
+from grace.methods.finetune import Finetune
+from grace.methods.grace import Grace
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import FinetuneSettings, GraceSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -207,7 +209,7 @@ class TestCutoff:
 @pytest.fixture(scope="module")
 def taught(tiny_backbones: None) -> Learner:
     """Knows two bright quadrants; ten images of each are held out."""
-    method = FinetuneSettings(base=recipe(20), update=recipe())
+    method = Finetune.Settings(base=recipe(20), update=recipe())
     made = Learner.create(
         settings(method, memory=MemorySettings(size=0, validation=10)), shape=(3, SIZE, SIZE)
     )
@@ -259,7 +261,7 @@ def test_exemplars_leave_room_for_the_better_score_of_a_trained_network() -> Non
     """One exemplar of each of four classes has 12,288 bytes, the score 17,680: it never fitted."""
     twice = recipe(epochs=2)
     memory = MemorySettings(size=None, max_mb=1.8, validation=10)
-    method = ReplaySettings(base=twice, update=twice)
+    method = Replay.Settings(base=twice, update=twice)
     made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
     made.update(*large(range(4), 125))
     (count,) = kept(made)
@@ -273,7 +275,7 @@ def test_a_grown_network_has_room_for_its_larger_score(monkeypatch: pytest.Monke
     monkeypatch.setattr(Admission, "_score_bytes", staticmethod(most_score_bytes))
     once = recipe(epochs=1)
     memory = MemorySettings(size=None, max_mb=1.3, validation=10)
-    method = GraceSettings(base=once, grow=once, compress=once, expand_at=[2])
+    method = Grace.Settings(base=once, grow=once, compress=once, expand_at=[2])
     made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
     for classes in (range(4), range(4, 6)):
         made.update(*large(classes, 50))
@@ -314,7 +316,7 @@ def test_a_score_of_more_than_a_hundredth_of_the_ceiling_gets_no_room(
     max_mb: float, expected: int
 ) -> None:
     memory = MemorySettings(size=None, max_mb=max_mb, validation=0)
-    made = Learner.create(settings(FinetuneSettings(), memory=memory), shape=(3, 32, 32))
+    made = Learner.create(settings(Finetune.Settings(), memory=memory), shape=(3, 32, 32))
     made.update(*large(range(4), 2))
     room = made.model.state.method.memory.room
     assert room is not None

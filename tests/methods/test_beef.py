@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from grace.methods.energies import energy_samples
+from grace.methods.fusion import Fusion
 from torch import Tensor, nn
 
 from grace.base.errors import DamagedError
@@ -17,13 +19,11 @@ from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Mode, Phase
 from grace.learner.learner import Learner
 from grace.methods.beef import Beef
-from grace.methods.energies import energy_samples
-from grace.methods.fusion import Fusion
+from grace.methods.der import DER
 from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
 from grace.methods.planning import Coming
 from grace.nn.heads import MASKED
-from grace.settings.methods import BeefSettings, DERSettings
 from grace.settings.recipe import Recipe
 from support.tiny_streams import (
     class_names,
@@ -41,8 +41,8 @@ from support.typed import typed
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
-def beef(**choices: Any) -> BeefSettings:
-    return BeefSettings(**{"base": recipe(), "expand": recipe(), "fuse": recipe()} | choices)
+def beef(**choices: Any) -> Beef.Settings:
+    return Beef.Settings(**{"base": recipe(), "expand": recipe(), "fuse": recipe()} | choices)
 
 
 def taught(*tasks: dict[int, int], **choices: Any) -> Learner:
@@ -304,7 +304,7 @@ class TestFusion:
         assert fuse.recipe == recipe()
 
     def test_published_recipe(self) -> None:
-        assert BeefSettings().fuse == Recipe(
+        assert Beef.Settings().fuse == Recipe(
             epochs=60, lr=0.05, schedule="cosine", weight_decay=5e-4
         )
 
@@ -469,7 +469,7 @@ def test_settings_without_effect_are_told() -> None:
 
 def test_its_first_task_is_its_own() -> None:
     """DER's can be shared among methods; the energy makes this one another."""
-    made = learner(DERSettings(base=recipe(), grow=recipe()))
+    made = learner(DER.Settings(base=recipe(), grow=recipe()))
     common = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4}, 0))))
     assert start_of(common) is not None
 

@@ -8,21 +8,19 @@ import pytest
 import torch
 
 from grace.engine.phase import Phase, Sweep
+from grace.methods.beef import Beef
+from grace.methods.create import Create
+from grace.methods.der import DER
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.icarl import ICaRL
+from grace.methods.joint import Joint
+from grace.methods.memo import Memo
+from grace.methods.replay import Replay
+from grace.methods.tagfex import TagFex
+from grace.methods.wa import WA
 from grace.nn.heads import MASKED, LinearHead
-from grace.settings.methods import (
-    BeefSettings,
-    CreateSettings,
-    DERSettings,
-    FosterSettings,
-    GraceSettings,
-    ICaRLSettings,
-    JointSettings,
-    MemoSettings,
-    ReplaySettings,
-    TagFexSettings,
-    WASettings,
-)
-from grace.settings.registry import BUILT_IN
+from grace.settings.registry import METHOD_SETTINGS
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
 from support.typed import typed
@@ -30,16 +28,16 @@ from support.typed import typed
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 LINEAR = [
-    GraceSettings,
-    DERSettings,
-    FosterSettings,
-    MemoSettings,
-    WASettings,
-    ICaRLSettings,
-    ReplaySettings,
+    Grace.Settings,
+    DER.Settings,
+    Foster.Settings,
+    Memo.Settings,
+    WA.Settings,
+    ICaRL.Settings,
+    Replay.Settings,
 ]
-ALIGNING = [GraceSettings, DERSettings, MemoSettings, WASettings]
-SMOOTHED = [*LINEAR, TagFexSettings, JointSettings]
+ALIGNING = [Grace.Settings, DER.Settings, Memo.Settings, WA.Settings]
+SMOOTHED = [*LINEAR, TagFex.Settings, Joint.Settings]
 WIDTHS = {"agnostic": 64, "new": 64, "attention": 64, "predicted": 8, "old.agnostic": 8}
 """Of outputs that are made up, as TagFex's parts would need maps."""
 
@@ -119,7 +117,7 @@ def test_alignment_gives_way_to_the_prior(
 
 def test_a_first_task_of_equal_classes_has_no_prior() -> None:
     """So that methods with and without a prior share it."""
-    for settings in (GraceSettings(), GraceSettings(class_prior="balanced")):
+    for settings in (Grace.Settings(), Grace.Settings(class_prior="balanced")):
         method = learner(settings).method
         phases = [next(method.learn(task(1, counts, 0))) for counts in ({0: 4, 1: 4}, {0: 2, 1: 6})]
         plain, unequal = (phase.objective.__qualname__ for phase in phases)
@@ -128,7 +126,7 @@ def test_a_first_task_of_equal_classes_has_no_prior() -> None:
 
 
 def test_joint_balances_unequal_classes() -> None:
-    method = learner(JointSettings(class_prior="balanced")).method
+    method = learner(Joint.Settings(class_prior="balanced")).method
     phase = next(method.learn(task(1, {0: 2, 1: 6}, 0)))
     even(phase, "head")
     loss = phase.objective(batch(phase, [0]))["classification"]
@@ -137,7 +135,7 @@ def test_joint_balances_unequal_classes() -> None:
 
 def test_forgotten_classes_have_no_share() -> None:
     """Classes 1 to 3 have equally many images; the forgotten class 0 must not spoil that."""
-    method = learner(ReplaySettings(class_prior="balanced")).method
+    method = learner(Replay.Settings(class_prior="balanced")).method
     drive(method, task(1, {0: 4, 1: 4}, 0))
     forget(method, [0])
     work = replace(task(2, {2: 4, 3: 4}, 2), forgotten=frozenset([0]))
@@ -147,7 +145,7 @@ def test_forgotten_classes_have_no_share() -> None:
 
 def test_tagfex_and_create_have_it_too() -> None:
     """An image of class 3, which has 8 of the 20 images, with even scores of all four classes."""
-    for settings in (TagFexSettings, CreateSettings):
+    for settings in (TagFex.Settings, Create.Settings):
         _, phase = second_task(settings, class_prior="balanced")
         outputs = {"head": torch.zeros(2, 4), **made_up(phase)}
         loss = phase.objective(batch(phase, [3, 3], outputs))["classification"]
@@ -160,7 +158,7 @@ def test_an_old_task_is_as_likely_as_its_classes_in_beef() -> None:
 
     These do not sum to 1, so even outputs cost −ln(share / 0.8). The alignment is off.
     """
-    _, phase = second_task(BeefSettings, class_prior="balanced", energy_weight=0)
+    _, phase = second_task(Beef.Settings, class_prior="balanced", energy_weight=0)
     even(phase, "prototypes", "classes")
     for label, share in ((0, 0.2), (1, 0.2), (2, 0.2), (3, 0.4)):
         loss = phase.objective(batch(phase, [label]))["classification"]
@@ -204,13 +202,13 @@ def test_labels_are_smoothed_in_every_phase_that_classifies(settings: Any) -> No
                 found.append(item.name)
                 value = float(losses["classification"].value.detach())
                 assert value == pytest.approx(expected, abs=1e-6)
-    assert len(found) == (3 if settings is GraceSettings else 2), found
+    assert len(found) == (3 if settings is Grace.Settings else 2), found
 
 
 def test_auxiliary_labels_are_not_smoothed() -> None:
     auxiliary = []
     for smoothing in (0.0, 0.3):
-        _, phase = second_task(DERSettings, label_smoothing=smoothing)
+        _, phase = second_task(DER.Settings, label_smoothing=smoothing)
         outputs = {"auxiliary": torch.tensor([[2.0, 0.0, 1.0]])}
         auxiliary.append(phase.objective(batch(phase, [3], outputs))["auxiliary"].value)
     assert auxiliary[0] == auxiliary[1]
@@ -218,7 +216,7 @@ def test_auxiliary_labels_are_not_smoothed() -> None:
 
 def test_forgotten_classes_get_no_part_of_smoothed_labels() -> None:
     """Their logit is −10000: a part of any size would be all that the loss consists of."""
-    method = learner(ReplaySettings(label_smoothing=0.3)).method
+    method = learner(Replay.Settings(label_smoothing=0.3)).method
     drive(method, task(1, {0: 4, 1: 4}, 0))
     forget(method, [0])
     work = replace(task(2, {2: 4, 3: 4}, 2), forgotten=frozenset([0]))
@@ -230,6 +228,6 @@ def test_forgotten_classes_get_no_part_of_smoothed_labels() -> None:
 
 
 def test_methods_with_other_losses_have_no_label_smoothing() -> None:
-    for settings in BUILT_IN:
+    for settings in METHOD_SETTINGS.values():
         has_it = settings in SMOOTHED
         assert ("label_smoothing" in settings.model_fields) == has_it, settings

@@ -19,20 +19,16 @@ from grace.engine.phase import Work
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.learner.learner import Learner
 from grace.nn.heads import Head
-from grace.settings.registry import METHODS
 from support.contract import (
-    ALONE,
-    HEADLESS,
     PROBE,
-    SELECTIVE,
     VARIANTS,
-    WITHOUT_PHASE,
     every_variant,
     excepted,
     head_shapes,
     is_excepted,
     keeps_exemplars,
     name_of,
+    trains,
 )
 from support.recorded_streams import (
     MEMORY_SIZE,
@@ -73,10 +69,6 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def test_every_registered_method_is_covered() -> None:
-    assert {name_of(variant) for variant in VARIANTS} == set(METHODS)
-
-
 @every_variant
 class TestStream:
     def test_the_head_grows_by_the_new_classes_of_uneven_tasks(
@@ -114,7 +106,7 @@ class TestStream:
     ) -> None:
         step = recordings[variant].steps[3]
         assert step.update.new_class_names == ("class 6",)
-        if variant not in WITHOUT_PHASE and (name_of(variant), step.phases[0].name) not in HEADLESS:
+        if trains(variant) and not is_excepted(variant, step.phases[0], "headless"):
             head = step.phases[0].head
             assert head.keys() == head_shapes(variant, 7, 64).keys()
             assert {len(tensor) for tensor in head.values()} == {7}
@@ -125,7 +117,7 @@ def test_growth_keeps_the_old_head_exactly(recordings: Recordings, variant: str)
     """Every head over all classes that a phase is handed begins with the old one."""
     for step in recordings[variant].steps[1:]:
         for piece in step.phases:
-            if is_excepted(variant, piece) or (name_of(variant), piece.name) in HEADLESS:
+            if is_excepted(variant, piece) or is_excepted(variant, piece, "headless"):
                 continue
             old = head_in(step.old)
             assert piece.head.keys() == old.keys()
@@ -215,7 +207,7 @@ def test_the_old_network_is_frozen_where_declared(recordings: Recordings, varian
     for step in later:
         for piece in step.phases:
             backbones = [own for module, own in piece.idle if not isinstance(module, Head)]
-            is_beside = (name_of(variant), piece.name) not in ALONE
+            is_beside = not is_excepted(variant, piece, "alone")
             assert bool(backbones) == (VARIANTS[variant].traits.freezes_old_network and is_beside)
             assert bool(piece.idle) == bool(backbones)
             assert all(any("running_mean" in name for name in before) for before in backbones)
@@ -240,7 +232,7 @@ def test_only_the_task_at_hand_and_exemplars_are_read(recordings: Recordings, va
         work = step.update.work if step.update else ()
         # Each phase reads an image once an epoch, each sweep once; class means ask for exemplars.
         passes = sum(max(1, done.epochs) for done in work if done.name != "class means")
-        few = [done.epochs for done in work if (name_of(variant), done.name) in SELECTIVE]
+        few = [done.epochs for done in work if is_excepted(variant, done.name, "chooses")]
         for owner in range(len(run.steps)):
             reads = run.reads.of(str(owner), str(now))
             if not VARIANTS[variant].traits.trains_backbone:
@@ -337,44 +329,20 @@ def test_grace_refreshes(recordings: Recordings, variant: str) -> None:
     fixed = [name for name in step.old if name.startswith("backbones.")]
     fixed = [name for name in fixed if int(name.split(".")[1]) < step.num_backbones - 1]
     assert all(torch.equal(step.old[name], step.new[name]) for name in fixed)
-    assert bool(fixed) == (variant != "grace-compresses")
+    assert bool(fixed) == (step.num_backbones > 1)
 
 
-FAILURES = [
-    ("grace-compresses", "grow"),
-    ("grace-compresses", "compress"),
-    ("grace-compresses", "class means"),
-    ("grace-previous", "assess"),
-    ("grace-grows", "herd"),
-    ("der", "grow"),
-    ("foster", "boost"),
-    ("foster", "compress"),
-    ("foster", "herd"),
-    ("memo", "grow"),
-    ("memo-frozen", "grow"),
-    ("memo", "class means"),
-    ("wa", "update"),
-    ("dgr", "update"),
-    ("wa", "herd"),
-    ("icarl", "update"),
-    ("icarl", "class means"),
-    ("replay", "update"),
-    ("replay", "class means"),
-    ("ewc", "update"),
-    ("ewc", "fisher"),
-    ("finetune", "update"),
-    ("joint", "base"),
-    ("create", "update"),
-    ("create", "balance"),
-    ("beef", "expand"),
-    ("beef", "fuse"),
-]
-
-
-@pytest.mark.parametrize(("variant", "item"), FAILURES, ids=[":".join(f) for f in FAILURES])
+@every_variant
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
 def test_a_failed_update_leaves_the_learner_as_it_was(
-    recordings: Recordings, variant: str, item: str
+    recordings: Recordings, variant: str, which: int
 ) -> None:
+    """The first piece of work fails, or the last."""
+    recorded = recordings[variant].steps[1].update
+    assert recorded is not None
+    if not recorded.work:
+        pytest.skip("it has no work in which it could fail")
+    item = recorded.work[which].name
     made, culprit = learner(VARIANTS[variant]), Culprit(item)
     watch(made, culprit)
     teach(made, labelled(STREAM[0]))

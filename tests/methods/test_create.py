@@ -17,7 +17,6 @@ from grace.methods.planning import Coming
 from grace.nn.autoencoders import AutoEncoders
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import CreateSettings
 from support.driven import batch, drive, forget, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 from support.typed import present, typed
@@ -28,7 +27,7 @@ SHORT = {"base": recipe(), "update": recipe(), "balance": recipe(2)}
 
 
 def taught(*tasks: Mapping[int, int], size: int = 13, **choices: Any) -> Learner:
-    made = learner(CreateSettings(**SHORT, **choices), memory=MemorySettings(size=size))
+    made = learner(Create.Settings(**SHORT, **choices), memory=MemorySettings(size=size))
     for counts in tasks:
         teach(made, counts)
     return made
@@ -289,7 +288,7 @@ class TestPhases:
         assert start_of(phase) is None
 
     def test_the_published_recipes(self) -> None:
-        chosen = CreateSettings()
+        chosen = Create.Settings()
         recipes = (chosen.base, chosen.update, chosen.balance)
         assert [own.epochs for own in recipes] == [200, 120, 20]
         assert [own.lr for own in recipes] == [0.1, 0.1, 0.005]
@@ -325,7 +324,7 @@ class TestPlan:
 
 
 def test_what_has_no_effect_is_said() -> None:
-    off = CreateSettings(late_factor=1, distillation_weight=0, contrast_weight=0)
+    off = Create.Settings(late_factor=1, distillation_weight=0, contrast_weight=0)
     assert off.idle_settings().keys() == {
         "late_task",
         "temperature",
@@ -333,7 +332,7 @@ def test_what_has_no_effect_is_said() -> None:
         "contrast_base_temperature",
         "confusion_sharpness",
     }
-    assert CreateSettings().idle_settings() == {}
+    assert Create.Settings().idle_settings() == {}
 
 
 def test_half_precision_gives_finite_losses() -> None:

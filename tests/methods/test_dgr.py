@@ -21,7 +21,6 @@ from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
 from grace.settings.experiment import EngineSettings, MemorySettings
 from grace.settings.load import ConfigWarning, load_experiment
-from grace.settings.methods import DGRSettings
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
 from support.typed import typed
@@ -38,7 +37,7 @@ def dgr(memory_size: int = 13, **choices: Any) -> DGR:
 
 def learning(memory_size: int = 13, **choices: Any) -> Learner:
     recipes = {"base": recipe(), "update": recipe()} | choices
-    return learner(DGRSettings(**recipes), memory=MemorySettings(size=memory_size))
+    return learner(DGR.Settings(**recipes), memory=MemorySettings(size=memory_size))
 
 
 def learnt(method: DGR, work: Task) -> Phase:
@@ -399,7 +398,7 @@ class TestRuns:
         """One new class, then one beside images of a known one, with a memory of one each."""
         chosen = {"device": "cpu", "compile": False, "threads": 1, "precision": precision}
         made = learner(
-            DGRSettings(base=recipe(), update=recipe()),
+            DGR.Settings(base=recipe(), update=recipe()),
             memory=MemorySettings(size=4),
             engine=EngineSettings.model_validate(chosen),
         )

@@ -12,7 +12,6 @@ from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
 from grace.methods.state import MethodState
 from grace.nn.heads import LinearHead
-from grace.settings.methods import EWCSettings
 from support.driven import batch, drive, forget, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, state, task
 from support.typed import present, typed
@@ -24,7 +23,7 @@ FIRST = {0: 4, 1: 4, 2: 4}
 
 def ewc(**choices: Any) -> EWC:
     return typed(
-        EWC, learner(EWCSettings(**({"base": recipe(), "update": recipe()} | choices))).method
+        EWC, learner(EWC.Settings(**({"base": recipe(), "update": recipe()} | choices))).method
     )
 
 
@@ -143,7 +142,7 @@ def test_later_tasks_compare_their_own_logits() -> None:
 
 def moved(penalty_weight: float) -> float:
     """How far a second task takes a backbone of which everything is equally important."""
-    made = learner(EWCSettings(base=recipe(), update=recipe(4), penalty_weight=penalty_weight))
+    made = learner(EWC.Settings(base=recipe(), update=recipe(4), penalty_weight=penalty_weight))
     method: Any = made.method
     data = labelled({0: 12, 1: 12})
     made.update(data.images, class_names(data))

@@ -20,7 +20,6 @@ from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED, LinearHead
 from grace.runs.run import run_experiment
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import FosterSettings
 from support.driven import backbones_of, batch, drive, forget, head_of, module_of
 from support.interruptions import interrupted
 from support.tiny_streams import (
@@ -41,8 +40,8 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 PROBE = labelled(dict.fromkeys(range(4), 3), seed=5).images
 
 
-def foster(**choices: Any) -> FosterSettings:
-    return FosterSettings(base=recipe(), boost=recipe(), compress=recipe(), **choices)
+def foster(**choices: Any) -> Foster.Settings:
+    return Foster.Settings(base=recipe(), boost=recipe(), compress=recipe(), **choices)
 
 
 def method(memory_size: int = 13, **choices: Any) -> Foster:
@@ -234,7 +233,7 @@ class TestCompression:
         assert list(made.network.backbones) == [student]
 
     def test_the_published_recipes(self) -> None:
-        chosen = FosterSettings()
+        chosen = Foster.Settings()
         assert [chosen.base.epochs, chosen.boost.epochs, chosen.compress.epochs] == [200, 170, 130]
         decays = [chosen.base.weight_decay, chosen.boost.weight_decay, chosen.compress.weight_decay]
         assert decays == [5e-4, 5e-4, 0.0]

@@ -22,7 +22,6 @@ from grace.nn.capacity import FeatureMoments
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import DERSettings, GraceSettings
 from support import driven
 from support.driven import Answer, backbones_of, batch, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
@@ -37,7 +36,7 @@ def grace(memory_size: int = 0, **choices: Any) -> Grace:
     return typed(
         Grace,
         learner(
-            GraceSettings(**(recipes | choices)), memory=MemorySettings(size=memory_size)
+            Grace.Settings(**(recipes | choices)), memory=MemorySettings(size=memory_size)
         ).method,
     )
 
@@ -595,7 +594,7 @@ class TestDER:
         made = typed(
             DER,
             learner(
-                DERSettings(base=recipe(), grow=recipe()), memory=MemorySettings(size=0)
+                DER.Settings(base=recipe(), grow=recipe()), memory=MemorySettings(size=0)
             ).method,
         )
         for number, work in enumerate(stream(2, 2, 1), start=1):
@@ -620,8 +619,8 @@ class TestDER:
         """Same draws, same phases: bit for bit the same network."""
         recipes = {"base": recipe(), "grow": recipe()}
         makes = [
-            learner(DERSettings(**recipes)),
-            learner(GraceSettings(threshold=0.0, **recipes)),
+            learner(DER.Settings(**recipes)),
+            learner(Grace.Settings(threshold=0.0, **recipes)),
         ]
         for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):
             data = labelled(counts)
@@ -633,7 +632,9 @@ class TestDER:
 
 def test_a_compression_for_real() -> None:
     """Trained, not made up: the teacher's head and all frozen parts stay, the student learns."""
-    made = learner(GraceSettings(base=recipe(3), grow=recipe(2), compress=recipe(3), threshold=1.0))
+    made = learner(
+        Grace.Settings(base=recipe(3), grow=recipe(2), compress=recipe(3), threshold=1.0)
+    )
     teachers: list[LinearHead] = []
     heads: list[Mapping[str, Tensor]] = []
 
@@ -665,7 +666,7 @@ def test_a_compression_for_real() -> None:
 
 
 def test_a_sweep_of_assess_equals_a_plain_svd() -> None:
-    made = learner(GraceSettings(base=recipe(2), grow=recipe(), compress=recipe()))
+    made = learner(Grace.Settings(base=recipe(2), grow=recipe(), compress=recipe()))
     found: list[tuple[float, float]] = []
 
     def after(item: Work, result: Any) -> None:

@@ -8,7 +8,6 @@ import torch
 
 from grace.methods.icarl import ICaRL
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import ICaRLSettings
 from support.driven import backbones_of, batch, drive, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, state, task
 from support.typed import typed
@@ -16,8 +15,8 @@ from support.typed import typed
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
-def settings(**choices: Any) -> ICaRLSettings:
-    return ICaRLSettings(**({"base": recipe(), "update": recipe()} | choices))
+def settings(**choices: Any) -> ICaRL.Settings:
+    return ICaRL.Settings(**({"base": recipe(), "update": recipe()} | choices))
 
 
 def icarl(**choices: Any) -> ICaRL:

@@ -7,8 +7,9 @@ import torch
 
 from grace.engine.phase import Phase, Work
 from grace.learner.learner import Learner
+from grace.methods.der import DER
+from grace.methods.grace import Grace
 from grace.settings.experiment import BackboneSettings
-from grace.settings.methods import DERSettings, GraceSettings
 from support.tiny_streams import (
     class_names,
     labelled,
@@ -25,10 +26,10 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 BACKBONE = BackboneSettings(name="resnet20", train="last-stages", last_stages=2)
 BASE = {"base": recipe(), "grow": recipe()}
 METHODS = {
-    "grace": GraceSettings(compress=recipe(), expand_at=(3,), **BASE),
-    "fresh": GraceSettings(compress=recipe(), expand_at=(), initialisation="random", **BASE),
-    "previous": GraceSettings(compress=recipe(), assess_on="previous", **BASE),
-    "der": DERSettings(**BASE),
+    "grace": Grace.Settings(compress=recipe(), expand_at=(3,), **BASE),
+    "fresh": Grace.Settings(compress=recipe(), expand_at=(), initialisation="random", **BASE),
+    "previous": Grace.Settings(compress=recipe(), assess_on="previous", **BASE),
+    "der": DER.Settings(**BASE),
 }
 
 

@@ -13,10 +13,10 @@ from grace.engine.phase import Phase
 from grace.learner.export import Preprocessing, check_onnx, export_onnx
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.methods.der import DER
 from grace.methods.memo import Memo
 from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import DERSettings, MemoSettings
 from support.driven import backbones_of, batch, drive, head_of
 from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import (
@@ -40,8 +40,8 @@ BRANCH = 18432 + 36864 + 2 * 128
 PROBE = labelled(dict.fromkeys(range(5), 3), seed=5).images
 
 
-def memo(**choices: Any) -> MemoSettings:
-    return MemoSettings(base=recipe(), grow=recipe(), **choices)
+def memo(**choices: Any) -> Memo.Settings:
+    return Memo.Settings(base=recipe(), grow=recipe(), **choices)
 
 
 def method(**choices: Any) -> Memo:
@@ -71,7 +71,7 @@ def grow_phase(made: Memo) -> Phase:
 
 def test_the_first_task_is_that_of_an_uncut_backbone() -> None:
     data = labelled({0: 9, 1: 9})
-    cut, whole = learner(memo()), learner(DERSettings(base=recipe(), grow=recipe()))
+    cut, whole = learner(memo()), learner(DER.Settings(base=recipe(), grow=recipe()))
     for made in (cut, whole):
         made.update(data.images, class_names(data))
     tensors = zip(
@@ -259,6 +259,6 @@ def test_trunk_and_branch_are_tried_on_an_image() -> None:
 
 def test_a_trunk_of_another_method_is_damage() -> None:
     saved = taught(tasks=1).method.state.collect()
-    other = learner(DERSettings(base=recipe(), grow=recipe())).method
+    other = learner(DER.Settings(base=recipe(), grow=recipe())).method
     with pytest.raises(DamagedError):
         other.state.restore(saved, 2)

@@ -13,7 +13,6 @@ from grace.data.batches import epoch_batches, row_batches
 from grace.engine.phase import Phase, Sweep, Work
 from grace.methods.probe import Probe
 from grace.nn.heads import MASKED
-from grace.settings.methods import ProbeSettings
 from support.driven import batch, drive, forget
 from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
 from support.typed import typed
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def probe(**choices: Any) -> Probe:
-    return typed(Probe, learner(ProbeSettings(**({"update": recipe()} | choices))).method)
+    return typed(Probe, learner(Probe.Settings(**({"update": recipe()} | choices))).method)
 
 
 def rows(*values: tuple[float, float]) -> Tensor:
@@ -65,7 +64,7 @@ def test_more_images_of_a_class_go_on_with_its_mean() -> None:
 
 
 def test_neither_order_nor_split_of_the_classes_changes_the_means() -> None:
-    settings = ProbeSettings(head="nearest_mean")
+    settings = Probe.Settings(head="nearest_mean")
     data = labelled(dict.fromkeys(range(4), 6))
     names = class_names(data)
     whole, parts = learner(settings), learner(settings)
@@ -93,7 +92,7 @@ def test_the_loss_by_hand(prior: str, expected: float) -> None:
 
 
 def test_only_images_that_are_new_pass_the_backbone() -> None:
-    made = learner(ProbeSettings(update=recipe()))
+    made = learner(Probe.Settings(update=recipe()))
     swept: list[tuple[str, int]] = []
 
     def hear(item: Work, result: Any) -> None:

@@ -7,9 +7,10 @@ from torch import nn
 from grace.base.errors import DamagedError
 from grace.engine.device import Device
 from grace.methods.module_factory import ModuleFactory
+from grace.methods.replay import Replay
 from grace.methods.state import DeclaredState, MethodState
+from grace.methods.tagfex import TagFex
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.methods import ReplaySettings, TagFexSettings
 from support.tiny_streams import class_names, labelled, learner, recipe, settings
 from support.typed import present
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def factory() -> ModuleFactory:
-    chosen: ExperimentSettings = settings(ReplaySettings(base=recipe(), update=recipe()))
+    chosen: ExperimentSettings = settings(Replay.Settings(base=recipe(), update=recipe()))
     return ModuleFactory(chosen, 3, Device.from_settings(chosen.engine))
 
 
@@ -59,7 +60,7 @@ def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
 
 
 def test_a_guide_counts_in_the_saved_bytes_and_not_among_the_parameters() -> None:
-    made = learner(TagFexSettings(base=recipe(), grow=recipe()))
+    made = learner(TagFex.Settings(base=recipe(), grow=recipe()))
     data = labelled({0: 8, 1: 8})
     made.update(data.images, class_names(data))
     parts = made.method.state.collect().parts

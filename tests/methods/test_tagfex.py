@@ -14,12 +14,12 @@ from grace.engine import parts as graph
 from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
 from grace.learner.learner import Learner
+from grace.methods.der import DER
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
 from grace.nn.attention import TaskAgnostic
 from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import DERSettings, TagFexSettings
 from support.driven import batch, drive, forget, head_of, module_of
 from support.tiny_streams import (
     SIZE,
@@ -41,8 +41,8 @@ BACKBONE = 432 + 2 * 2304 + 4608 + 9216 + 18432 + 36864 + 2 * (16 * 3 + 32 * 2 +
 PROBE = labelled(dict.fromkeys(range(3), 3), seed=5).images
 
 
-def tagfex(**choices: Any) -> TagFexSettings:
-    return TagFexSettings(base=recipe(), grow=recipe(), **choices)
+def tagfex(**choices: Any) -> TagFex.Settings:
+    return TagFex.Settings(base=recipe(), grow=recipe(), **choices)
 
 
 def method(**choices: Any) -> TagFex:
@@ -102,7 +102,7 @@ class TestFirstTask:
         # They start apart, but the task-specific one as every other method's.
         specific, agnostic = (state(module_of(phase, n)) for n in ("backbone.0", "agnostic"))
         assert not torch.equal(specific["stem.0.weight"], agnostic["stem.0.weight"])
-        other = learner(DERSettings(base=recipe(), grow=recipe())).method
+        other = learner(DER.Settings(base=recipe(), grow=recipe())).method
         first = typed(Phase, next(other.learn(task(1, {0: 4, 1: 4}, 0))))
         torch.testing.assert_close(specific, state(module_of(first, "backbone.0")), rtol=0, atol=0)
         torch.testing.assert_close(

@@ -9,7 +9,6 @@ import torch
 from grace.data.scenario import Task
 from grace.engine.phase import Phase
 from grace.methods.wa import WA
-from grace.settings.methods import WASettings
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import labelled, learner, recipe, task
 from support.typed import typed
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 
 def wa() -> WA:
-    return typed(WA, learner(WASettings(base=recipe(), update=recipe())).method)
+    return typed(WA, learner(WA.Settings(base=recipe(), update=recipe())).method)
 
 
 def test_the_loss_by_hand() -> None:

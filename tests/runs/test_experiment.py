@@ -13,24 +13,22 @@ import torch
 from grace.data.images import Dataset
 from grace.engine.trainer import NonFiniteLossError
 from grace.methods import scoring
+from grace.methods.der import DER
+from grace.methods.finetune import Finetune
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.joint import Joint
+from grace.methods.replay import Replay
 from grace.runs import RecordWriter, RunRecord, TaskRecord, read_record
 from grace.runs.run import identify, run_experiment
 from grace.settings.experiment import EngineSettings, MemorySettings, ScenarioSettings, SeedSettings
-from grace.settings.methods import (
-    DERSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    JointSettings,
-    ReplaySettings,
-)
 from support.interruptions import interrupted
 from support.tiny_streams import dataset, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-GRACE = GraceSettings(base=recipe(4), grow=recipe(3), compress=recipe(3), expand_at=(3,))
+GRACE = Grace.Settings(base=recipe(4), grow=recipe(3), compress=recipe(3), expand_at=(3,))
 SIZES = (3, 2, 1)
 IMAGES = dataset(6, train=9, test=5)
 
@@ -117,10 +115,10 @@ class TestRecord:
         "method",
         [
             GRACE,
-            DERSettings(base=recipe(4), grow=recipe(3)),
-            ReplaySettings(base=recipe(4), update=recipe(3)),
-            FinetuneSettings(base=recipe(4), update=recipe(3)),
-            JointSettings(base=recipe(4)),
+            DER.Settings(base=recipe(4), grow=recipe(3)),
+            Replay.Settings(base=recipe(4), update=recipe(3)),
+            Finetune.Settings(base=recipe(4), update=recipe(3)),
+            Joint.Settings(base=recipe(4)),
         ],
         ids=lambda method: method.name,
     )
@@ -161,7 +159,7 @@ class TestRecord:
             return found
 
         monkeypatch.setattr("grace.runs.stream.scores", noting)
-        method = FosterSettings(base=recipe(4), boost=recipe(3), compress=recipe(3))
+        method = Foster.Settings(base=recipe(4), boost=recipe(3), compress=recipe(3))
         record = run(method, tmp_path / "run")
         # One pass over the test images of each task.
         assert len(noted) == 3
@@ -185,7 +183,7 @@ class TestRecord:
         assert (record.task_aware_matrix[2][2], record.lone_class_tasks) == (100.0, (3,))
 
     def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
-        method = JointSettings(base=recipe(4), final_task_only=True)
+        method = Joint.Settings(base=recipe(4), final_task_only=True)
         record = run(method, tmp_path / "run")
         skipped, also, last = lines(tmp_path / "run")
         for line in (skipped, also):
@@ -216,7 +214,7 @@ class TestRecord:
         # So that runs of two machines with other instructions are not taken for the same run.
         monkeypatch.setattr("grace.engine.device.computes_in_bfloat16", lambda: has_bfloat16)
         chosen = "bfloat16" if has_bfloat16 else "float32"
-        method = FinetuneSettings(base=recipe(2), update=recipe(2))
+        method = Finetune.Settings(base=recipe(2), update=recipe(2))
         engines = {name: settings(method).engine for name in ("auto", chosen)}
         auto, named = (
             run(method, tmp_path / name, engine=engine.model_copy(update={"precision": name}))
@@ -229,7 +227,7 @@ class TestRecord:
         ]
 
     def test_the_data_belong_to_the_fingerprint(self, tmp_path: Path) -> None:
-        method = FinetuneSettings(base=recipe(), update=recipe())
+        method = Finetune.Settings(base=recipe(), update=recipe())
         one = run(method, tmp_path / "one").info.fingerprints
         other = dataset(6, train=9, test=5)
         other.test.images.pixels[0, 0, 0, 0] ^= 1  # type: ignore[attr-defined]
@@ -242,7 +240,7 @@ class TestRecord:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        method = FinetuneSettings(base=recipe(), update=recipe())
+        method = Finetune.Settings(base=recipe(), update=recipe())
         chosen = settings(method, scenario=ScenarioSettings(base=3, increment=3))
         record = run_experiment(chosen, dataset=IMAGES)
         assert record.directory.resolve().parent == tmp_path / "runs" / "tiny"
@@ -261,7 +259,7 @@ def timeless(line: Mapping[str, Any]) -> dict[str, Any]:
 
 class TestFailures:
     def test_a_run_that_fails_says_so_and_why(self, tmp_path: Path) -> None:
-        wild = ReplaySettings(base=recipe(2), update=recipe(8, lr=1e30))
+        wild = Replay.Settings(base=recipe(2), update=recipe(8, lr=1e30))
         directory = tmp_path / "run"
         with pytest.raises(NonFiniteLossError) as caught:
             run(wild, directory)
@@ -283,7 +281,7 @@ class TestFailures:
         interruption = KeyboardInterrupt()
         monkeypatch.setattr("grace.runs.stream.scores", Mock(side_effect=interruption))
         with pytest.raises(KeyboardInterrupt):
-            run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
+            run(Finetune.Settings(base=recipe(), update=recipe()), tmp_path / "run")
         assert interruption.__notes__ == [f"the record of the tasks so far: {tmp_path / 'run'}"]
         info = read_record(tmp_path / "run").info
         assert (info.status, info.error) == ("failed", "KeyboardInterrupt")
@@ -304,7 +302,7 @@ class TestFailures:
         self, tmp_path: Path, changes: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(ValueError, match=message) as caught:
-            run(ReplaySettings(base=recipe(), update=recipe()), tmp_path / "run", **changes)
+            run(Replay.Settings(base=recipe(), update=recipe()), tmp_path / "run", **changes)
         assert "\n" not in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
@@ -312,7 +310,7 @@ class TestFailures:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "run.json").write_text("precious")
         with pytest.raises(ValueError, match="exists already"):
-            run(FinetuneSettings(base=recipe(), update=recipe()), tmp_path / "run")
+            run(Finetune.Settings(base=recipe(), update=recipe()), tmp_path / "run")
         assert (tmp_path / "run" / "run.json").read_text() == "precious"
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
 
@@ -321,7 +319,7 @@ class TestResumingWithoutItsCheckpoint:
     """tests/test_nothing_lost.py has the runs that go on from it."""
 
     def test_a_run_that_failed_fails_again_and_says_why(self, tmp_path: Path) -> None:
-        wild = settings(ReplaySettings(base=recipe(2), update=recipe(8, lr=1e30)))
+        wild = settings(Replay.Settings(base=recipe(2), update=recipe(8, lr=1e30)))
         for resume in (False, True):
             with pytest.raises(NonFiniteLossError, match="phase 'update'"):
                 run_experiment(wild, tmp_path / "run", dataset=IMAGES, resume=resume)
@@ -330,7 +328,7 @@ class TestResumingWithoutItsCheckpoint:
 
     @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/state.safetensors"])
     def test_a_run_begins_anew(self, tmp_path: Path, missing: str) -> None:
-        method = ReplaySettings(base=recipe(2), update=recipe(2))
+        method = Replay.Settings(base=recipe(2), update=recipe(2))
         straight = run(method, tmp_path / "straight")
         with interrupted(RecordWriter, "finish"):
             run(method, tmp_path / "run")
@@ -363,7 +361,7 @@ def test_progress_hears_tasks(tmp_path: Path) -> None:
             return lambda *details: None
 
     heard: Any = Heard()
-    method = FinetuneSettings(base=recipe(), update=recipe())
+    method = Finetune.Settings(base=recipe(), update=recipe())
     chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
     run_experiment(chosen, tmp_path / "run", heard, dataset=IMAGES)
     assert heard.tasks == [(1, 3, 3), 1, (2, 3, 2), 2, (3, 3, 1), 3]
@@ -373,8 +371,8 @@ def test_progress_hears_tasks(tmp_path: Path) -> None:
 def test_a_class_that_is_not_learnt_is_noted(tmp_path: Path) -> None:
     notes = {}
     for method in (
-        FinetuneSettings(base=recipe(), update=recipe()),
-        ReplaySettings(base=recipe(), update=recipe()),
+        Finetune.Settings(base=recipe(), update=recipe()),
+        Replay.Settings(base=recipe(), update=recipe()),
     ):
         record = run(method, tmp_path / method.name, scenario=ScenarioSettings(base=4, increment=1))
         notes[method.name] = record.info.notes
@@ -391,7 +389,10 @@ def test_grace_learns_and_forgets_less_than_finetune(tmp_path: Path) -> None:
     """Four quadrants in two tasks: the order every table of the paper has."""
     recipes = {"base": recipe(12), "grow": recipe(12), "compress": recipe(12)}
     found, images = {}, dataset(4, train=24, test=10)
-    for method in (GraceSettings(**recipes), FinetuneSettings(base=recipe(12), update=recipe(12))):
+    for method in (
+        Grace.Settings(**recipes),
+        Finetune.Settings(base=recipe(12), update=recipe(12)),
+    ):
         chosen = settings(method, memory=MemorySettings(size=40))
         found[method.name] = run_experiment(chosen, tmp_path / method.name, dataset=images)
     assert (found["grace"].last or 0) > 75

@@ -26,7 +26,10 @@ from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
+from grace.methods.dgr import DGR
+from grace.methods.joint import Joint
 from grace.methods.method import Method, Outcome, Steps
+from grace.methods.replay import Replay
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
@@ -39,7 +42,7 @@ from grace.settings.experiment import (
     SeedSettings,
 )
 from grace.settings.load import load_experiment
-from grace.settings.methods import AnyMethodSettings, DGRSettings, JointSettings, ReplaySettings
+from grace.settings.method import AnyMethodSettings
 from grace.settings.registry import METHODS, Entry
 from support.contract import VARIANTS
 from support.interruptions import interrupted
@@ -137,7 +140,7 @@ def test_a_method_with_a_first_task_of_its_own_that_holds_the_same_finds_it(
     tmp_path: Path,
 ) -> None:
     """Joint training says itself what it does in a first task: what the others do."""
-    shared, joint = tmp_path / "first-tasks", JointSettings(**BASE)
+    shared, joint = tmp_path / "first-tasks", Joint.Settings(**BASE)
     run(ALIKE["replay"], tmp_path / "one", shared, IMAGES)
     record = run(joint, tmp_path / "joint", shared, IMAGES)
     assert [task.phases[0].is_shared for task in record.tasks] == [True, False]
@@ -151,10 +154,10 @@ def test_a_method_with_a_first_task_of_its_own_that_holds_the_same_finds_it(
         {"seeds": SeedSettings(initialisation=7)},
         {"seeds": SeedSettings(data=7)},
         {"scenario": ScenarioSettings(increment=2, class_order=(1, 0))},
-        {"method": ReplaySettings(update=recipe(), base=recipe(3))},
-        {"method": ReplaySettings(update=recipe(), base=recipe(2, lr=0.04))},
-        {"method": ReplaySettings(update=recipe(), base=recipe(2), label_smoothing=0.1)},
-        {"method": ReplaySettings(update=recipe(), base=AVERAGED)},
+        {"method": Replay.Settings(update=recipe(), base=recipe(3))},
+        {"method": Replay.Settings(update=recipe(), base=recipe(2, lr=0.04))},
+        {"method": Replay.Settings(update=recipe(), base=recipe(2), label_smoothing=0.1)},
+        {"method": Replay.Settings(update=recipe(), base=AVERAGED)},
     ],
     ids=lambda changes: str(next(iter(changes.values())))[:60],
 )
@@ -186,7 +189,7 @@ def test_other_images_are_never_taken_for_them(
 
 
 def test_a_method_that_begins_otherwise_leaves_nothing(tmp_path: Path) -> None:
-    record = run(DGRSettings(update=recipe(), **BASE), tmp_path / "dgr", tmp_path / "first-tasks")
+    record = run(DGR.Settings(update=recipe(), **BASE), tmp_path / "dgr", tmp_path / "first-tasks")
     assert record.complete
     assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
 
@@ -359,7 +362,7 @@ def test_a_full_disk_for_others_ends_no_run(
     assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
 
 
-class Smooth(Method[ReplaySettings]):
+class Smooth(Method):
     """A method whose first task has a loss of its own."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
@@ -374,7 +377,7 @@ class Smooth(Method[ReplaySettings]):
         return replace(phase, objective=objective)
 
 
-class Headed(Method[ReplaySettings]):
+class Headed(Method):
     """A method whose heads start at zero."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
@@ -389,7 +392,7 @@ class Headed(Method[ReplaySettings]):
         return head
 
 
-class Fresh(Method[ReplaySettings]):
+class Fresh(Method):
     """A method whose first network is another one."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
@@ -401,7 +404,7 @@ class Fresh(Method[ReplaySettings]):
         return network
 
 
-class Plain(Method[ReplaySettings]):
+class Plain(Method):
     """A method whose first task is everyone's."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
@@ -415,7 +418,7 @@ class Plain(Method[ReplaySettings]):
 )
 def test_a_first_task_is_shared_by_what_it_holds(
     trained: list[str],
-    method: type[Method[Any]],
+    method: type[Method],
     left: int,
     shared: Path,
     tmp_path: Path,

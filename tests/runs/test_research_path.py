@@ -14,14 +14,17 @@ import grace
 from grace.base.errors import DamagedError, GraceError
 from grace.cli.app import app
 from grace.learner.learner import Learner
+from grace.methods.foster import Foster
+from grace.methods.grace import Grace
+from grace.methods.probe import Probe
+from grace.methods.replay import Replay
 from grace.runs.run import run_experiment
-from grace.settings.methods import FosterSettings, GraceSettings, ProbeSettings, ReplaySettings
 from support.tiny_streams import class_names, dataset, labelled, recipe, same, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 SOURCE = Path(grace.__file__).parent
 IMAGES = dataset(4, train=8, test=4)
-GRACE = GraceSettings(base=recipe(2), grow=recipe(2), compress=recipe(2))
+GRACE = Grace.Settings(base=recipe(2), grow=recipe(2), compress=recipe(2))
 
 
 class Reached(BaseException):
@@ -61,8 +64,8 @@ class TestKeptState:
         "method",
         [
             GRACE,
-            FosterSettings(base=recipe(2), boost=recipe(1), compress=recipe(1)),
-            ProbeSettings(),
+            Foster.Settings(base=recipe(2), boost=recipe(1), compress=recipe(1)),
+            Probe.Settings(),
         ],
         ids=lambda method: method.name,
     )
@@ -90,7 +93,7 @@ class TestKeptState:
     def test_a_state_that_is_missing_or_altered_is_refused_in_one_line(
         self, tmp_path: Path
     ) -> None:
-        method = ReplaySettings(base=recipe(1), update=recipe(1))
+        method = Replay.Settings(base=recipe(1), update=recipe(1))
         run_experiment(settings(method), tmp_path / "run", dataset=IMAGES, keep=True)
         path = tmp_path / "run" / "state.safetensors"
         data = bytearray(path.read_bytes())

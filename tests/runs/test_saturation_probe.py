@@ -13,13 +13,15 @@ from grace.data.images import LabelledImages
 from grace.engine.phase import LossProbe, Work
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
+from grace.methods.grace import Grace
+from grace.methods.joint import Joint
+from grace.methods.memo import Memo
 from grace.nn.expandable import ExpandableNetwork
 from grace.runs import RecordWriter, RunRecord, TaskRecord, fingerprints
 from grace.runs.run import run_experiment
 from grace.settings.effects import settings_without_effect
 from grace.settings.experiment import ScenarioSettings
 from grace.settings.measures import MeasureName, MeasureSettings
-from grace.settings.methods import GraceSettings, JointSettings, MemoSettings
 from support.interruptions import call_number, interrupted
 from support.recorded_streams import kept_parts, pixels, same_parts, teach
 from support.tiny_streams import dataset, labelled, learner, recipe, settings, state, watch
@@ -27,7 +29,7 @@ from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-GRACE = GraceSettings(base=recipe(2), grow=recipe(2), compress=recipe(2), expand_at=(3,))
+GRACE = Grace.Settings(base=recipe(2), grow=recipe(2), compress=recipe(2), expand_at=(3,))
 ALL = MeasureSettings(
     measures=get_args(MeasureName),
     images=12,
@@ -148,14 +150,14 @@ class TestValues:
         assert found[0] == found[1]
 
     def test_behind_a_trunk_and_without_a_network(self, tmp_path: Path) -> None:
-        memo = learner(MemoSettings(base=recipe(), grow=recipe()), probe=ALL)
+        memo = learner(Memo.Settings(base=recipe(), grow=recipe()), probe=ALL)
         for counts in STREAM[:2]:
             teach(memo, labelled(counts))
         weights = torch.cat([p.flatten() for p in memo.method.network.backbones[-1].parameters()])
         found = dict(memo.history[-1].outcome.measures)
         assert found["weight_norm"] == pytest.approx(float(weights.norm()), rel=1e-5)
         assert found["hessian_radius"] > 0
-        joint = run(tmp_path / "joint", ALL, JointSettings(base=recipe(), final_task_only=True))
+        joint = run(tmp_path / "joint", ALL, Joint.Settings(base=recipe(), final_task_only=True))
         assert [len(task.measures) for task in joint.tasks] == [0, 0, 7]
 
 

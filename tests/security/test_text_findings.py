@@ -19,11 +19,12 @@ from grace.engine.device import Device, can_compile
 from grace.engine.journal import Journal
 from grace.engine.launch import Launch
 from grace.engine.loss_meter import NonFiniteLossError
+from grace.methods.finetune import Finetune
+from grace.methods.grace import Grace
 from grace.runs import find_same_run, read_record, read_records
 from grace.runs.run import run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
-from grace.settings.methods import FinetuneSettings, GraceSettings
 from grace.settings.recipe import Recipe
 from grace.studies.comparison import compare
 from grace.studies.groups import group_records
@@ -202,8 +203,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("method", "says"),
         [
-            (FinetuneSettings(base=recipe(2, lr=500.0), update=recipe()), "after phase 'base'"),
-            (GraceSettings(base=recipe(2, lr=500.0), grow=recipe(), compress=recipe()), "'base'"),
+            (Finetune.Settings(base=recipe(2, lr=500.0), update=recipe()), "after phase 'base'"),
+            (Grace.Settings(base=recipe(2, lr=500.0), grow=recipe(), compress=recipe()), "'base'"),
         ],
     )
     def test_training_that_diverged_names_the_phase(
@@ -248,7 +249,7 @@ class TestSettings:
     @pytest.mark.parametrize("what", ["threads", "channels_last"])
     def test_other_rounding_is_noticed(self, what: str, tmp_path: Path) -> None:
         """Before, a run went on under other threads or layout without a word."""
-        method = FinetuneSettings(base=recipe(), update=recipe())
+        method = Finetune.Settings(base=recipe(), update=recipe())
         images = dataset(6, train=9, test=5)
 
         def chosen(**engine: Any) -> Any:

@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import GraceError
+from grace.methods.der import DER
+from grace.methods.finetune import Finetune
+from grace.methods.grace import Grace
 from grace.runs.run import run_experiment
 from grace.settings.describe import describe_settings
 from grace.settings.effects import refuse_learner_settings
@@ -14,13 +17,12 @@ from grace.settings.load import (
     list_experiments,
     load_experiment,
 )
-from grace.settings.methods import DERSettings, FinetuneSettings, GraceSettings
 from grace.settings.registry import METHODS
 from support.typed import typed
 
 
-def grace_of(name: str, *overrides: str) -> GraceSettings:
-    return typed(GraceSettings, load_experiment(name, overrides).method)
+def grace_of(name: str, *overrides: str) -> Grace.Settings:
+    return typed(Grace.Settings, load_experiment(name, overrides).method)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -45,7 +47,8 @@ def test_default_is_grace_on_digits() -> None:
 
 def test_switching_the_method_takes_its_preset() -> None:
     method = typed(
-        DERSettings, load_experiment("digits", ["method=der", "method.auxiliary_weight=0.5"]).method
+        DER.Settings,
+        load_experiment("digits", ["method=der", "method.auxiliary_weight=0.5"]).method,
     )
     assert method.grow.epochs < 170
     assert method.auxiliary_weight == 0.5
@@ -66,7 +69,7 @@ def test_values_are_read_as_people_mean_them() -> None:
     )
     assert settings.method.base.lr == 1e-3
     assert settings.data.classes == ("001", "on", "a b")
-    assert isinstance(settings.method, GraceSettings)
+    assert isinstance(settings.method, Grace.Settings)
     assert settings.method.expand_at == (3, 5)
 
 
@@ -190,7 +193,7 @@ def test_files_parents_and_circles(tmp_path: Path) -> None:
     settings = load_experiment(str(child))
     assert settings.name == "my-child"
     assert settings.memory.size == 50
-    assert isinstance(settings.method, GraceSettings)
+    assert isinstance(settings.method, Grace.Settings)
     assert (settings.method.gamma, settings.method.threshold) == (3, 0.25)
     # Another method does not inherit the settings of this one.
     assert load_experiment(str(child), ["method=der"]).method.name == "der"
@@ -239,7 +242,7 @@ def test_every_setting_is_described() -> None:
     # A method's defaults are its own, not GRACE's.
     published = describe_settings(load_experiment("cifar100", ["method=finetune"]))
     assert all(row.is_default for row in published if row.path.startswith("method.update"))
-    assert isinstance(load_experiment("cifar100", ["method=finetune"]).method, FinetuneSettings)
+    assert isinstance(load_experiment("cifar100", ["method=finetune"]).method, Finetune.Settings)
 
 
 @pytest.mark.parametrize("override", ["budget.minutes=3", "gate.min_new=50"])

@@ -4,83 +4,71 @@ from pathlib import Path
 
 import pytest
 
-from grace.settings.registry import BUILT_IN
+from grace.settings.registry import METHOD_FILES
 from support import one_process
 from support.outside_packages import example, installed, python
 
-SETTINGS = """
-from typing import Literal
-from grace.settings.methods import AnyMethodSettings
-from grace.settings.traits import Traits
+SOUND = """\"\"\"Sound: frozen features, no recipe at all.\"\"\"
+import torch
+from a_package_that_is_not_there import helper
+from grace.methods.method import Method
+from grace.settings.method import AnyMethodSettings, Traits
 
-class Sound(AnyMethodSettings):
-    summary = "frozen features, no recipe at all"
-    implementation = "sound.method:Sound"
+class Sound(Method):
     traits = Traits(memory="none")
-    name: Literal["sound"] = "sound"
-    ridge: float = 1.0
 
-class Der(Sound):
-    name: Literal["der"] = "der"
-
-class Greedy(Sound):
-    name: Literal["greedy"] = "greedy"
-    needed: int
-
-class Silent(AnyMethodSettings):
-    name: Literal["silent"] = "silent"
-
-class Traitless(Sound):
-    traits = None
-    name: Literal["traitless"] = "traitless"
-
-class Hidden(Sound):
-    summary = "two\\nlines"
-    name: Literal["hidden"] = "hidden"
-
-word = "text"
+    class Settings(AnyMethodSettings):
+        ridge: float = 1.0
 """
-
+FILES = {
+    "sound/__init__.py": "raise RuntimeError('imported')",
+    "sound/method.py": SOUND,
+    "greedy.py": SOUND.replace("ridge: float = 1.0", "needed: int"),
+    "silent.py": SOUND.partition("\n")[2],
+    "plain.py": SOUND.replace("Settings(AnyMethodSettings)", "Settings(object)"),
+    "empty.py": '"""Empty: no method in it."""',
+    "traitless.py": SOUND.replace('Traits(memory="none")', "None"),
+    "raises.py": SOUND.replace("ridge: float = 1.0", "raise RuntimeError('two\\nlines \\x1b[2J')"),
+    "exits.py": SOUND.replace("ridge: float = 1.0", "raise SystemExit(3)"),
+    "ends.py": SOUND.replace("ridge: float = 1.0", "raise BaseException('the end')"),
+    "broken.py": '"""Broken: no Python."""\nclass Broken(\n    class Settings(:\n',
+}
 BROKEN = {
     # Entry point, and what is said of it.
-    "gone": ("no_such_package.settings:Gone", "ModuleNotFoundError: No module named"),
-    "raises": ("raises:Settings", "RuntimeError: two lines"),
-    "exits": ("exits:Settings", "SystemExit: 3"),
-    "absent": ("sound.settings:Absent", "AttributeError"),
-    "word": ("sound.settings:word", "is no settings model: derive it from"),
-    "other": ("sound.settings:Sound", 'its settings need \'name: Literal["other"]'),
-    "greedy": ("sound.settings:Greedy", "its settings need defaults that are valid: ('needed',)"),
-    "silent": ("sound.settings:Silent", "its settings need a summary"),
-    "hidden": ("sound.settings:Hidden", "its settings need a summary"),
-    "traitless": ("sound.settings:Traitless", "the traits of its settings are none"),
-    "../up": ("sound.settings:Sound", "a method's name has small letters"),
-    "malformed": ("no place at all", "fails"),
+    "gone": ("no_such_package.settings", "is no module with a file"),
+    "absent": ("sound.absent", "is no module with a file"),
+    "compiled": ("math", "is no module with a file"),
+    "raises": ("raises", "RuntimeError: two lines"),
+    "exits": ("exits", "SystemExit: 3"),
+    "ends": ("ends", "BaseException: the end"),
+    "greedy": ("greedy", "its settings need defaults that are valid: ('needed',)"),
+    "silent": ("silent", "needs a docstring whose first line says what it is"),
+    "plain": ("plain", "its Settings need a base class of grace.settings.method"),
+    "empty": ("empty", "has no class with a class Settings in it"),
+    "traitless": ("traitless", "its traits are none"),
+    "../up": ("sound.method", "a method's name has small letters"),
+    "broken": ("broken", "is no Python"),
 }
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
-    files = {
-        "sound/__init__.py": "",
-        "sound/settings.py": SETTINGS,
-        "raises.py": "raise RuntimeError('two\\nlines \\x1b[2J')",
-        "exits.py": "raise SystemExit(3)",
-    }
-    installed(site, "sound", {"sound": "sound.settings:Sound"}, files)
-    installed(site, "broken", {name: place for name, (place, _) in BROKEN.items()}, {})
-    installed(site, "thief", {"der": "sound.settings:Der"}, {})
-    installed(site, "one", {"twice": "sound.settings:Sound"}, {})
-    installed(site, "two", {"twice": "sound.settings:Sound"}, {})
+    installed(site, "sound", {"sound": "sound.method"}, FILES)
+    installed(site, "faulty", {name: place for name, (place, _) in BROKEN.items()}, {})
+    installed(site, "thief", {"der": "sound.method"}, {})
+    installed(site, "one", {"twice": "sound.method"}, {})
+    installed(site, "two", {"twice": "sound.method"}, {})
     return site
 
 
 def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
+    """No package is imported to be listed, nor is torch."""
     listed = python("-m", "grace", "list", "methods", paths=(site,))
     assert listed.returncode == 0, listed.stderr
     rows = dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
-    assert len(rows) == len(BUILT_IN) + 1
-    assert list(rows)[-1] == "sound"
+    own = [name for name, file in METHOD_FILES.items() if file.module.startswith("grace.")]
+    assert list(rows) == [*own, "sound"]
     assert rows["der"] == "one new backbone per task beside the frozen old ones"
     assert rows["sound"] == "frozen features, no recipe at all"
 
@@ -89,7 +77,7 @@ def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
     assert all(note.isprintable() and len(note) < 320 for note in notes)
     for name, (_, says) in BROKEN.items():
         (note,) = (note for note in notes if f"method '{name}'" in note)
-        assert note.startswith(f"warning: method '{name}' cannot be used: package 'broken': ")
+        assert note.startswith(f"warning: method '{name}' cannot be used: package 'faulty': ")
         assert says in note
     assert "warning: method 'der' of 'thief' is left out: grace has its own" in notes
     twice = "'one' and 'two' both bring it: uninstall one of them"
@@ -132,27 +120,19 @@ def test_a_method_without_a_recipe_has_settings_and_messages(site: Path, tmp_pat
 
     script = "from grace.settings.registry import resolve; resolve('method', 'sound')"
     missing = python("-c", script, paths=(site,))
-    assert "method 'sound' cannot be used: 'sound.method:Sound' fails: No mod" in missing.stderr
-
-
-def test_a_model_that_imports_torch_is_told(tmp_path: Path) -> None:
-    # Found before the real one, which takes seconds.
-    slow = {"torch.py": "", "slow.py": "import torch\n" + SETTINGS.replace("sound", "slow")}
-    site = installed(tmp_path / "site", "slow", {"slow": "slow:Sound"}, slow)
-    listed = python("-m", "grace", "list", "methods", paths=(site,))
-    assert listed.stderr.splitlines() == [
-        "warning: method 'slow' of 'slow' makes every command slow: its settings import torch"
-    ]
+    assert "method 'sound' cannot be used: 'sound.method:Sound' fails: RuntimeError: imported" in (
+        missing.stderr
+    )
 
 
 def test_the_package_may_be_imported_before_the_registry(tmp_path: Path) -> None:
-    """Its settings are derived from grace's models while grace's registry asks for them."""
+    """Its class and the registry have one model of its settings, whichever comes first."""
     site = example(tmp_path / "site")
-    for first in ("grace_aligned.settings", "grace_aligned.method", "grace.settings.registry"):
+    for first in ("grace_aligned.aligned", "grace.settings.registry"):
         script = (
-            f"import sys, {first}\nfrom grace.settings.registry import METHOD_NOTES, METHODS\n"
-            "assert 'aligned' in METHODS, METHOD_NOTES\nassert not METHOD_NOTES\n"
-            f"assert ('torch' in sys.modules) == {first.endswith('method')}\n"
+            f"import {first}\nfrom grace.settings.registry import METHOD_NOTES, METHOD_SETTINGS\n"
+            "from grace_aligned.aligned import Aligned\n"
+            "assert Aligned.Settings is METHOD_SETTINGS['aligned'], METHOD_NOTES\n"
         )
         done = python("-c", script, paths=(site,))
         assert done.returncode == 0, done.stderr

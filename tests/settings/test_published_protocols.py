@@ -10,9 +10,10 @@ import pytest
 
 from grace.data.scenario import task_sizes
 from grace.engine.schedule import learning_rates
+from grace.methods.foster import Foster
+from grace.methods.memo import Memo
 from grace.settings.experiment import BackboneSettings
 from grace.settings.load import ConfigError, load_experiment
-from grace.settings.methods import FosterSettings, MemoSettings
 from grace.settings.registry import METHODS
 from support.typed import typed
 
@@ -288,7 +289,7 @@ def test_the_small_study_in_more_tasks(
 def test_both_schedules_of_memo() -> None:
     """MEMO: the survey's scripts fall as cosines over 200 and 170 epochs."""
     overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
-    memo = typed(MemoSettings, load_experiment("cifar100-b50i10", overrides).method)
+    memo = typed(Memo.Settings, load_experiment("cifar100-b50i10", overrides).method)
     assert memo.base.model_dump() == cosine(200, 5e-4)
     assert memo.grow.model_dump() == cosine(170)
 
@@ -336,7 +337,7 @@ def test_a_wrong_preset_is_named_whatever_the_method(override: str, says: str) -
 
 def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
     foster = typed(
-        FosterSettings,
+        Foster.Settings,
         load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method,
     )
     assert foster.boosting_beta == (0.9,)

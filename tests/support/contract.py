@@ -1,111 +1,75 @@
-"""The subjects of the contract suite: a tiny form of every method, and the exceptions.
+"""The subjects of the contract suite: a tiny form of every method, made from its settings."""
 
-``GRACE_CONTRACT_VARIANTS`` adds those of a method in another package: it names a module whose
-``VARIANTS`` and, if there are any, ``EXCEPTIONS`` are like those below.
-"""
-
-import os
-from importlib import import_module
+from typing import Any
 
 import pytest
+import torch
 
-from grace.settings.methods import (
-    AnyMethodSettings,
-    BeefSettings,
-    CreateSettings,
-    DERSettings,
-    DGRSettings,
-    EWCSettings,
-    FinetuneSettings,
-    FosterSettings,
-    GraceSettings,
-    ICaRLSettings,
-    JointSettings,
-    MemoSettings,
-    ProbeSettings,
-    ReplaySettings,
-    TagFexSettings,
-    WASettings,
-)
+from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Recipe
+from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS, resolve
 from support.recorded_streams import Piece
 from support.tiny_streams import labelled, recipe
 
-BASE = {"base": recipe()}
-GRACE = {**BASE, "grow": recipe(), "compress": recipe()}
-VARIANTS: dict[str, AnyMethodSettings] = {
-    # A threshold of 1 is above every saturation of these features, 0 above none.
-    "grace-compresses": GraceSettings(threshold=1.0, **GRACE),
-    "grace-grows": GraceSettings(threshold=0.0, **GRACE),
-    "grace-previous": GraceSettings(assess_on="previous", expand_at=(3,), **GRACE),
-    "der": DERSettings(grow=recipe(), **BASE),
-    "foster": FosterSettings(boost=recipe(), compress=recipe(), **BASE),
-    "memo": MemoSettings(grow=recipe(), **BASE),
-    "memo-frozen": MemoSettings(grow=recipe(), train_base=False, **BASE),
-    "wa": WASettings(update=recipe(), **BASE),
-    "icarl": ICaRLSettings(update=recipe(), **BASE),
-    "replay": ReplaySettings(update=recipe(), **BASE),
-    "ewc": EWCSettings(update=recipe(), **BASE),
-    "finetune": FinetuneSettings(update=recipe(), **BASE),
-    "joint": JointSettings(**BASE),
-    "dgr": DGRSettings(update=recipe(), **BASE),
-    "tagfex": TagFexSettings(grow=recipe(), **BASE),
-    "tagfex-random": TagFexSettings(grow=recipe(), old_rows="random", **BASE),
-    # Its scores differ little in so few steps, the more the larger the scale.
-    "create": CreateSettings(update=recipe(), balance=recipe(), score_scale=0.3, **BASE),
-    "beef": BeefSettings(expand=recipe(), fuse=recipe(), **BASE),
-    "probe": ProbeSettings(update=recipe()),
-    "probe-mean": ProbeSettings(head="nearest_mean"),
-}
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    # Method and piece of its work: what that does which no other may do, and why.
-    ("joint", "base"): "the upper bound starts a fresh network at every task",
-    ("grace", "compress"): "the student has one backbone less and a fresh head over them",
-    ("ewc", "fisher"): "the Fisher pass moves batch-norm buffers (docs/methods/ewc.md)",
-    ("create", "balance"): "goes on with the auto-encoders that update has left",
-}
-SELECTIVE = {("create", "balance"), ("beef", "fuse")}
-"""Methods and their phases that train on some of the task's images, a class-balanced choice."""
-ALONE = {("beef", "expand")}
-"""Methods and their phases that train a module without the old network beside it."""
-HEADLESS = {("beef", "expand"), ("beef", "fuse")}
-"""Methods and their phases that train no grown head: rows that others trained are joined after."""
-WITHOUT_PHASE = ("probe-mean",)
-"""Variants that train nothing."""
-if outside := os.environ.get("GRACE_CONTRACT_VARIANTS"):
-    VARIANTS |= import_module(outside).VARIANTS
-    EXCEPTIONS |= getattr(import_module(outside), "EXCEPTIONS", {})
+
+def tiny(name: str, short: Recipe, **changes: Any) -> AnyMethodSettings:
+    """A method's settings with a short recipe wherever they have one."""
+    model = METHOD_SETTINGS[name]
+    fields = model.model_fields.items()
+    recipes = {key: short for key, field in fields if field.annotation is Recipe}
+    return model.model_validate(recipes | changes)
+
+
+def variants(short: Recipe) -> dict[str, AnyMethodSettings]:
+    """All methods, plain and in the variants that their files declare."""
+    found = {}
+    for name, file in METHOD_FILES.items():
+        declared = {"": {}} | dict(file.declared.get("variants", {}))
+        for suffix, changes in declared.items():
+            found[f"{name}-{suffix}".rstrip("-")] = tiny(name, short, **changes)
+    return found
+
+
+VARIANTS = variants(recipe())
 PROBE = labelled(dict.fromkeys(range(5), 4), seed=5)
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def name_of(variant: str) -> str:
-    return str(vars(VARIANTS[variant])["name"])
+    return VARIANTS[variant].name
 
 
 def head_shapes(variant: str, num_classes: int, width: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of the head's tensors, by name: linear but for CREATE's auto-encoders."""
-    if name_of(variant) == "create":
-        return {"encoders": (num_classes, 32, width), "decoders": (num_classes, width, 32)}
-    return {"weight": (num_classes, width), "bias": (num_classes,)}
+    """The shapes of the head's tensors, by name."""
+    with torch.device("meta"):
+        method = resolve("method", name_of(variant))
+        head = method.make_head(VARIANTS[variant], width, num_classes, None)
+    return {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
 
 
 def with_epochs(variant: str, epochs: int) -> AnyMethodSettings:
     """The settings of a variant, with so many epochs in every phase."""
     settings = VARIANTS[variant]
     recipes = {name: value for name, value in settings if isinstance(value, Recipe)}
-    assert recipes
     longer = {name: kept.model_copy(update={"epochs": epochs}) for name, kept in recipes.items()}
     return settings.model_copy(update=longer)
+
+
+def trains(variant: str) -> bool:
+    """True if it has a recipe, and one that has an effect."""
+    idle = VARIANTS[variant].idle_settings()
+    return any(isinstance(kept, Recipe) and name not in idle for name, kept in VARIANTS[variant])
 
 
 def keeps_exemplars(variant: str) -> bool:
     return VARIANTS[variant].traits.memory == "exemplars"
 
 
-def is_excepted(variant: str, piece: Piece) -> bool:
-    return (name_of(variant), piece.name) in EXCEPTIONS
+def is_excepted(variant: str, piece: Piece | str, kind: str = "changes") -> bool:
+    """True if the method's file names this piece of its work in its exceptions of a kind."""
+    name = piece if isinstance(piece, str) else piece.name
+    return name in METHOD_FILES[name_of(variant)].declared.get("exceptions", {}).get(kind, {})
 
 
 def excepted(method: str) -> list[str]:

@@ -16,7 +16,7 @@ Answer = Callable[[Work], Any]
 
 
 def drive(
-    method: Method[Any], work: Task, answer: Answer = lambda item: None
+    method: Method, work: Task, answer: Answer = lambda item: None
 ) -> tuple[Outcome, list[Any]]:
     """Return the outcome of a task and what was yielded; ``answer`` may give an item's result."""
     items: list[Any] = []
@@ -95,7 +95,7 @@ def backbones_of(item: Any, *, training: bool) -> list[nn.Module]:
     ]
 
 
-def forget(method: Method[Any], classes: Collection[int]) -> None:
+def forget(method: Method, classes: Collection[int]) -> None:
     """Let a method forget classes, as a learner does."""
     for index in classes:
         method.memory.forget(index)

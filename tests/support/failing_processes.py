@@ -24,10 +24,10 @@ from grace.base.errors import GraceError
 from grace.cli import main
 from grace.data.images import TensorImages
 from grace.engine.ranks import PeerGoneError, Ranks
+from grace.methods.replay import Replay
 from grace.runs import RecordWriter
 from grace.runs.run import run_experiment
 from grace.runs.stream import Stream
-from grace.settings.methods import ReplaySettings
 from support.tiny_streams import dataset, recipe, settings
 
 WORDS = ["digits", "method=der", "method.base.epochs=1", "method.grow.epochs=1"]
@@ -76,7 +76,7 @@ def occupied(rank: int, folder: Path) -> None:
     """From Python, where the first process has an error of its own; nobody is told to stop."""
     (folder / "record").mkdir(exist_ok=True)
     (folder / "record" / "mine").touch()
-    chosen = settings(ReplaySettings(base=recipe(), update=recipe()))
+    chosen = settings(Replay.Settings(base=recipe(), update=recipe()))
     try:
         run_experiment(chosen, folder / "record", dataset=dataset(4))
     except PeerGoneError as error:

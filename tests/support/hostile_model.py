@@ -17,10 +17,10 @@ from typing_extensions import override
 from grace.base.randomness import generator
 from grace.engine.phase import Phase
 from grace.learner.learner import Learner
+from grace.methods.grace import Grace
 from grace.nn.backbone import Backbone
 from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings, MemorySettings
-from grace.settings.methods import GraceSettings
 from support import tiny_streams
 
 FRESH = tiny_streams.labelled({4: 6}, seed=3)
@@ -77,7 +77,7 @@ def make_model(path: Path) -> None:
     and a third update that was interrupted in its last phase.
     """
     recipe = tiny_streams.recipe(1)
-    method = GraceSettings(base=recipe, grow=recipe, compress=recipe, expand_at=(2,))
+    method = Grace.Settings(base=recipe, grow=recipe, compress=recipe, expand_at=(2,))
     settings = tiny_streams.settings(method, memory=MemorySettings(size=20, validation=2))
     learner = Learner.create(settings, shape=(3, 8, 8), directory=path)
     for counts in ({0: 8, 1: 8, 2: 8}, {3: 8}):

@@ -41,9 +41,11 @@ from grace.learner.document import Document
 from grace.learner.learner import Learner
 from grace.learner.request import drop_update
 from grace.learner.store import ModelStore
+from grace.methods.grace import Grace
+from grace.methods.joint import Joint
+from grace.methods.replay import Replay
 from grace.runs.run import run_experiment
 from grace.settings.experiment import MemorySettings, ScenarioSettings
-from grace.settings.methods import GraceSettings, JointSettings, ReplaySettings
 from support import kills, tiny_streams
 from support.tiny_streams import class_names, labelled, recipe, settings
 
@@ -55,12 +57,12 @@ SHORT = recipe(2, batch_size=8)
 
 def run(folder: Path) -> None:
     """A run of three tasks: base, grow, compress with two backbones."""
-    _run(folder, GraceSettings(base=SHORT, grow=SHORT, compress=SHORT, expand_at=(2,)))
+    _run(folder, Grace.Settings(base=SHORT, grow=SHORT, compress=SHORT, expand_at=(2,)))
 
 
 def joint_run(folder: Path) -> None:
     """A run of the method that keeps every image, but none in its state."""
-    _run(folder, JointSettings(base=SHORT))
+    _run(folder, Joint.Settings(base=SHORT))
 
 
 def _run(folder: Path, method: Any) -> None:
@@ -101,7 +103,7 @@ def learner(folder: Path) -> None:
         made = Learner.load(home)
     else:
         short = recipe(2, lr=0.1, batch_size=16)
-        method = GraceSettings(base=short, grow=short, compress=short, expand_at=(3,))
+        method = Grace.Settings(base=short, grow=short, compress=short, expand_at=(3,))
         memory = MemorySettings(size=None, validation=2, max_mb=0.65)
         made = Learner.create(settings(method, memory=memory), shape=(3, 8, 8), directory=home)
     for number, step in enumerate(STEPS, start=1):
@@ -125,7 +127,7 @@ def encoded_learner(folder: Path) -> None:
     if (home / "model.json").exists():
         made = Learner.load(home)
     else:
-        method = ReplaySettings(base=recipe(), update=recipe())
+        method = Replay.Settings(base=recipe(), update=recipe())
         memory = MemorySettings(format="webp", size=None, max_mb=0.45, validation=2)
         made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32), directory=home)
     for number, classes in enumerate(((0, 1), (1, 2), (), (0, 3)), start=1):
@@ -361,7 +363,7 @@ def _template() -> Path:
     if not place.exists():
         beside = place.with_name("unfinished")
         shutil.rmtree(beside, ignore_errors=True)
-        method = ReplaySettings(base=SHORT, update=SHORT)
+        method = Replay.Settings(base=SHORT, update=SHORT)
         memory = MemorySettings(size=20, validation=2)
         made = Learner.create(settings(method, memory=memory), shape=(3, 8, 8), directory=beside)
         for counts in ({0: 10, 1: 10}, {2: 10}, {3: 10}):

@@ -11,7 +11,7 @@ from torch import Tensor
 from grace.data.images import Images, LabelledImages
 from grace.engine.phase import GradientSweep, Part, Phase, Rounds, Sweep, Work
 from grace.learner.learner import Learner, UpdateRecord
-from grace.settings.methods import BaseMethodSettings
+from grace.settings.method import BaseMethodSettings
 from support.counted_images import ReadCounts
 from support.tiny_streams import class_names, labelled, learner, same, state, watch
 

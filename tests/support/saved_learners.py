@@ -8,8 +8,9 @@ import pytest
 from torch import Tensor
 
 from grace.learner.learner import Learner
+from grace.methods.grace import Grace
+from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
-from grace.settings.methods import GraceSettings, ReplaySettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 NAMES = ("apple", "Käse", "cat", "dog", "fox")
@@ -22,7 +23,7 @@ def teach(learner: Learner, images: Tensor, name: str, **options: Any) -> bool:
 
 def three_versions(home: Path) -> Path:
     """A learner of two, three and four classes."""
-    method = ReplaySettings(base=recipe(), update=recipe())
+    method = Replay.Settings(base=recipe(), update=recipe())
     chosen = settings(method, memory=MemorySettings(size=20, validation=2))
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
     for counts in ({0: 8, 1: 8}, {2: 8}, {3: 8}):
@@ -33,7 +34,7 @@ def three_versions(home: Path) -> Path:
 
 def make(home: Path) -> Learner:
     """Versions 1 (apple, Käse), 2 (cat), 3 (dog), 4 (emu: rejected), 5 (fox); cat is forgotten."""
-    method = GraceSettings(base=recipe(10), grow=recipe(4), compress=recipe(4), expand_at=(3,))
+    method = Grace.Settings(base=recipe(10), grow=recipe(4), compress=recipe(4), expand_at=(3,))
     memory = MemorySettings(size=30, validation=3, max_mb=2)
     learner = Learner.create(settings(method, memory=memory), shape=(3, SIZE, SIZE), directory=home)
     first = labelled({0: 18, 1: 18})

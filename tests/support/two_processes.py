@@ -47,6 +47,8 @@ from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.engine.work import Seconds
 from grace.learner.learner import Learner
 from grace.learner.model import Model
+from grace.methods.ewc import EWC
+from grace.methods.grace import Grace
 from grace.methods.method import Method
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
@@ -54,7 +56,7 @@ from grace.runs import RunRecord, read_record
 from grace.runs.run import run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
-from grace.settings.methods import BaseMethodSettings, EWCSettings, GraceSettings
+from grace.settings.method import BaseMethodSettings
 from grace.settings.recipe import Recipe
 from support.contract import VARIANTS
 from support.interruptions import call_number, interrupted
@@ -197,14 +199,14 @@ def still() -> Iterator[None]:
         StillableBatchNorm.is_still = False
 
 
-def exemplars(method: Method[Any]) -> dict[str, str]:
+def exemplars(method: Method) -> dict[str, str]:
     """A hash of each class's exemplars, in their order."""
     memory = method.memory
     return {str(index): memory.of_class(index).digest().hex() for index in memory.classes}
 
 
 def herded_alone(
-    method: Method[Any], before: ExemplarMemory, alone: Trainer, number: int, num_old: int
+    method: Method, before: ExemplarMemory, alone: Trainer, number: int, num_old: int
 ) -> dict[str, str]:
     """The exemplars that one process would have herded with the weights as they are."""
     twin = copy.deepcopy(method, {id(method.memory): before, id(method.factory): method.factory})
@@ -330,8 +332,8 @@ def runs(folder: Path) -> dict[str, Any]:
     grace.data.sources.load_dataset = lambda _: images
     # Every epoch leaves a snapshot.
     Journal.__init__.__defaults__ = (0.0, 0.0)  # type: ignore[misc]
-    grown, heard = GraceSettings(base=own, grow=own, compress=own, expand_at=(2,)), Heard()
-    held = EWCSettings(base=own, update=own)
+    grown, heard = Grace.Settings(base=own, grow=own, compress=own, expand_at=(2,)), Heard()
+    held = EWC.Settings(base=own, update=own)
     found = {"straight": run(grown, folder / "straight", heard)}
     # In task 3, after 2 epochs of base, 2 of grow, and 1 of grow again.
     with killed(PhaseRun, "epoch", 6):
@@ -346,7 +348,7 @@ def runs(folder: Path) -> dict[str, Any]:
     with killed(grace.runs.stream, "refuse_diverged", 3):
         run(held, folder / "fisher resumed")
     found["fisher resumed"] = run(held, folder / "fisher resumed")
-    wild = GraceSettings(base=recipe(2, 1e30), grow=own, compress=own)
+    wild = Grace.Settings(base=recipe(2, 1e30), grow=own, compress=own)
     try:
         run(wild, folder / "wild")
     except NonFiniteLossError as error:

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ from grace.methods.method import Method
 from grace.methods.planning import Coming
 from grace.methods.preprocessing import input_shape
 from grace.settings.experiment import BudgetSettings
-from grace.settings.methods import AnyMethodSettings
+from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Recipe, completed
 
 FEWEST_EPOCHS = 5
@@ -41,7 +40,7 @@ def needs_passes(method: AnyMethodSettings, budget: BudgetSettings) -> bool:
 
 
 @contextmanager
-def within_budget(method: Method[Any], budget: BudgetSettings, coming: Coming) -> Iterator[None]:
+def within_budget(method: Method, budget: BudgetSettings, coming: Coming) -> Iterator[None]:
     """Let a method run with as many epochs as its budget allows.
 
     All recipes are scaled by one percentage, the highest that fits; their epochs are the most.
@@ -64,7 +63,7 @@ def within_budget(method: Method[Any], budget: BudgetSettings, coming: Coming) -
 
 
 def measured_passes(
-    method: Method[Any], trainer: Trainer, shape: tuple[int, int, int], minutes: float
+    method: Method, trainer: Trainer, shape: tuple[int, int, int], minutes: float
 ) -> float:
     """Time a batch of blank images; return the training passes of some minutes.
 
@@ -98,9 +97,7 @@ def measured_passes(
     return float(2.0 ** math.floor(math.log2(60 * minutes * speed) + 0.25))
 
 
-def _trial(
-    method: Method[Any], shape: tuple[int, int, int], batch_size: int, num_batches: int
-) -> Phase:
+def _trial(method: Method, shape: tuple[int, int, int], batch_size: int, num_batches: int) -> Phase:
     """Make a phase that trains what the method trains, beside the trunk that stays frozen."""
     factory = method.factory
     backbone, parts = factory.backbone("trial"), dict[str, Part]()

@@ -10,7 +10,6 @@ Shapes: N images, B a batch of them, D features, K classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ FEWEST = 50
 """Fewest held-out images by which a predictor is chosen or a temperature fitted."""
 
 
-def classifier_of(method: Method[Any], predictor: Predictor) -> Classifier:
+def classifier_of(method: Method, predictor: Predictor) -> Classifier:
     """Return the classifier that a predictor describes.
 
     Args:
@@ -41,7 +40,7 @@ def classifier_of(method: Method[Any], predictor: Predictor) -> Classifier:
     return Classifier(own.backbones, _calibrated(own.score, predictor))
 
 
-def candidates(method: Method[Any], counts: Sequence[int]) -> list[Predictor]:
+def candidates(method: Method, counts: Sequence[int]) -> list[Predictor]:
     """List the predictors of a method that a learner can choose from, the primary one first.
 
     Args:
@@ -144,7 +143,7 @@ def _calibrated(score: Callable[[Tensor], Tensor], predictor: Predictor) -> Call
     return calibrated_score
 
 
-def _is_uneven(method: Method[Any], counts: Sequence[int]) -> bool:
+def _is_uneven(method: Method, counts: Sequence[int]) -> bool:
     """Return ``True`` if the last phase's counts can have biased a plain linear head."""
     if not isinstance(method.network.head, LinearHead):
         return False

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ class Learner:
         return self.model.trainer
 
     @property
-    def method(self) -> Method[Any]:
+    def method(self) -> Method:
         """The method with its network and exemplars."""
         return self.model.state.method
 

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 from grace.learner.document import UpdateRecord
 from grace.learner.held_out import HeldOut
@@ -46,7 +46,7 @@ class ModelState:
         changed: settings that differ from those of that version.
     """
 
-    method: Method[Any]
+    method: Method
     class_names: list[str] = field(default_factory=list)
     forgotten: set[int] = field(default_factory=set)
     history: list[UpdateRecord] = field(default_factory=list)

@@ -6,7 +6,7 @@ Shapes: N images, C channels, H×W pixels, D features.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class SavedImages:
     """Images (N, C, H, W) and their features (N, D), where these are saved."""
 
 
-def to_tensors(images: Images, method: Method[Any]) -> dict[str, Tensor]:
+def to_tensors(images: Images, method: Method) -> dict[str, Tensor]:
     """Return the tensors of a file of images.
 
     Raw pixels are ``images`` (N, C, H, W); encoded images are ``encoded``, their bytes one after

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Contents:
     class_names: Sequence[str]
     forgotten: Collection[int]
     history: Sequence[UpdateRecord]
-    method: Method[Any]
+    method: Method
     held_out: HeldOut
     recogniser: Recogniser
     parent: int | None
@@ -158,7 +158,7 @@ def read_state(document: Document, home: ModelStore) -> MethodState:
     return MethodState(document.values, parts)
 
 
-def refuse_other_features(images: SavedImages, method: Method[Any], home: ModelStore) -> None:
+def refuse_other_features(images: SavedImages, method: Method, home: ModelStore) -> None:
     """Refuse saved features that this method's network cannot have computed.
 
     Args:

@@ -1,4 +1,4 @@
-"""BEEF: a module for every task, trained alone with an energy objective, then fused with the rest.
+"""BEEF: one new module per task, trained alone with an energy objective, then fused.
 
 Where this departs from the paper (Wang et al., ICLR 2023) or fills its gaps:
 
@@ -19,21 +19,21 @@ Where this departs from the paper (Wang et al., ICLR 2023) or fills its gaps:
 8. A task without a new class is refused: its module would have no class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
-from typing import final
+from typing import Literal, final
 
 import torch
 from pydantic import Field
+from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
-from grace.engine.phase import Part, Phase
+from grace.engine.phase import Batch, Loss, Mode, Objective, Part, Phase
 from grace.methods.classification import class_prior, classification
-from grace.methods.energies import module_objective
-from grace.methods.fusion import Fusion, affine
 from grace.methods.herding import balanced, balanced_size
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
@@ -42,9 +42,18 @@ from grace.methods.planning import Coming, PlannedPhase
 from grace.methods.state import StateValues
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork, copy_of
-from grace.nn.heads import Head
-from grace.nn.losses.energy import module_labels, output_log_prior
-from grace.settings.methods import BeefSettings
+from grace.nn.heads import MASKED, Head
+from grace.nn.losses.classification import cross_entropy
+from grace.nn.losses.energy import (
+    Affine,
+    batch_energy,
+    energy_loss,
+    energy_share,
+    fused_rows,
+    module_labels,
+    output_log_prior,
+)
+from grace.settings.method import PriorSettings, Traits
 from grace.settings.recipe import Recipe
 
 
@@ -64,12 +73,65 @@ class BeefValues(StateValues):
 
 
 @final
-class Beef(Method[BeefSettings]):
+class Beef(Method):
     """One backbone per task, and one linear head whose rows the fusions computed."""
 
-    def __init__(
-        self, settings: BeefSettings, factory: ModuleFactory, memory: ExemplarMemory
-    ) -> None:
+    traits = Traits(grows_every_task=True, freezes_old_network=True)
+
+    variants = {"released": {"old_bias": "newest", "old_batch_norm": "train"}}
+    exceptions = {
+        "chooses": {"fuse": "trains on as many images of each class"},
+        "alone": {"expand": "the new module trains without the old network beside it"},
+        "headless": {
+            "expand": "the module has a head of its own",
+            "fuse": "the rows that the modules trained are joined after it",
+        },
+    }
+
+    class Settings(PriorSettings):
+        base: Recipe = Recipe(epochs=200, schedule="cosine", weight_decay=5e-4)
+        """recipe of the first task"""
+        expand: Recipe = Recipe(epochs=170, schedule="cosine", weight_decay=5e-4)
+        """recipe of every later task's new module"""
+        fuse: Recipe = Recipe(epochs=60, lr=0.05, schedule="cosine", weight_decay=5e-4)
+        """recipe of the fusion that follows; it trains α and β only"""
+        energy_weight: float = Field(0.01, ge=0)
+        """η: weight of the energy loss. Higher: the module gives less confidence to images unlike
+        its own, and fits its own less; 0: no energy loss, which saves most of the time"""
+        energy_steps: int = Field(3, ge=0)
+        """gradient steps from the rotated image to the energy sample. More: samples are closer to
+        what the module takes for a class; each step costs a forward and half a backward pass"""
+        energy_lr: float = Field(1e-2, ge=0)
+        """size of these steps. Higher: samples move further from the rotated image"""
+        energy_noise: float = Field(1e-3, ge=0)
+        """standard deviation of the noise after each step, in normalised pixels. Higher: samples
+        are spread out more"""
+        alignment: float = Field(1.7, gt=0)
+        """divisor of the old tasks' logits while a module trains. Higher: old classes are favoured
+        more in predictions, where the divisor is absent; 1: no effect. Without effect with a
+        class_prior, which corrects the same"""
+        old_bias: Literal["sum", "newest"] = "sum"
+        """bias of an old class. sum: over all modules, like its weights (the paper); newest: that
+        of the newest module alone (released behaviour)"""
+        old_batch_norm: Literal["eval", "train"] = "eval"
+        """batch norm of frozen backbones. eval: unchanged; train: all but the first normalise by
+        the batch and update their statistics (released behaviour)"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            idle: dict[str, str] = {}
+            samples = ("energy_steps", "energy_lr", "energy_noise")
+            if self.energy_weight == 0:
+                idle |= dict.fromkeys(samples, "method.energy_weight is 0")
+            elif self.energy_steps == 0:
+                idle |= dict.fromkeys(samples[1:], "method.energy_steps is 0")
+            if self.class_prior != "none":
+                idle["alignment"] = f"method.class_prior is {self.class_prior}"
+            return idle
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         self.values = self.state.add_values(BeefValues())
 
@@ -176,3 +238,114 @@ class Beef(Method[BeefSettings]):
             replace(found[0], frozen=moving),
             replace(found[1], num_images=num_images, trained=0, frozen=count + 1),
         ]
+
+
+Module = Callable[[Tensor, Mode | None], tuple[Tensor, Tensor]]
+"""Maps images (B, C, H, W) to a module's outputs (B, R) and energies (B, K)."""
+
+
+def module_objective(
+    settings: Beef.Settings,
+    labels_of: Tensor,
+    num_old: int,
+    backbone: str,
+    heads: Sequence[str],
+    log_prior: Tensor | None,
+) -> Objective:
+    """Make the objective L = CE(z, y) + η·L_en of one module.
+
+    All classes of an old task are one output. The logits of old tasks are divided by the alignment,
+    or, with a class prior, the prior is added instead.
+
+    Args:
+        settings: η, and how samples are made.
+        labels_of: the output of each class, shape (K,).
+        num_old: outputs of old tasks, the first ones.
+        backbone: name of the part that reads the images.
+        heads: names of the parts that give the outputs, in order; the part "energy" gives the
+            energies.
+        log_prior: of the outputs, shape (R,); ``None``: no prior.
+    """
+    divisor = torch.ones(int(labels_of.max()) + 1, device=labels_of.device)
+    if settings.class_prior == "none":
+        divisor[:num_old] = settings.alignment
+
+    def run(batch: Batch, images: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
+        features = batch.run(backbone, images, mode=mode)
+        outputs = [batch.run(head, features) for head in heads]
+        return torch.cat(outputs, dim=1), batch.run("energy", features)
+
+    def objective(batch: Batch) -> dict[str, Loss]:
+        labels = labels_of[batch.labels]
+        logits = torch.cat([batch[head] for head in heads], dim=1) / divisor
+        losses = {"classification": Loss(cross_entropy(logits, labels, log_prior))}
+        if settings.energy_weight:
+            module = partial(run, batch)
+            outputs, energies = module(energy_samples(settings, batch, module), None)
+            loss = energy_loss(outputs, energies, batch.labels, batch.everyone(labels))
+            losses["energy"] = Loss(loss, settings.energy_weight)
+        return losses
+
+    return objective
+
+
+def energy_samples(settings: Beef.Settings, batch: Batch, module: Module) -> Tensor:
+    """Make energy samples: change images (B, C, H, W) so that the module gives them less energy.
+
+    x ← x − lr·∇ log Σ_n Σ_k σ([z, e](x_n))_k, and noise, from the batch rotated by 180°; the sum is
+    over the whole batch.
+
+    Args:
+        settings: number and size of the steps, and their noise.
+        batch: its images, rotated by 180°, are the start.
+        module: as it stands, in eval mode.
+    """
+    samples = batch.images.flip(2, 3)
+    for _ in range(settings.energy_steps):
+        samples.requires_grad_(True)
+        shares = energy_share(*module(samples, "eval"))
+        everyone = batch.everyone(shares.detach())
+        # By the samples alone: no gradient of any weight is computed.
+        (slope,) = torch.autograd.grad(batch_energy(shares, everyone), samples)
+        noise = settings.energy_noise * batch.normal(samples)
+        samples = samples.detach() - settings.energy_lr / len(everyone) * slope + noise
+    return samples
+
+
+@final
+class Fusion(nn.Module):
+    """One head for all modules: features (B, d) of each → logits (B, K); only α and β train.
+
+    Args:
+        old: weight (K_old, D) and bias (K_old,) of the old classes over the old features.
+        prototypes: the newest module's trained head for old tasks.
+        new: its trained head for new classes.
+        tasks: task of each old class, from 0, shape (K_old,).
+        forgotten: classes whose logits are masked.
+    """
+
+    def __init__(
+        self, old: Affine, prototypes: Head, new: Head, tasks: Tensor, forgotten: Collection[int]
+    ) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(old[0].new_zeros(prototypes.num_classes))
+        self.beta = nn.Parameter(old[0].new_zeros(prototypes.num_classes))
+        self._fixed = old, affine(prototypes), affine(new)
+        self._tasks = tasks
+        self._hidden = torch.zeros(len(tasks) + new.num_classes, dtype=torch.bool)
+        self._hidden[list(forgotten)] = True
+        self._hidden = self._hidden.to(tasks.device)
+
+    def rows(self) -> Affine:
+        """Return weight (K, D) and bias (K,) of the head."""
+        return fused_rows(*self._fixed, (self.alpha, self.beta), self._tasks)
+
+    @override
+    def forward(self, *features: Tensor) -> Tensor:
+        logits = nn.functional.linear(torch.cat(features, dim=1), *self.rows())
+        return logits.masked_fill(self._hidden, MASKED)
+
+
+def affine(head: Head) -> Affine:
+    """Return weight (K, D) and bias (K,) of a linear head, without gradients."""
+    return head.get_parameter("weight").detach(), head.get_parameter("bias").detach()

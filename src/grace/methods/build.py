@@ -1,7 +1,6 @@
 """Build a method with its trainer from the settings: where a run and a learner begin."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from grace.base.errors import GraceError, Setting
 from grace.data.augmentation import build_augmentation
@@ -29,7 +28,7 @@ def build(
     ranks: Ranks | None = None,
     *,
     is_saved: bool = False,
-) -> tuple[Trainer, Method[Any]]:
+) -> tuple[Trainer, Method]:
     """Build the trainer and the method, which knows nothing yet.
 
     Args:
@@ -65,5 +64,5 @@ def build(
         factory.refuse_unfit_backbone(shape)
     keeps_all = settings.method.traits.memory == "all images"
     memory = ExemplarMemory(settings.memory, keep_all=keeps_all)
-    made: type[Method[Any]] = resolve("method", settings.method.name)
+    made: type[Method] = resolve("method", settings.method.name)
     return trainer, made(settings.method, factory, memory)

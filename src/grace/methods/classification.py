@@ -16,12 +16,7 @@ from grace.nn.losses.classification import (
     new_class_cross_entropy,
     shared_target,
 )
-from grace.settings.methods import (
-    AnyMethodSettings,
-    PriorSettings,
-    ProbeSettings,
-    SmoothingSettings,
-)
+from grace.settings.method import AnyMethodSettings, SmoothingSettings
 
 ClassLoss = Callable[[Tensor, Tensor], Tensor]
 """Maps logits (B, K) and class indices (B,) to a scalar."""
@@ -74,7 +69,7 @@ def class_loss(
 
 def corrects_shares(settings: AnyMethodSettings) -> bool:
     """Return True if a method's cross-entropy takes the classes' shares of images into account."""
-    return isinstance(settings, PriorSettings | ProbeSettings) and settings.class_prior != "none"
+    return getattr(settings, "class_prior", "none") != "none"
 
 
 def class_prior(

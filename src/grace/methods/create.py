@@ -1,4 +1,4 @@
-"""CREATE: each class has a small auto-encoder; the one that reconstructs best is predicted.
+"""CREATE: a small auto-encoder for every class, the best reconstruction wins.
 
 Where this departs from the paper (Chen et al., CVPR 2025) and its released code, or fills their
 gaps:
@@ -19,11 +19,12 @@ gaps:
    not forgotten there is no teacher.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Literal, final
 
 import torch
+from pydantic import Field
 from typing_extensions import override
 
 from grace.data.images import LabelledImages
@@ -43,13 +44,71 @@ from grace.nn.losses.confusion import (
     floored_cross_entropy,
 )
 from grace.nn.losses.distillation import soft_distillation
-from grace.settings.methods import CreateSettings
+from grace.settings.method import PriorSettings, Traits
 from grace.settings.recipe import Recipe
 
 
 @final
-class Create(Method[CreateSettings]):
+class Create(Method):
     """One backbone, and a head of auto-encoders; old auto-encoders train further."""
+
+    traits = Traits(freezes_old_network=True, learns_known_classes=True)
+
+    exceptions = {
+        "changes": {"balance": "goes on with the auto-encoders that update has left"},
+        "chooses": {"balance": "trains on as many images of each class"},
+    }
+
+    class Settings(PriorSettings):
+        base: Recipe = Recipe(epochs=200, schedule="cosine", weight_decay=5e-4)
+        """recipe of the first task"""
+        update: Recipe = Recipe(epochs=120, schedule="cosine", weight_decay=5e-4, min_lr=1e-8)
+        """recipe of every later task"""
+        balance: Recipe = Recipe(epochs=20, lr=0.005, schedule="cosine", weight_decay=5e-4)
+        """recipe of the balanced stage that follows; it trains the auto-encoders only"""
+        late_task: int = Field(5, ge=2)
+        """from this task on, the learning rate of update is multiplied by late_factor. Higher: more
+        tasks change the backbone fast"""
+        late_factor: float = Field(0.1, gt=0, le=1)
+        """that factor. Lower: late tasks change the backbone less"""
+        latent_dim: int = Field(32, ge=1)
+        """H: latent width of each auto-encoder. Higher: better reconstructions, of other classes'
+        features too, and 2·(feature width) more parameters each"""
+        score_scale: float = Field(0.1, gt=0)
+        """factor from a reconstruction's L1 error to its score. Higher: more confident predictions
+        """
+        distillation_weight: float = Field(1.0, ge=0)
+        """λ: weight of the old scores' distillation, the factor T² not included. Higher: less is
+        forgotten and new classes are learnt less well; 0: no distillation"""
+        temperature: float = Field(2.0, gt=0)
+        """T: softmax temperature of the distillation. Higher: small probabilities of the teacher
+        count more"""
+        contrast_weight: float = Field(1.0, ge=0)
+        """weight of L_CR. Higher: the latents of classes are further apart; 0: no L_CR"""
+        contrast_temperature: float = Field(0.1, gt=0)
+        """τ of L_CR. Lower: the most similar images count more"""
+        contrast_base_temperature: float = Field(0.07, gt=0)
+        """τ_b of L_CR, which is multiplied by τ/τ_b. Lower: L_CR counts more"""
+        confusion_sharpness: float = Field(4.0, ge=0)
+        """a: how fast an image's extra weight in L_CR falls as its two best scores differ more. 0:
+        weight 2 for all images; higher: extra weight for the most confused images only"""
+        balance_batch_norm: Literal["train", "eval"] = "train"
+        """batch norm of the backbone in the balanced stage. train: normalises by the batch and
+        updates its statistics (released behaviour); eval: unchanged"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            idle: dict[str, str] = {}
+            if self.late_factor == 1:
+                idle["late_task"] = "method.late_factor is 1"
+            if not self.distillation_weight:
+                idle["temperature"] = "method.distillation_weight is 0"
+            if not self.contrast_weight:
+                of = ("contrast_temperature", "contrast_base_temperature", "confusion_sharpness")
+                idle |= dict.fromkeys(of, "method.contrast_weight is 0")
+            return idle
+
+    settings: Settings
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:
@@ -121,7 +180,7 @@ class Create(Method[CreateSettings]):
     @staticmethod
     @override
     def make_head(
-        settings: CreateSettings,
+        settings: Settings,
         in_features: int,
         num_classes: int,
         draws: torch.Generator | None,

@@ -1,4 +1,4 @@
-"""DGR: reweight the gradients of the head by what each class has got so far.
+"""DGR: replay with distillation, the head's gradients reweighted class by class.
 
 Where this departs from the paper (He, CVPR 2024) and its released code, or fills their gaps:
 
@@ -17,9 +17,10 @@ Where this departs from the paper (He, CVPR 2024) and its released code, or fill
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
-from typing import final
+from typing import Literal, final
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
@@ -40,7 +41,8 @@ from grace.nn.losses.balance import (
     weighted_rows,
 )
 from grace.nn.losses.classification import cross_entropy
-from grace.settings.methods import DGRSettings
+from grace.settings.method import BaseMethodSettings, Traits
+from grace.settings.recipe import Recipe, multistep
 
 
 @final
@@ -97,8 +99,40 @@ class Counts:
 
 
 @final
-class DGR(Method[DGRSettings]):
+class DGR(Method):
     """One backbone and one growing head; the network from before the task is the teacher."""
+
+    traits = Traits(freezes_old_network=True)
+
+    class Settings(BaseMethodSettings):
+        base: Recipe = multistep(160, 80, 120, weight_decay=5e-4)
+        """recipe of the first task"""
+        update: Recipe = multistep(160, 80, 120, weight_decay=5e-4)
+        """recipe of every later task"""
+        distillation_weight: float = Field(0.7, ge=0)
+        """λ: factor of β, the weight of the distillation. Higher: the backbone forgets less and
+        learns new classes less well; the head is the same for every λ above 0; 0: no distillation
+        """
+        distillation_by: Literal["images", "classes"] = "images"
+        """formula of β. images: λ·sqrt(n_seen/n_new)·T² (released behaviour); classes:
+        λ·K_old/K_new"""
+        distribution_aware: bool = True
+        """true: classes that lost more images are distilled more strongly; false: all classes are
+        distilled alike"""
+        temperature: float = Field(2.0, gt=0)
+        """T: softmax temperature of the distillation. Higher: small probabilities of the teacher
+        count more"""
+        discount_by: Literal["images", "classes"] = "images"
+        """formula of γ, a factor on the gradients of the head's new rows. images:
+        exp(−n_seen/(n_seen + n_new)) (released behaviour); classes: exp(−K_old/K)"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            off = "method.distillation_weight is 0"
+            distils = ("distillation_by", "distribution_aware", "temperature")
+            return {} if self.distillation_weight else dict.fromkeys(distils, off)
+
+    settings: Settings
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

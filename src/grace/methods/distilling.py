@@ -1,7 +1,5 @@
 """Update with distillation: one network trains, a frozen copy is its teacher (iCaRL, WA)."""
 
-from typing import Any
-
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Phase
 from grace.methods.classification import class_loss
@@ -13,7 +11,7 @@ from grace.settings.recipe import Recipe
 
 
 def distil_old_self(
-    method: Method[Any],
+    method: Method,
     task: Task,
     recipe: Recipe,
     *,

@@ -1,4 +1,4 @@
-"""EWC: a penalty holds each parameter near its old value, in proportion to its importance.
+"""EWC: one network on each task's own images, held where it was important.
 
 Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import final
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
@@ -29,16 +30,35 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.network_parts import trained_network
 from grace.nn.losses.importance import merged_importance, quadratic_penalty
-from grace.settings.methods import EWCSettings
+from grace.settings.method import BaseMethodSettings, Traits
+from grace.settings.recipe import Recipe, multistep
 
 
 @final
-class EWC(Method[EWCSettings]):
+class EWC(Method):
     """One backbone, one growing head, no memory; ``importance`` holds F by parameter."""
 
-    def __init__(
-        self, settings: EWCSettings, factory: ModuleFactory, memory: ExemplarMemory
-    ) -> None:
+    traits = Traits(memory="none", compares_new_classes_only=True)
+
+    exceptions = {"changes": {"fisher": "the Fisher pass moves batch-norm buffers"}}
+
+    class Settings(BaseMethodSettings):
+        update: Recipe = multistep(180, 70, 120, 150)
+        """recipe of every later task"""
+        penalty_weight: float = Field(1000.0, ge=0)
+        """λ: weight of the penalty Ω. Higher: less is forgotten and new classes are learnt less
+        well; 0: no penalty"""
+        importance_limit: float = Field(1e-4, gt=0)
+        """upper limit of a parameter's importance F. Higher: important parameters are held more
+        firmly, and training can become unstable; change it with λ"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            return {} if self.penalty_weight else {"importance_limit": "method.penalty_weight is 0"}
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         # The anchor is not saved: it is the network itself.
         self.importance = self.state.tensors_slot("importance", _like_parameters)

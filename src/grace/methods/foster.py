@@ -1,4 +1,4 @@
-"""FOSTER: boost the old network with a second backbone, then distil both into one.
+"""FOSTER: boost the old network with a second backbone, distil both into one student.
 
 Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
 
@@ -14,12 +14,14 @@ Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Annotated, Any, Literal, final
 
 import torch
+from pydantic import Field, field_validator
 from torch import Tensor
 from typing_extensions import override
 
+from grace.base.errors import GraceError
 from grace.data.images import LabelledImages
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
@@ -33,16 +35,53 @@ from grace.methods.slots import NetworkSlot
 from grace.nn.expandable import ExpandableNetwork, copy_of
 from grace.nn.losses.balance import effective_number_weights
 from grace.nn.losses.distillation import balanced_distillation, soft_distillation
-from grace.settings.methods import FosterSettings
+from grace.settings.method import SmoothingSettings, Traits
+from grace.settings.recipe import Recipe
 
 
 @final
-class Foster(Method[FosterSettings]):
+class Foster(Method):
     """One backbone between tasks, the student; ``teacher`` is the boosted network of two."""
 
-    def __init__(
-        self, settings: FosterSettings, factory: ModuleFactory, memory: ExemplarMemory
-    ) -> None:
+    traits = Traits(freezes_old_network=True)
+
+    class Settings(SmoothingSettings):
+        base: Recipe = Recipe(epochs=200, schedule="cosine", weight_decay=5e-4)
+        """recipe of the first task"""
+        boost: Recipe = Recipe(epochs=170, schedule="cosine", weight_decay=5e-4)
+        """recipe of boosting, in every later task"""
+        compress: Recipe = Recipe(epochs=130, schedule="cosine", weight_decay=0.0)
+        """recipe of the compression that follows"""
+        boosting_beta: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = (0.96,)
+        """β₁ of task 2, 3, …, each in [0, 1); the last value is for all further tasks. Higher:
+        boosting gives classes with few images more weight; 0: equal weights"""
+        compression_beta: float = Field(0.97, ge=0, lt=1)
+        """β₂. Higher: the compression gives classes with few images more weight; 0: equal weights
+        """
+        distillation_weight: float = Field(1.0, ge=0)
+        """λ_okd: weight of the old logits' distillation in boosting. Higher: less is forgotten and
+        new classes are learnt less well; 0: no distillation"""
+        temperature: float = Field(2.0, gt=0)
+        """T: softmax temperature of both distillations. Higher: small probabilities of the teacher
+        count more"""
+        herd_with: Literal["student", "teacher"] = "student"
+        """the network whose features choose the exemplars"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            by_prior = f"method.class_prior is {self.class_prior}"
+            return {} if self.class_prior == "none" else {"boosting_beta": by_prior}
+
+        @field_validator("boosting_beta", mode="before")
+        @classmethod
+        def _one_value_is_enough(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
+            if value in ((), []):
+                raise GraceError("needs the value of task 2 at least")
+            return (value,) if isinstance(value, int | float) else value
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         self._keeps_teacher = memory.settings.max_mb is None
         self.teacher = (

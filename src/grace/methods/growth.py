@@ -1,7 +1,5 @@
 """Grow: a provisional backbone beside the frozen ones, as DER, MEMO and GRACE train it."""
 
-from typing import Any
-
 from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.methods.classification import class_loss
@@ -14,7 +12,7 @@ from grace.settings.recipe import Recipe
 
 
 def grow(
-    method: Method[Any],
+    method: Method,
     task: Task,
     recipe: Recipe,
     auxiliary_weight: float,
@@ -70,7 +68,7 @@ def grow(
     return expanded
 
 
-def _expanded(method: Method[Any], task: Task, trains_trunk: bool) -> ExpandableNetwork:
+def _expanded(method: Method, task: Task, trains_trunk: bool) -> ExpandableNetwork:
     """Make the expanded network: the old one's backbones, a copy of the last, a grown head."""
     old = method.network
     trunk = copy_of(old.trunk) if old.trunk is not None and trains_trunk else old.trunk

@@ -1,4 +1,4 @@
-"""iCaRL: distillation of the old logits, classification by the nearest mean of exemplars.
+"""iCaRL: replay with distillation, classified by the nearest mean of exemplars.
 
 Where this departs from the paper (Rebuffi et al., CVPR 2017):
 
@@ -13,6 +13,7 @@ Where this departs from the paper (Rebuffi et al., CVPR 2017):
 from collections.abc import Mapping
 from typing import final
 
+from pydantic import Field
 from typing_extensions import override
 
 from grace.base.errors import GraceError
@@ -21,16 +22,37 @@ from grace.data.scenario import Task
 from grace.methods.distilling import distil_old_self
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
-from grace.settings.methods import ICaRLSettings
+from grace.settings.method import SmoothingSettings, Traits
+from grace.settings.recipe import Recipe, multistep
 
 
 @final
-class ICaRL(Method[ICaRLSettings]):
+class ICaRL(Method):
     """One backbone and one growing head, which is for training; exemplars classify."""
 
-    def __init__(
-        self, settings: ICaRLSettings, factory: ModuleFactory, memory: ExemplarMemory
-    ) -> None:
+    traits = Traits(freezes_old_network=True, learns_known_classes=True)
+
+    class Settings(SmoothingSettings):
+        update: Recipe = multistep(170, 80, 120)
+        """recipe of every later task"""
+        distillation_weight: float = Field(1.0, ge=0)
+        """weight of the old logits' distillation beside the cross-entropy. Higher: less is
+        forgotten and new classes are learnt less well; 0: no distillation"""
+        temperature: float = Field(2.0, gt=0)
+        """T: softmax temperature of the distillation. Higher: small probabilities of the teacher
+        count more"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            return (
+                {}
+                if self.distillation_weight
+                else {"temperature": "method.distillation_weight is 0"}
+            )
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         if memory.settings.size == 0 and memory.settings.per_class is None:
             raise GraceError(

@@ -1,4 +1,4 @@
-"""Joint: a fresh network on all images of all seen classes; the upper bound."""
+"""Joint: upper bound: a fresh network on all images of all seen classes."""
 
 from collections.abc import Sequence
 from typing import final
@@ -9,12 +9,28 @@ from grace.data.scenario import Task
 from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.planning import Coming, PlannedPhase
-from grace.settings.methods import JointSettings
+from grace.settings.method import SmoothingSettings, Traits
 
 
 @final
-class Joint(Method[JointSettings]):
+class Joint(Method):
     """Trains from scratch at every task, or at the last only; its memory keeps every image."""
+
+    traits = Traits(memory="all images", learns_known_classes=True)
+
+    exceptions = {"changes": {"base": "the upper bound starts a fresh network at every task"}}
+
+    class Settings(SmoothingSettings):
+        final_task_only: bool = False
+        """true: train at the last task only, as studies do, and skip all earlier tasks"""
+
+        @property
+        @override
+        def trains_last_task_only(self) -> bool:
+            """True if ``final_task_only`` is set."""
+            return self.final_task_only
+
+    settings: Settings
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

@@ -1,4 +1,4 @@
-"""MEMO: a new last stage for every task over a trunk that all tasks share.
+"""MEMO: one new last stage per task over a trunk that all tasks share.
 
 Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
 
@@ -12,20 +12,38 @@ Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
 
 from typing import final
 
+from pydantic import Field
 from typing_extensions import override
 
 from grace.data.scenario import Task
 from grace.methods.growth import grow
 from grace.methods.method import Method, Outcome, Steps
-from grace.settings.methods import MemoSettings
+from grace.settings.method import AligningSettings, Traits
+from grace.settings.recipe import Recipe, multistep
 
 
 @final
-class Memo(Method[MemoSettings]):
+class Memo(Method):
     """Memory-efficient expandable model: the generalised block is the network's trunk.
 
     Its specialised blocks, one per task, are the network's backbones.
     """
+
+    traits = Traits(grows_every_task=True, shares_trunk=True, freezes_old_network=True)
+
+    variants = {"frozen": {"train_base": False}}
+
+    class Settings(AligningSettings):
+        grow: Recipe = multistep(170, 80, 120, 150)
+        """recipe of every later task"""
+        auxiliary_weight: float = Field(1.0, ge=0)
+        """weight of the auxiliary head's loss. Higher: new features separate new from old classes
+        more; 0: no auxiliary loss"""
+        train_base: bool = True
+        """true: the shared trunk trains in later tasks too, and old blocks see inputs that drift;
+        false: it is frozen after the first task"""
+
+    settings: Settings
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar, final
+from typing import Any, ClassVar, TypeVar, final
 
 import torch
 
@@ -32,27 +32,50 @@ from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
 from grace.settings.load import ConfigWarning
 from grace.settings.measures import MeasureSettings
-from grace.settings.methods import AnyMethodSettings, BaseMethodSettings
+from grace.settings.method import AnyMethodSettings, BaseMethodSettings, Traits
 from grace.settings.recipe import Recipe
-from grace.settings.registry import METHOD_SETTINGS
+from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS
 
 T = TypeVar("T")
-SettingsT = TypeVar("SettingsT", bound=AnyMethodSettings)
 
 Steps = Generator[Work, Any, T]
 """The type of ``learn`` and of its parts: they yield work, receive its result, and return T."""
 
 
-class Method(ABC, Generic[SettingsT]):
+class Method(ABC):
     """An algorithm that learns task after task.
 
     ``learn`` yields every phase and sweep to the engine; between two yields only the code that
     stands there runs. A method implements ``later_task`` and overrides ``first_task`` and
     ``remember`` where it differs from the others. What it saves between tasks it declares in
     ``state``. It has no network until its first task builds one.
+
+    Its file also says what it is: the docstring is its page, ``traits`` and the class ``Settings``
+    are what other code asks for, and ``short`` holds settings for short runs, such as
+    ``{"grow.epochs": 30}`` (see the packaged experiments). The contract suite tests each of its
+    ``variants``, settings by name (the plain ones are ""), and accepts its ``exceptions``, by kind
+    reasons for phases or sweeps: "changes" (what else is frozen or grown is not there), "chooses"
+    (it reads some of the images), "alone" (the old network is not beside it), "headless" (it trains
+    no grown head).
     """
 
-    def __init__(self, settings: SettingsT, factory: ModuleFactory, memory: ExemplarMemory) -> None:
+    traits: ClassVar[Traits] = Traits()
+    short: ClassVar[Mapping[str, Any]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    exceptions: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    settings: Any
+    """Of the method's own class ``Settings``."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for file in METHOD_FILES.values():
+            if file.target == f"{cls.__module__}:{cls.__qualname__}":
+                # There is one class of them: that which is read without torch.
+                type.__setattr__(cls, "Settings", file.settings)
+
+    def __init__(
+        self, settings: AnyMethodSettings, factory: ModuleFactory, memory: ExemplarMemory
+    ) -> None:
         self.settings = settings
         self.factory = replace(factory, make_head=partial(self.make_head, settings))
         self.memory = memory

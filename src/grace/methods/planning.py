@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from grace.settings.methods import AnyMethodSettings
+from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Recipe
 
 

@@ -1,4 +1,4 @@
-"""Probe: a head on the features of a frozen, pre-trained backbone.
+"""Probe: a frozen, pre-trained backbone; only a head learns, from features computed once.
 
 Two heads of the literature on frozen backbones, with these departures:
 
@@ -17,7 +17,7 @@ Shapes: N images, D features, K classes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -32,16 +32,48 @@ from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.planning import Coming, PlannedPhase
 from grace.nn.heads import MASKED
-from grace.settings.methods import ProbeSettings
+from grace.settings.method import AnyMethodSettings, Traits
+from grace.settings.recipe import Recipe
 
 
 @final
-class Probe(Method[ProbeSettings]):
+class Probe(Method):
     """One backbone that never changes, the sums of its features by class, and a head."""
 
-    def __init__(
-        self, settings: ProbeSettings, factory: ModuleFactory, memory: ExemplarMemory
-    ) -> None:
+    traits = Traits(learns_known_classes=True, trains_backbone=False)
+
+    variants = {"mean": {"head": "nearest_mean"}}
+
+    class Settings(AnyMethodSettings):
+        head: Literal["linear", "nearest_mean"] = "linear"
+        """linear: logistic regression on the features of new images and exemplars; nearest_mean:
+        the nearest of the classes' mean features, which needs no exemplars and depends neither on
+        the order of the classes nor on the updates"""
+        update: Recipe = Recipe(
+            epochs=60,
+            batch_size=64,
+            lr=0.001,
+            optimiser="adamw",
+            weight_decay=0.3,
+            schedule="cosine",
+        )
+        """recipe of the linear head, in every task"""
+        class_prior: Literal["none", "balanced"] = "balanced"
+        """none: plain cross-entropy, by which classes of few images are predicted rarely; balanced:
+        in training, the logits get + log of the class's share of the images, so that predictions
+        favour no class"""
+
+        @override
+        def idle_settings(self) -> Mapping[str, str]:
+            if self.head == "linear":
+                return {}
+            return dict.fromkeys(
+                ("update", "class_prior"), "method.head=nearest_mean trains nothing"
+            )
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         self.sums = self.state.tensors_slot("feature_sums", _like_sums, has_class_rows=True)
 

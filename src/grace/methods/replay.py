@@ -1,4 +1,4 @@
-"""Replay: Finetune with herded exemplars mixed into every task."""
+"""Replay: one network trained on each task's images and the exemplars."""
 
 from typing import final
 
@@ -7,12 +7,21 @@ from typing_extensions import override
 from grace.data.scenario import Task
 from grace.methods.classification import plain_objective
 from grace.methods.method import Method, Outcome, Steps
-from grace.settings.methods import ReplaySettings
+from grace.settings.method import SmoothingSettings, Traits
+from grace.settings.recipe import Recipe, multistep
 
 
 @final
-class Replay(Method[ReplaySettings]):
+class Replay(Method):
     """One backbone and one growing head, trained on new images and exemplars over all logits."""
+
+    traits = Traits(learns_known_classes=True)
+
+    class Settings(SmoothingSettings):
+        update: Recipe = multistep(70, 30, 50)
+        """recipe of every later task"""
+
+    settings: Settings
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

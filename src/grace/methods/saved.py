@@ -70,7 +70,7 @@ class SavedMethod(_Strict):
 
 
 def encode(
-    method: Method[Any],
+    method: Method,
     settings: ExperimentSettings,
     shape: tuple[int, int, int],
     constants: tuple[Sequence[float], Sequence[float]],
@@ -130,7 +130,7 @@ def read(path: Path) -> tuple[SavedMethod, dict[str, Tensor]]:
     return facts, kept
 
 
-def restore(method: Method[Any], facts: SavedMethod, kept: Mapping[str, Tensor], what: str) -> None:
+def restore(method: Method, facts: SavedMethod, kept: Mapping[str, Tensor], what: str) -> None:
     """Give a fresh method the state of a saved one.
 
     Args:

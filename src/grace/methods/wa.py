@@ -1,4 +1,4 @@
-"""WA: distillation of the old network, then weight alignment of the new classes.
+"""WA: replay with distillation, then new classes scaled to the old ones' mean length.
 
 Where this departs from the paper (Zhao et al., CVPR 2020):
 
@@ -10,6 +10,7 @@ Where this departs from the paper (Zhao et al., CVPR 2020):
 
 from typing import final
 
+from pydantic import Field
 from typing_extensions import override
 
 from grace.data.scenario import Task
@@ -17,15 +18,27 @@ from grace.methods.distilling import distil_old_self
 from grace.methods.method import Method, Outcome, Steps
 from grace.nn.heads import align_weights
 from grace.nn.losses.distillation import distillation_share
-from grace.settings.methods import WASettings
+from grace.settings.method import AligningSettings, Traits
+from grace.settings.recipe import Recipe, multistep
 
 
 @final
-class WA(Method[WASettings]):
+class WA(Method):
     """One backbone and one growing head; L = (1 − λ)·CE + λ·KDsoft, then weight alignment.
 
     The aligned network is the next task's teacher.
     """
+
+    traits = Traits(freezes_old_network=True)
+
+    class Settings(AligningSettings):
+        update: Recipe = multistep(170, 60, 100, 140)
+        """recipe of every later task"""
+        temperature: float = Field(2.0, gt=0)
+        """T: softmax temperature of the distillation. Higher: small probabilities of the teacher
+        count more"""
+
+    settings: Settings
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

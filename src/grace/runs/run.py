@@ -22,7 +22,7 @@ from grace.runs.writing import RecordWriter, describe_run, refuse_occupied, run_
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, as_settings
-from grace.settings.methods import AnyMethodSettings
+from grace.settings.method import AnyMethodSettings
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:

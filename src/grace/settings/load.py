@@ -29,6 +29,7 @@ from grace.settings.layers import (
     parse_overrides,
     without_backbone,
 )
+from grace.settings.method import AnyMethodSettings
 from grace.settings.packaged import ConfigError, find, is_path, packaged, read_mapping
 from grace.settings.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.settings.setting_problems import (
@@ -140,30 +141,34 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[P
     if not isinstance(presets, Mapping):
         return None, ["methods: should hold one mapping per method"]
     problems = _preset_problems(presets)
-    method = as_method(raw.get("method"))
+    method = as_method(raw.pop("method", None))
     name = method.get("name", "grace") if isinstance(method, Mapping) else method
-    chosen = METHOD_SETTINGS.get(name) if isinstance(name, str) else None
-    if isinstance(name, str) and name in REFUSED_METHODS:
-        demand = f"cannot be used: {REFUSED_METHODS[name]}"
-        problems["method"] = WrongValue("method", repr(name), demand)
-        raw = {key: value for key, value in raw.items() if key != "method"}
-    elif chosen is None:
-        hint = did_you_mean(str(name), METHOD_SETTINGS)
-        known = ", ".join(METHOD_SETTINGS)
-        problems["method"] = WrongValue("method", repr(name), f"should be one of {known}{hint}")
-        raw = {key: value for key, value in raw.items() if key != "method"}
-    else:
-        below = without_backbone(presets.get(name))
-        raw |= {"method": merge(below, {"name": name} | method)} | backbone_for(layers, name)
+    chosen: AnyMethodSettings | None = None
+    if isinstance(name, str) and name in METHOD_SETTINGS:
+        model = METHOD_SETTINGS[name]
+        raw |= backbone_for(layers, name)
+        given = merge(without_backbone(presets.get(name)), method)
         # Problems of the chosen preset are reported once, under "method".
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
-    for path, problem in booleans_as_numbers(raw, ExperimentSettings).items():
-        problems.setdefault(path, problem)
+        problems |= booleans_as_numbers(given, model, "method")
+        try:
+            chosen = model.model_validate(given)
+        except ValidationError as error:
+            problems = problems_of(error, model, "method", methods=METHOD_SETTINGS) | problems
+    elif isinstance(name, str) and name in REFUSED_METHODS:
+        demand = f"cannot be used: {REFUSED_METHODS[name]}"
+        problems["method"] = WrongValue("method", repr(name), demand)
+    else:
+        hint, known = did_you_mean(str(name), METHOD_SETTINGS), ", ".join(METHOD_SETTINGS)
+        problems["method"] = WrongValue("method", repr(name), f"should be one of {known}{hint}")
+    problems = booleans_as_numbers(raw, ExperimentSettings) | problems
     settings = None
     try:
-        settings = ExperimentSettings.model_validate(raw)
+        beside = {} if chosen is None else {"method": chosen}
+        settings = ExperimentSettings.model_validate(raw | beside)
     except ValidationError as error:
-        problems |= problems_of(error, ExperimentSettings)
+        found = problems_of(error, ExperimentSettings, methods=METHOD_SETTINGS)
+        problems |= {path: problem for path, problem in found.items() if path not in problems}
     return settings, list(problems.values())
 
 

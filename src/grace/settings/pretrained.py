@@ -5,13 +5,12 @@ from typing import Any, Literal
 
 from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.methods import ProbeSettings
 from grace.settings.recipe import Recipe
 
 Train = Literal["all", "last-stages", "frozen"]
 FULL_RATE = 0.1
 """Factor on the learning rates if all of a pre-trained backbone trains."""
-_FROZEN = ProbeSettings.model_fields["name"].default
+_FROZEN = "probe"
 
 
 def with_weights(given: Mapping[str, Any]) -> Sequence[str]:

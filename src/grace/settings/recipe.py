@@ -14,17 +14,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Group(Settings):
     """Values of one parameter group that differ from the rest of the recipe."""
 
-    lr_factor: float = Field(
-        1.0,
-        ge=0,
-        description="factor on the learning rate. Lower: the group learns more slowly; 0: it "
-        "does not change",
-    )
-    weight_decay: float | None = Field(
-        None,
-        ge=0,
-        description="weight decay of the group. Higher: smaller weights; none: the recipe's",
-    )
+    lr_factor: float = Field(1.0, ge=0)
+    """factor on the learning rate. Lower: the group learns more slowly; 0: it does not change"""
+    weight_decay: float | None = Field(None, ge=0)
+    """weight decay of the group. Higher: smaller weights; none: the recipe's"""
 
 
 class Recipe(Settings):
@@ -35,102 +28,52 @@ class Recipe(Settings):
     rates of any schedule; later rates do not change.
     """
 
-    epochs: int = Field(
-        ge=1,
-        le=1_000_000,
-        description="passes over the phase's images. More: longer training and a closer fit",
-    )
-    batch_size: int = Field(
-        128,
-        ge=1,
-        description="images per step; the last batch may be smaller. More: fewer steps, "
-        "smoother gradients, more memory",
-    )
-    lr: float = Field(
-        0.1,
-        gt=0,
-        description="learning rate at the start. Higher: faster, and unstable above some value",
-    )
-    momentum: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="momentum of sgd, not Nesterov; adam has none. Higher: smoother and longer "
-        "steps",
-    )
-    weight_decay: float = Field(
-        2e-4,
-        ge=0,
-        description="L2 penalty on every parameter, batch norm and biases included. Higher: "
-        "smaller weights, less overfitting",
-    )
-    schedule: Literal["multistep", "cosine", "constant"] = Field(
-        "multistep", description="how the learning rate falls: in steps, as a cosine, or not at all"
-    )
-    milestones: tuple[int, ...] = Field(
-        (),
-        description="epochs after which a multistep schedule multiplies the learning rate by "
-        "decay. Later: more epochs at a high rate",
-    )
-    decay: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="factor at each milestone. Lower: smaller rates after it; 1: no change",
-    )
+    epochs: int = Field(ge=1, le=1_000_000)
+    """passes over the phase's images. More: longer training and a closer fit"""
+    batch_size: int = Field(128, ge=1)
+    """images per step; the last batch may be smaller. More: fewer steps, smoother gradients, more
+    memory"""
+    lr: float = Field(0.1, gt=0)
+    """learning rate at the start. Higher: faster, and unstable above some value"""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """momentum of sgd, not Nesterov; adam has none. Higher: smoother and longer steps"""
+    weight_decay: float = Field(2e-4, ge=0)
+    """L2 penalty on every parameter, batch norm and biases included. Higher: smaller weights, less
+    overfitting"""
+    schedule: Literal["multistep", "cosine", "constant"] = "multistep"
+    """how the learning rate falls: in steps, as a cosine, or not at all"""
+    milestones: tuple[int, ...] = ()
+    """epochs after which a multistep schedule multiplies the learning rate by decay. Later: more
+    epochs at a high rate"""
+    decay: float = Field(0.1, gt=0, le=1)
+    """factor at each milestone. Lower: smaller rates after it; 1: no change"""
 
-    optimiser: Literal["sgd", "adam", "adamw"] = Field(
-        "sgd",
-        description="sgd: with momentum; adam: with weight_decay as an L2 penalty; adamw: "
-        "shrinks weights apart from the gradient",
-    )
-    betas: tuple[Share, Share] = Field(
-        (0.9, 0.999),
-        description="Adam's decay of the mean gradient and of the mean squared gradient. Closer "
-        "to 1: longer averages",
-    )
-    min_lr: float = Field(
-        0.0,
-        ge=0,
-        description="learning rate at the end of a cosine schedule. Higher: the last epochs "
-        "change more",
-    )
-    warmup_epochs: int = Field(
-        0,
-        ge=0,
-        description="epochs in which the rate rises linearly from warmup_lr to lr. More: a "
-        "slower start; 0: no warm-up",
-    )
-    warmup_lr: float = Field(
-        0.0, ge=0, description="learning rate of the first epoch of warm-up. Lower: a slower start"
-    )
-    clip_norm: float | None = Field(
-        None,
-        gt=0,
-        description="longest gradient of all parameters together; a longer one is scaled down "
-        "to it. Lower: smaller steps after outliers; none: no limit",
-    )
-    decays_vectors: bool = Field(
-        True,
-        description="true: weight decay acts on biases and batch norm too; false: on weights of "
-        "layers only",
-    )
-    drop_last: bool = Field(
-        False,
-        description="true: skip the last batch of an epoch if it is smaller than the others",
-    )
-    average_epochs: int = Field(
-        0,
-        ge=0,
-        description="at the end of the phase, trained weights become the mean of those after each "
-        "of this many last epochs (stochastic weight averaging). More: less noise of single steps, "
-        "but weights of a higher learning rate enter; 0 and 1: the last weights",
-    )
-    groups: dict[str, Group] = Field(
-        {},
-        description="groups of parameters with values of their own, by the names that the "
-        "method gives them",
-    )
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    """sgd: with momentum; adam: with weight_decay as an L2 penalty; adamw: shrinks weights apart
+    from the gradient"""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Adam's decay of the mean gradient and of the mean squared gradient. Closer to 1: longer
+    averages"""
+    min_lr: float = Field(0.0, ge=0)
+    """learning rate at the end of a cosine schedule. Higher: the last epochs change more"""
+    warmup_epochs: int = Field(0, ge=0)
+    """epochs in which the rate rises linearly from warmup_lr to lr. More: a slower start; 0: no
+    warm-up"""
+    warmup_lr: float = Field(0.0, ge=0)
+    """learning rate of the first epoch of warm-up. Lower: a slower start"""
+    clip_norm: float | None = Field(None, gt=0)
+    """longest gradient of all parameters together; a longer one is scaled down to it. Lower:
+    smaller steps after outliers; none: no limit"""
+    decays_vectors: bool = True
+    """true: weight decay acts on biases and batch norm too; false: on weights of layers only"""
+    drop_last: bool = False
+    """true: skip the last batch of an epoch if it is smaller than the others"""
+    average_epochs: int = Field(0, ge=0)
+    """at the end of the phase, trained weights become the mean of those after each of this many
+    last epochs (stochastic weight averaging). More: less noise of single steps, but weights of a
+    higher learning rate enter; 0 and 1: the last weights"""
+    groups: dict[str, Group] = Field({})
+    """groups of parameters with values of their own, by the names that the method gives them"""
 
     @model_validator(mode="after")
     def _optimiser_fits(self) -> Self:

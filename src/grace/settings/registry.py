@@ -1,21 +1,22 @@
 """The registry of methods, data sets and backbones: their code is imported only when it is used.
 
-Other packages can add methods, see :mod:`grace.settings.outside`.
+A method is a file: ``grace/methods/<name>.py``, or the module that another package names in the
+entry points of the group ``grace.methods``. Its first line, its class's ``traits``, ``short`` and
+``variants``, and its class ``Settings`` are read from the text of the file (``method_files``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, final
+from typing import Any, Literal, final
 
-from pydantic import Field
+from typing_extensions import override
 
 from grace.base.errors import GraceError
-from grace.base.words import did_you_mean
-from grace.settings import methods
-from grace.settings.methods import AnyMethodSettings
-from grace.settings.outside import installed, load_outside
+from grace.base.words import did_you_mean, one_line
+from grace.settings.method import AnyMethodSettings
+from grace.settings.method_files import MethodFile, found_methods
 
 Kind = Literal["method", "dataset", "backbone"]
 
@@ -30,51 +31,41 @@ class Entry:
     """``"module:Class"`` of a method, ``"module:function"`` of a data set or backbone."""
 
 
-def _name(model: type[AnyMethodSettings]) -> str:
-    return str(model.model_fields["name"].default)
+_found = found_methods()
 
-
-BUILT_IN: Sequence[type[AnyMethodSettings]] = (
-    methods.GraceSettings,
-    methods.DERSettings,
-    methods.FosterSettings,
-    methods.MemoSettings,
-    methods.WASettings,
-    methods.ICaRLSettings,
-    methods.ReplaySettings,
-    methods.EWCSettings,
-    methods.FinetuneSettings,
-    methods.JointSettings,
-    methods.DGRSettings,
-    methods.BeefSettings,
-    methods.TagFexSettings,
-    methods.CreateSettings,
-    methods.ProbeSettings,
-)
-"""The methods of this package, in the order of lists and figures; add new ones at the end."""
-
-_outside = load_outside(installed(), {_name(model) for model in BUILT_IN})
-
-METHOD_SETTINGS: Mapping[str, type[AnyMethodSettings]] = MappingProxyType(
-    {_name(model): model for model in BUILT_IN} | dict(_outside.models)
-)
-"""The settings model of every method: those of this package, then those of others."""
+METHOD_FILES: Mapping[str, MethodFile] = MappingProxyType(dict(_found.files))
+"""The files of all methods: those of this package by name, then those of others."""
 
 METHODS: Mapping[str, Entry] = MappingProxyType(
-    {name: Entry(model.summary, model.implementation) for name, model in METHOD_SETTINGS.items()}
+    {name: Entry(file.summary, file.target) for name, file in METHOD_FILES.items()}
 )
 
-REFUSED_METHODS: Mapping[str, str] = MappingProxyType(dict(_outside.refused))
-"""Methods of other packages that cannot be used, with the reason."""
-
-METHOD_NOTES: Sequence[str] = tuple(_outside.notes)
+METHOD_NOTES = tuple(_found.notes)
 """Problems with the methods of other packages, one line each."""
 
-if TYPE_CHECKING:
-    MethodSettings = AnyMethodSettings
-else:
-    MethodSettings = Annotated[Union[*METHOD_SETTINGS.values()], Field(discriminator="name")]
-"""The settings of any method; their field ``name`` says which."""
+REFUSED_METHODS: Mapping[str, str] = MappingProxyType(dict(_found.refused))
+"""Methods of other packages that cannot be used, with the reason."""
+
+
+@final
+class _Models(Mapping[str, type[AnyMethodSettings]]):
+    """Maps a method's name to its class ``Settings``, which is read when it is asked for."""
+
+    @override
+    def __getitem__(self, name: str) -> type[AnyMethodSettings]:
+        return METHOD_FILES[name].settings
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(METHOD_FILES)
+
+    @override
+    def __len__(self) -> int:
+        return len(METHOD_FILES)
+
+
+METHOD_SETTINGS: Mapping[str, type[AnyMethodSettings]] = _Models()
+"""The settings model of every method."""
 
 DATASETS: Mapping[str, Entry] = MappingProxyType(
     {
@@ -120,11 +111,6 @@ BACKBONES: Mapping[str, Entry] = MappingProxyType(
 """Each is made by a function of backbone settings, channels, seed and purpose."""
 
 
-def entries(kind: Kind) -> Mapping[str, Entry]:
-    """Return the registered names of one kind."""
-    return {"method": METHODS, "dataset": DATASETS, "backbone": BACKBONES}[kind]
-
-
 def why_unknown(name: str) -> str:
     """Return why a name cannot be used: its method is faulty, or no installed package has it."""
     if name in REFUSED_METHODS:
@@ -140,7 +126,7 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the caller knows th
         GraceError: if the name is unknown (the message names the nearest known one), or its code
             cannot be imported.
     """
-    known = entries(kind)
+    known = {"method": METHODS, "dataset": DATASETS, "backbone": BACKBONES}[kind]
     if kind == "backbone" and name.startswith("timm/"):
         name = "timm/<model>"
     if kind == "method" and name not in known:
@@ -153,5 +139,8 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the caller knows th
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise GraceError(f"{kind} '{name}' cannot be used: '{target}' fails: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Another's code may end in any way.
+        reason = one_line(f"{type(error).__name__}: {error}", 300)
+        raise GraceError(f"{kind} '{name}' cannot be used: '{target}' fails: {reason}") from error

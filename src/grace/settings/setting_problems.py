@@ -3,6 +3,7 @@
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, Union, final, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -48,7 +49,11 @@ Problem = str | WrongValue
 
 
 def problems_of(
-    error: ValidationError, model: Model, prefix: str = "", whole: str = "experiment"
+    error: ValidationError,
+    model: Model,
+    prefix: str = "",
+    whole: str = "experiment",
+    methods: Mapping[str, Model] = MappingProxyType({}),
 ) -> dict[str, Problem]:
     """Turn a validation error into one problem per setting, by dotted path.
 
@@ -59,8 +64,12 @@ def problems_of(
         model: model of the settings that were validated.
         prefix: dotted path of the model itself; empty for a whole file.
         whole: what the whole file is called in a problem that is no single setting's.
+        methods: settings models of the section "method" by name, of which hints may speak.
     """
-    known = _all_paths(model, prefix)
+    known = {path: [""] for path in _all_paths(model, prefix)}
+    for name, own in methods.items():
+        for path in _all_paths(own, "method"):
+            known.setdefault(path, []).append(f"method {name}")
     found: dict[str, list[_Cause]] = {}
     for detail in error.errors(include_url=False)[: 2 * MOST_PROBLEMS]:
         path, owner, field = locate(model, detail["loc"])
@@ -88,7 +97,7 @@ def booleans_as_numbers(
         if field is None:
             continue
         path = _joined(prefix, key)
-        inner = _chosen(models_in(field.annotation), value)
+        inner = next(iter(models_in(field.annotation)), None)
         if isinstance(value, bool) and bool not in set(_members(field.annotation)):
             demand = f"should be a number or a word{_range(field)}"
             found[path] = WrongValue(path, repr(value), demand)
@@ -100,16 +109,14 @@ def booleans_as_numbers(
 def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
     """Return the dotted path of an error's location, the model that has the field, and the field.
 
-    Tags and labels that pydantic adds for unions are left out.
+    Labels that pydantic adds for unions are left out.
     """
     path = ""
     owner: Model | None = model
     holder: Model | None = model
     field: FieldInfo | None = None
-    choices: list[Model] = []
     entries: Model | None = None
     for part in loc:
-        tagged = {method_name(choice): choice for choice in choices}
         if part == "[key]":
             continue
         if entries is not None:
@@ -117,21 +124,12 @@ def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, F
             owner, entries = entries, None
         elif isinstance(part, int):
             path += f"[{part}]"
-        elif part in tagged:
-            owner, choices = tagged[part], []
         elif owner is not None:
             path, holder = _joined(path, part), owner
             field = owner.model_fields.get(part)
-            inner = models_in(field.annotation) if field else []
-            owner = inner[0] if len(inner) == 1 else None
-            choices = inner if len(inner) > 1 else []
+            owner = next(iter(models_in(field.annotation)), None) if field else None
             entries = _entries(field.annotation if field else None)
     return path, holder, field
-
-
-def method_name(model: Model) -> str:
-    """Return the tag of a method's settings model."""
-    return str(model.model_fields["name"].default)
 
 
 def models_in(annotation: object) -> list[Model]:
@@ -165,13 +163,6 @@ def _words(annotation: object) -> Iterator[object]:
     else:
         for part in get_args(annotation):
             yield from _words(part)
-
-
-def _chosen(models: list[Model], value: object) -> Model | None:
-    if len(models) == 1:
-        return models[0]
-    name = value.get("name") if isinstance(value, Mapping) else None
-    return next((model for model in models if method_name(model) == name), None)
 
 
 def _joined(prefix: str, path: str) -> str:
@@ -258,16 +249,10 @@ def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]])
     return f"; did you mean '{same[0]}'?" if same else did_you_mean(path, known)
 
 
-def _all_paths(model: Model, prefix: str, method: str = "") -> dict[str, list[str]]:
-    """Map every dotted path to the methods that have it, in order of appearance."""
-    paths: dict[str, list[str]] = {}
+def _all_paths(model: Model, prefix: str) -> list[str]:
+    """List the dotted path of every setting, in order of appearance."""
+    paths: list[str] = []
     for key, field in model.model_fields.items():
-        path = _joined(prefix, key)
-        inner = models_in(field.annotation)
-        if not inner:
-            paths.setdefault(path, []).append(method)
-        for choice in inner:
-            owner = f"method {method_name(choice)}" if len(inner) > 1 else method
-            for below, owners in _all_paths(choice, path, owner).items():
-                paths.setdefault(below, []).extend(owners)
+        path, inner = _joined(prefix, key), models_in(field.annotation)
+        paths += [below for own in inner for below in _all_paths(own, path)] if inner else [path]
     return paths

@@ -3,14 +3,22 @@
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from typing_extensions import override
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen; each field states meaning, range and the paper's symbol."""
+    """Base of all settings: frozen. The text below a field is its meaning, range and symbol."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    @override
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for field in cls.model_fields.values():
+            field.description = field.description and " ".join(field.description.split())
 
     @model_validator(mode="before")
     @classmethod

@@ -1,33 +1,68 @@
-"""Base classes of all methods' settings models."""
+"""What a method declares: its traits, and the base classes of its settings. Torch-free."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, final
 
 from pydantic import Field, model_validator
 
 from grace.base.errors import GraceError
 from grace.settings.recipe import Recipe, completed, first_task
 from grace.settings.settings_model import Settings
-from grace.settings.traits import ThresholdRule, Traits
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """Properties of a method that other code may ask for, without knowing its name."""
+
+    memory: Literal["exemplars", "all images", "none"] = "exemplars"
+    """Images stored of old classes: a few of each, all of them (upper bounds only), or none."""
+    grows_every_task: bool = False
+    """Every later task adds a backbone; none is ever removed."""
+    shares_trunk: bool = False
+    """Its backbones share all layers but their last stage."""
+    freezes_old_network: bool = False
+    """Later tasks train beside a frozen copy of the old network."""
+    compares_new_classes_only: bool = False
+    """Later tasks compare new classes with each other only, so a single new class is not learnt."""
+    learns_known_classes: bool = False
+    """It has a rule for a later task without a new class; a method without one refuses it."""
+
+    trains_backbone: bool = True
+    """Its backbone learns; otherwise it never changes, and its features of an image are kept."""
+    takes_frozen_trunk: bool = False
+    """It can train the last stages of its backbones over a trunk that never changes."""
+
+    def leaves_lone_class(self, number: int, num_new: int) -> bool:
+        """Return True if task ``number`` has one new class and the method cannot learn it.
+
+        The softmax over one logit is 1, so that there is neither a loss nor a gradient.
+        """
+        return self.compares_new_classes_only and number > 1 and num_new == 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ThresholdRule:
+    """First value and decay of the threshold of a method that compares saturations with one."""
+
+    initial: float
+    """τ₁ in [0, 1]: the network grows at this saturation or above. Lower: it grows more often."""
+    decay: float
+    """ρ in (0, 1]: factor on the threshold after each compression. Lower: it falls faster."""
 
 
 class AnyMethodSettings(Settings):
-    """Base class of every method's settings.
+    """Base of the class ``Settings`` in a method's file. All its fields have defaults."""
 
-    A subclass sets ``name`` as ``Literal["<name>"] = "<name>"`` and gives a value to each of the
-    class variables. All its settings have defaults.
-    """
-
-    summary: ClassVar[str]
-    """The line in ``grace list``."""
-    implementation: ClassVar[str]
-    """Path of the method's class, ``"package.module:Class"``; imported when it is needed."""
     traits: ClassVar[Traits] = Traits()
-    """Properties that other code may ask for."""
+    """Those of the method's class."""
     parameter_groups: ClassVar[frozenset[str]] = frozenset({"default"})
     """Parameter groups that the method has; ``recipe.groups`` may name these."""
 
-    name: str
+    name: str = ""
+    """which method learns"""
 
     @property
     def threshold_rule(self) -> ThresholdRule | None:
@@ -88,42 +123,33 @@ class AnyMethodSettings(Settings):
 class BaseMethodSettings(AnyMethodSettings):
     """Settings of a method whose first task trains one fresh network."""
 
-    base: Recipe = Field(default_factory=first_task, description="recipe of the first task")
+    base: Recipe = first_task()
+    """recipe of the first task"""
 
 
 class PriorSettings(BaseMethodSettings):
     """Settings of a method whose cross-entropy may see unequal numbers of images of the classes."""
 
-    class_prior: Literal["none", "balanced"] = Field(
-        "none",
-        description="none: plain cross-entropy, by which classes of few images are predicted "
-        "rarely (all published methods but DGR); balanced: in training, the logits get + log of "
-        "the class's share of the phase's images, so that predictions favour no class",
-    )
+    class_prior: Literal["none", "balanced"] = "none"
+    """none: plain cross-entropy, by which classes of few images are predicted rarely (all published
+    methods but DGR); balanced: in training, the logits get + log of the class's share of the
+    phase's images, so that predictions favour no class"""
 
 
 class SmoothingSettings(PriorSettings):
     """Settings of a method whose cross-entropy may smooth the labels."""
 
-    label_smoothing: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="ε: part of each label that all classes share. Higher: less confident "
-        "predictions and less overfitting, and a worse fit above some value; 0: the labels as they "
-        "are",
-    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """ε: part of each label that all classes share. Higher: less confident predictions and less
+    overfitting, and a worse fit above some value; 0: the labels as they are"""
 
 
 class AligningSettings(SmoothingSettings):
     """Settings of a method that aligns the weights of new classes after training."""
 
-    weight_alignment: bool | None = Field(
-        None,
-        description="true: scale the new classes' weights to the old ones' mean length; false: "
-        "leave them as trained. none: true without a class_prior, false with one, as both "
-        "correct the same imbalance",
-    )
+    weight_alignment: bool | None = None
+    """true: scale the new classes' weights to the old ones' mean length; false: leave them as
+    trained. none: true without a class_prior, false with one, as both correct the same imbalance"""
 
     @property
     def aligns_weights(self) -> bool:
