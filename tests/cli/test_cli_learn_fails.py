@@ -113,7 +113,7 @@ class TestGate:
         options = [*TINY, "memory.validation=0", "--max-drop", 1]
         result = learn(images, "--model", tmp_path / "model", *options)
         warning = "warning: no images are held out: every update is accepted, whatever it costs: "
-        assert f"{warning}set memory.validation=50" in result.stderr
+        assert f"{warning}hold some out by memory.validation=50" in result.stderr
         assert "accuracy" not in result.stdout
 
 
@@ -155,7 +155,7 @@ class TestInterruptions:
         assert "method.name grace, not replay" in error
         assert error.endswith(": leave it out, or add --discard to begin anew")
         more = folder(tmp_path / "more", "ant", "cat")
-        assert "add --discard to begin anew" in refused(more, "--model", model)
+        assert refused(more, "--model", model).endswith(f"learn --model {model} --discard'")
         assert kept_work(model) == before
         learn(*other, "--discard")
         assert ModelStore.open(model).document(1).settings.method.name == "replay"

@@ -319,7 +319,7 @@ class TestJournal:
         Journal(tmp_path).perform(1, resnet_sweep(resnet()), trainer())
         journal = Journal(tmp_path)
         journal.perform(1, resnet_sweep(resnet()), trainer())
-        with pytest.raises(DamagedError, match="set discard=true"), journal.blamed():
+        with pytest.raises(DamagedError, match="begin anew"), journal.blamed():
             raise KeyError("backbone.0.stem.0.weight")
 
     def test_a_pass_over_another_network_is_done_anew(self, tmp_path: Path) -> None:

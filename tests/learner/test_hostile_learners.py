@@ -156,7 +156,7 @@ def test_a_journal_that_lies_is_blamed(spoilt: Model) -> None:
     said = json.dumps({**facts, "value": {"plain": "high"}})
     path.write_bytes(hostile_objects.write_entry(said, pieces, right=True))
     learner = Learner.load(spoilt.path)
-    with pytest.raises(ValueError, match=r"cannot go on: .*: set discard=true") as refusal:
+    with pytest.raises(ValueError, match=r"cannot go on: .*: begin anew") as refusal:
         update(learner)
     assert str(spoilt.path / "pending") in str(refusal.value)
     assert isinstance(refusal.value.__cause__, TypeError)

@@ -114,14 +114,14 @@ def test_a_ceiling_is_set_raised_lowered_and_removed(tmp_path: Path) -> None:
     with pytest.raises(grace.GraceError, match="this learner needs at least") as refused:
         learner.change_settings("memory.max_mb=0.1")
     # The ceiling that the message names is enough, and leaves one exemplar of each class.
-    enough = refused.value.setting.value
+    enough = refused.value.remedy.rpartition("=")[2]
     learner.change_settings(f"memory.max_mb={enough}")
     assert home.document(3).num_bytes <= float(enough) * 1e6
     assert 3 <= len(learner.method.memory) < 3 * 8
     # Too little for the next classes, which the message says.
     with pytest.raises(grace.GraceError) as full:
         teach(learner, 3, 4, 5)
-    learner.change_settings(f"memory.max_mb={full.value.setting.value}")
+    learner.change_settings(f"memory.max_mb={full.value.remedy.rpartition('=')[2]}")
     assert teach(learner, 3, 4, 5).accepted
     learner.change_settings("memory.max_mb=none")
     assert Learner.load(tmp_path / "model").model.ceiling is None

@@ -114,6 +114,6 @@ def test_a_first_update_that_was_interrupted_is_dropped_on_request(
     other = RequestedSettings(overrides=[*TINY.overrides, "memory.size=7"])
     with pytest.raises(grace.GraceError) as refused:
         grace.learn(model, images, other)
-    assert refused.value.setting.path == "discard"
+    assert refused.value.remedy.endswith("add --discard to begin anew")
     done = grace.learn(model, images, other, grace.LearnOptions(discard=True))
     assert done.document.settings.memory.size == 7

@@ -1,100 +1,43 @@
 """Refusals: errors about the user's input, separate from errors of the program."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self, final
 
 from typing_extensions import override
 
-from grace.base.words import one_line, printable
-
-
-@final
-@dataclass(frozen=True)
-class Setting:
-    """A setting that would help, and the value to give it."""
-
-    path: str
-    """Dotted path, as in a configuration file: ``data.skip_unreadable``."""
-    value: str = ""
-    """The value as it is written; empty if the user has to choose it."""
-    purpose: str = ""
-    """What it would do, if that needs words: "hold out fewer images"."""
-
-    def __str__(self) -> str:
-        """Return the words for the user of a configuration file."""
-        return self.worded({})
-
-    def worded(self, settings: Mapping[str, str]) -> str:
-        """Return the words for the user of a shell; ``settings`` as in ``GraceError.worded``."""
-        words = settings.get(self.path, f"set {self.path}" + "={value}" * bool(self.value))
-        words = words.replace("{value}", self.value).rstrip()
-        return f"{words} to {self.purpose}" if self.purpose else words
+from grace.base.words import one_line, printable, shortened
 
 
 class GraceError(ValueError):
     """The user's input cannot be used. Any other ``ValueError`` is an error of the program.
 
-    Its text is ``where: what: remedy``; empty parts are left out.
+    Its text is one line, ``where: what: remedy``; empty parts are left out, and a long text loses
+    its middle.
 
     Args:
         what: what is wrong, with the value that is wrong.
-        remedy: what to do about it; an imperative clause, such as "remove it".
-        setting: a setting that would help too; a command line can word it in its own way, see
-            ``worded``.
-        others: more settings each of which would help.
+        remedy: what to do about it; an imperative clause, such as "set memory.size=5".
         where: what it concerns, such as a file, if ``what`` does not say it.
     """
 
-    def __init__(
-        self,
-        what: str,
-        remedy: str = "",
-        *,
-        setting: Setting | None = None,
-        others: Sequence[Setting] = (),
-        where: str = "",
-    ) -> None:
+    def __init__(self, what: str, remedy: str = "", *, where: str = "") -> None:
         super().__init__(what, remedy)
         self.what = what
         self.remedy = remedy
-        self.setting = setting
-        self.others = others
         self.where = where
 
     @override
     def __str__(self) -> str:
-        return self.worded({})
+        text = self.where
+        for part in filter(None, (self.what, self.remedy)):
+            # What asks a question needs no colon.
+            text += part if not text else f" {part}" if text.endswith("?") else f": {part}"
+        return shortened(text, MAX_LENGTH)
 
     def found_in(self, where: str) -> Self:
         """Put ``where`` before the error's place; return the error for ``raise``."""
         self.where = f"{where}: {self.where}" if self.where else where
         return self
-
-    def worded(self, settings: Mapping[str, str]) -> str:
-        """Return the error's text.
-
-        Args:
-            settings: the words for a setting by its path: the command line's options, such as
-                ``{"data.skip_unreadable": "use --skip-unreadable"}``; ``{value}`` in them stands
-                for the setting's value.
-        """
-        advice = self.advice(settings)
-        return _joined(self.where, self.what, advice)
-
-    def advice(self, settings: Mapping[str, str]) -> str:
-        """Return the remedy and the settings in words; ``settings`` as in ``worded``."""
-        found = [*self.others, *([self.setting] if self.setting is not None else [])]
-        parts = [self.remedy, *(setting.worded(settings) for setting in found)]
-        return ", or ".join(filter(None, parts))
-
-
-def _joined(*parts: str) -> str:
-    """Join the parts of a text that are not empty by colons; what asks a question needs none."""
-    text = ""
-    for part in filter(None, parts):
-        text += part if not text else f" {part}" if text.endswith("?") else f": {part}"
-    return text
 
 
 def not_there(path: object) -> GraceError:
@@ -103,38 +46,19 @@ def not_there(path: object) -> GraceError:
 
 
 class GraceWarning(UserWarning):
-    """A warning for the user; the work goes on. Its text is ``what: setting``.
-
-    Args:
-        what: what is doubtful or has no effect.
-        setting: a setting that would help; see ``GraceError``.
-    """
-
-    def __init__(self, what: str, *, setting: Setting | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.setting = setting
-
-    @override
-    def __str__(self) -> str:
-        return self.worded({})
-
-    def worded(self, settings: Mapping[str, str]) -> str:
-        """Return the warning's text; ``settings`` as in ``GraceError.worded``."""
-        advice = self.setting.worded(settings) if self.setting is not None else ""
-        return _joined(self.what, advice)
+    """A warning for the user; the work goes on."""
 
 
 @final
 class DamagedError(GraceError):
     """A file is damaged: missing, cut off, altered or forged.
 
-    Its text is one short line, even if it quotes the file's content.
+    Its text is one short printable line, even if it quotes the file's content.
     """
 
     @override
-    def worded(self, settings: Mapping[str, str]) -> str:
-        return one_line(super().worded(settings))
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 @final
@@ -151,6 +75,8 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
+MAX_LENGTH = 10_000
+"""Characters of the longest error that is shown."""
 _DEMANDS: Mapping[str, str] = {
     "bool_type": "a valid boolean",
     "bool_parsing": "a valid boolean",

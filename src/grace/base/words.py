@@ -57,10 +57,12 @@ def one_line(text: str, length: int = 700) -> str:
         text: may quote a stranger's file.
         length: number of characters; the middle of a longer text is left out.
     """
-    if len(text) > length:
-        # Messages begin with the file and end with the remedy.
-        text = f"{text[: length * 2 // 3]}…{text[-length // 3 :]}"
-    return printable(text)
+    return printable(shortened(text, length))
+
+
+def shortened(text: str, length: int) -> str:
+    """Return text without the middle of a long one: it begins with the file, ends with a remedy."""
+    return text if len(text) <= length else f"{text[: length * 2 // 3]}…{text[-length // 3 :]}"
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

@@ -155,7 +155,7 @@ def learn(
     Called again after an interruption, it continues where it stopped. 'grace doctor' (or --dry-run)
     only examines the images and exits with 2 if they would be refused.
     """
-    with one_line_errors({"discard": "add --discard to begin anew"}), one_line_warnings():
+    with one_line_errors(), one_line_warnings():
         dry_run = dry_run or context.info_name == "doctor"
         how = LearnOptions(
             max_drop=max_drop,
@@ -364,7 +364,7 @@ def _examined(checked: Checked) -> dict[str, Any]:
                 "severity": finding.severity,
                 "text": finding.text,
                 "where": finding.where,
-                "remedy": finding.error.advice({}),
+                "remedy": finding.remedy,
             }
             for finding in found.findings
         ],

@@ -55,7 +55,7 @@ def run(
     """
     if with_parent:
         end_with_input()
-    with one_line_errors({"discard": "start the run anew without --resume"}), one_line_warnings():
+    with one_line_errors(), one_line_warnings():
         settings = load_experiment(*split(arguments or ()))
         if Launch.from_environment().rank:
             _follow(settings, out, resume=resume)

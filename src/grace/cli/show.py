@@ -4,9 +4,9 @@ A result is a dataclass, a pydantic model, a mapping, or a list of them. The pag
 each fact and a table for each list of mappings; the names of the facts give labels and units.
 """
 
-import io
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
 
-from grace.base.words import in_bytes, in_count, in_interval, in_seconds
-from grace.cli.console import emit_json, say, text_of
+from grace.base.words import in_bytes, in_count, in_interval, in_seconds, printable
+from grace.cli.console import emit_json, say
 
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "bytes": in_bytes,
@@ -84,24 +83,29 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON is anything
 
 
 def aligned(rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
-    """Return rows of cells as lines of aligned columns, folded to the width of a terminal.
+    """Return rows of cells as lines of aligned columns; a terminal folds the last one.
 
     Args:
         rows: texts, equally many in each row; they are escaped here.
         right: one character per column: ">" aligns it to the right, anything else to the left.
     """
-    if not rows:
-        return []
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for side in right.ljust(len(rows[0]))[: len(rows[0])]:
-        grid.add_column(justify="right" if side == ">" else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*map(text_of, row))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(grid)
-    return [line.rstrip() for line in capture.get().splitlines()]
+    shown = [[printable(cell) for cell in row] for row in rows if row]
+    widths = [max(map(cell_len, column)) for column in zip(*shown, strict=True)]
+    room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    is_folded = sys.stdout.isatty() and bool(widths) and widths[-1] > max(20, room)
+    lines: list[str] = []
+    for row in shown:
+        *start, last = (
+            " " * (width - cell_len(cell)) + cell
+            if side == ">"
+            else cell.ljust(width + len(cell) - cell_len(cell))
+            for cell, width, side in zip(row, widths, right.ljust(len(row)), strict=False)
+        )
+        parts = textwrap.wrap(row[-1], max(20, room)) or [""] if is_folded else [last]
+        lines.append("  ".join([*start, parts[0]]).rstrip())
+        indent = " " * (sum(widths[:-1]) + 2 * len(start))
+        lines += [indent + part for part in parts[1:]]
+    return lines
 
 
 def _blocks(facts: Any, hide: Collection[str]) -> Iterator[list[str]]:  # noqa: ANN401 - JSON

@@ -27,7 +27,7 @@ from grace.learner.inventory import InUse, Inventory, take_inventory
 from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
 from grace.learner.pruning import bytes_of, keep_newest, keep_within
 from grace.learner.setting_changes import is_idle, why_fixed
-from grace.learner.store import ModelStore
+from grace.learner.store import ModelStore, to_drop
 from grace.settings.describe import describe_settings
 from grace.settings.packaged import ConfigError
 from grace.settings.setting_problems import WrongValue
@@ -86,14 +86,10 @@ def under_way(home: ModelStore) -> Iterator[str]:
     elif home.pending():
         yield (
             "An update was interrupted: learn the same images again to finish it, or "
-            f"{_to_drop(home.path)}."
+            f"{to_drop(home.path)}."
         )
     if (unfinished := home.log.unfinished()) is not None:
         yield f"'grace {unfinished.kind}' was interrupted: run it again to finish it."
-
-
-def _to_drop(model: Path) -> str:
-    return f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
 
 
 def info_facts(inventory: Inventory) -> dict[str, Any]:
@@ -304,7 +300,7 @@ def rollback(
         if home.pending():
             say(
                 "warning: an interrupted update only goes on from the version it began with; "
-                f"{_to_drop(model)}",
+                f"{to_drop(model)}",
                 err=True,
             )
         if undo is not None:
@@ -321,7 +317,7 @@ def forget(
     Its index stays, and the weights do not change: new images of a class of this name bring it
     back in its old place.
     """
-    with one_line_errors({"discard": _to_drop(model)}):
+    with one_line_errors():
         home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
         unfinished = home.finish()
         versions = versions_to_purge(home, name)
@@ -422,11 +418,7 @@ def set_settings(
     'grace rollback' takes it back.
     """
     quoted = shlex.quote(str(model))
-    remedies = {
-        "discard": _to_drop(model),
-        "memory.max_mb": f"allow it by 'grace set {quoted} memory.max_mb={{value}}'",
-    }
-    with one_line_errors(remedies), one_line_warnings():
+    with one_line_errors(), one_line_warnings():
         home = ModelStore.open(model)
         if not texts:
             say(*_changeable(home), "", "'grace show folder' explains them")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, final
 from PIL import ExifTags, Image, UnidentifiedImageError
 from typing_extensions import override
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 
 if TYPE_CHECKING:
     from grace.settings.experiment import Fit
@@ -195,8 +195,7 @@ def naming(path: Path) -> Iterator[None]:
 
 def refusal(path: Path, what: str, remedy: str) -> GraceError:
     """Return the error for a file that cannot be read."""
-    setting = Setting("data.skip_unreadable", "true")
-    return GraceError(what, remedy, setting=setting, where=f"cannot read image '{path}'")
+    return GraceError(what, remedy, where=f"cannot read image '{path}'")
 
 
 def reason(path: Path, error: Exception) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.base.words import counted, did_you_mean, printable
 from grace.data.decoders import Look, look_at_all
 from grace.data.decoding import MAX_PIXELS
@@ -38,8 +38,6 @@ class Finding:
     where: Sequence[str] = ()
     """The files, folders or names with the problem, each with its details."""
     remedy: str
-    setting: Setting | None = None
-    """A setting that is another way out."""
 
     @property
     def text(self) -> str:
@@ -52,7 +50,7 @@ class Finding:
     @property
     def error(self) -> GraceError:
         """The finding as an error."""
-        return GraceError(self.text, self.remedy, setting=self.setting)
+        return GraceError(self.text, self.remedy)
 
 
 @final
@@ -87,14 +85,14 @@ def refuse_first(findings: Sequence[Finding], root: Path) -> None:
             raise finding.error.found_in(printable(str(root)))
 
 
-_Row = tuple[Severity, str, Sequence[str], str, Setting | None]
-"""Severity, problem, places (none: no finding), remedy, and a setting that is another way out."""
+_Row = tuple[Severity, str, Sequence[str], str]
+"""Severity, problem, places (none: no finding) and remedy."""
 
 
 def _findings(rows: Iterable[_Row]) -> list[Finding]:
     return [
-        Finding(severity=severity, what=what, where=where, remedy=remedy, setting=setting)
-        for severity, what, where, remedy, setting in rows
+        Finding(severity=severity, what=what, where=where, remedy=remedy)
+        for severity, what, where, remedy in rows
         if where
     ]
 
@@ -116,8 +114,8 @@ def _parts(tree: FolderTree) -> Iterator[Finding]:
     lists = "folders that cannot be listed"
     yield from _findings(
         [
-            ("error", unclear, named(tree.unclear), apart, None),
-            ("error", lists, named(tree.closed), "allow them to be read", None),
+            ("error", unclear, named(tree.unclear), apart),
+            ("error", lists, named(tree.closed), "allow them to be read"),
         ]
     )
     tested = {folder.is_test for folder in tree.folders}
@@ -138,7 +136,7 @@ def _parts(tree: FolderTree) -> Iterator[Finding]:
 
 def _names(tree: FolderTree, rules: Rules) -> Iterator[_Row]:
     refused = [folder.refusal.what for folder in tree.folders if folder.refusal is not None]
-    yield "error", "refused class names", refused, "rename the folders", None
+    yield "error", "refused class names", refused, "rename the folders"
     train, test = (
         {folder.path.name: folder for folder in tree.folders if folder.is_test == is_test}
         for is_test in (False, True)
@@ -148,7 +146,7 @@ def _names(tree: FolderTree, rules: Rules) -> Iterator[_Row]:
         for part in (train, test)
         for first, second in twins(list(part))
     ]
-    yield "error", "two folders for one class", pairs, "merge or rename them", None
+    yield "error", "two folders for one class", pairs, "merge or rename them"
     remedy = "give them such images, or remove them"
     for what, part, other in (
         ("test classes without training images", test, train),
@@ -161,24 +159,23 @@ def _names(tree: FolderTree, rules: Rules) -> Iterator[_Row]:
                 for folder in part.values()
                 if folder.name not in names
             ]
-            yield "error", what, lacking, remedy, None
+            yield "error", what, lacking, remedy
 
 
 def _files(tree: FolderTree) -> Iterator[_Row]:
     empty = [_shown(folder.path, tree.root) for folder in tree.folders if not folder.found.images]
     add = "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders"
-    yield "error", "class folders without images", empty, add, None
+    yield "error", "class folders without images", empty, add
     odd = [f"{_shown(path, tree.root)} ({why})" for path, why in tree.ignored if why != NO_IMAGE]
     yield (
         "warning",
         "files and folders that are not used",
         odd,
         "put images into class folders",
-        None,
     )
     others = [_shown(path, tree.root) for path, why in tree.ignored if why == NO_IMAGE]
     convert = "convert them to JPEG or PNG if they are to be learned"
-    yield "note", "files that are no images, which are ignored", others, convert, None
+    yield "note", "files that are no images, which are ignored", others, convert
 
 
 def _shown(path: Path, root: Path) -> str:
@@ -224,8 +221,7 @@ def judge_images(
             "warning" if skips else "error",
             "unreadable images" + (", which are left out" if skips else ""),
             list(unreadable.values()),
-            "replace or remove them",
-            None if skips else Setting("data.skip_unreadable", "true"),
+            "replace or remove them" + ", or set data.skip_unreadable=true" * (not skips),
         ),
         *_duplicates(shown, copies, rules),
         *(_sizes(shown, looks) if rules.image_size is None else ()),
@@ -283,17 +279,17 @@ def _duplicates(shown: Sequence[str], copies: _Copies, rules: Rules) -> Iterator
         return [f"{shown[first]} and {shown[second]}" for first, second in found]
 
     is_learner, skips = rules.use == "learner", rules.skip_duplicates
-    setting = Setting("data.skip_duplicates", "true")
+    skip = ", or set data.skip_duplicates=true"
     severity: Severity = "error" if is_learner and not skips else "warning"
     what = "images in two classes" + (", which are left out" if is_learner and skips else "")
-    remedy = "remove the wrong one of each"
-    yield severity, what, pairs(copies.shared), remedy, setting if is_learner else None
+    remedy = "remove the wrong one of each" + skip * is_learner
+    yield severity, what, pairs(copies.shared), remedy
     severity = "error" if rules.use != "benchmark" and not skips else "warning"
     what = "training images that are test images too" + (", which are left out" if skips else "")
-    yield severity, what, pairs(copies.tested), "remove one of each", setting
+    yield severity, what, pairs(copies.tested), f"remove one of each{skip}"
     what = "further copies of images of the same class"
     what += ", which are used once" if is_learner else ""
-    yield "note", what, [shown[at] for at in copies.repeated], "remove them if you like", None
+    yield "note", what, [shown[at] for at in copies.repeated], "remove them if you like"
 
 
 def _sizes(shown: Sequence[str], looks: Sequence[Look | GraceError]) -> Iterator[_Row]:
@@ -306,8 +302,8 @@ def _sizes(shown: Sequence[str], looks: Sequence[Look | GraceError]) -> Iterator
         for (width, height), own in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
     if len(sizes) > 1:
-        setting = Setting("data.image_size")
-        yield "error", "different sizes in pixels", sizes, "make them alike", setting
+        remedy = "make them alike, or set data.image_size"
+        yield "error", "different sizes in pixels", sizes, remedy
 
 
 def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -> Iterator[_Row]:
@@ -317,7 +313,7 @@ def _lost(files: Sequence[ImageFile], left_out: Collection[int], rules: Rules) -
     for is_test, part in ((False, "training"), (True, "test")):
         if not is_test or rules.use != "learner":
             names = [f"'{name}'" for own, name in lost if own == is_test]
-            yield "error", f"classes without usable {part} images", names, "add some", None
+            yield "error", f"classes without usable {part} images", names, "add some"
 
 
 @final
@@ -360,18 +356,13 @@ class Examination:
     @property
     def verdict(self) -> str:
         """One sentence: what to change first, or that the images are ready."""
-        return self.worded({})
-
-    def worded(self, settings: Mapping[str, str]) -> str:
-        """Return the verdict; ``settings`` as in ``GraceError.worded``."""
         first = self.findings[0] if self.findings else None
         if first is None or first.severity == "note":
             num_images = sum(count.train for count in self.classes.values())
             classes = counted(len(self.classes), "class", "classes")
             return f"Ready: {counted(num_images, 'image')} of {classes} can be learned."
         start = "Not ready" if first.severity == "error" else "Ready, but could be better"
-        advice = first.error.advice(settings)
-        return f"{start}: {first.text}; {advice}." if advice else f"{start}: {first.text}."
+        return f"{start}: {first.text}{f'; {first.remedy}' * bool(first.remedy)}."
 
 
 def examine(
@@ -440,11 +431,11 @@ def _advice(counts: Mapping[str, int], learnt: Sequence[str]) -> Iterator[_Row]:
         for name in counts
         if name not in learnt and spelling(name) in known
     ]
-    yield "error", "class names in another spelling", clashes, "rename the folders", None
+    yield "error", "class names in another spelling", clashes, "rename the folders"
     # A class without any usable image is an error, which is found before.
     few = [f"'{name}' ({count})" for name, count in counts.items() if 0 < count < 5]
     remedy = "add images: so few show little of a class"
-    yield "warning", "classes with at most 4 images", few, remedy, None
+    yield "warning", "classes with at most 4 images", few, remedy
 
 
 def _class_counts(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.data.encoded import (
     BYTES_PER_CLASS,
     BYTES_PER_IMAGE,
@@ -125,8 +125,7 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
     if 0 < memory_size < num_classes:
         raise GraceError(
             f"a memory of {memory_size} images is too small for {num_classes} classes",
-            "set it to 0 for no memory",
-            setting=Setting("memory.size", str(num_classes)),
+            f"set memory.size={num_classes}, or 0 for no memory",
         )
     return memory_size // num_classes
 

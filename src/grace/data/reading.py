@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.base.machine import memory_bytes
 from grace.base.words import in_bytes, printable
 from grace.data.decoders import Look, as_array, look_at_all
@@ -138,8 +138,7 @@ def decode_all(
                 raise GraceError(
                     f"images of {shape[2]}×{shape[1]} pixels, as '{printable(str(path))}' has, "
                     f"take {in_bytes(len(pixels))} of memory and more, too much for this machine",
-                    "learn smaller or fewer images",
-                    setting=Setting("data.image_size"),
+                    "learn smaller or fewer images, or set data.image_size",
                 )
     if not pixels:
         return TensorImages(torch.empty((0, *shape), dtype=torch.uint8)), looks
@@ -322,7 +321,7 @@ class FileImages(CroppableImages):
                 raise GraceError(
                     f"image '{paths[place]}' has {image.width}×{image.height} pixels, but "
                     f"'{self.paths[0]}' has {self._size[1]}×{self._size[0]}",
-                    setting=Setting("data.image_size"),
+                    "set data.image_size",
                 )
             batch[place] = torch.from_numpy(as_array(image, self._channels))
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grace.base import atomic, strict_json, tensors
-from grace.base.errors import DamagedError, GraceWarning, Setting
+from grace.base.errors import DamagedError, GraceWarning
 from grace.base.files import inside, read_exactly, read_start
 from grace.base.tensors import put_together, take_apart
 from grace.base.words import one_line
@@ -153,7 +153,7 @@ class Journal:
                 raise
             raise DamagedError(
                 f"the unfinished work in '{self._folder}' cannot go on: {error!r}",
-                setting=Setting("discard", "true"),
+                "begin anew: grace learn --discard, or grace run without --resume",
             ) from error
 
     def _read(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from grace.base import strict_json
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.data.memory import Room
 from grace.learner.document import UpdateRecord
 from grace.settings.experiment import ExperimentSettings
@@ -75,14 +75,16 @@ class Ceiling:
             # The settings in the document name the ceiling, which may then have more digits.
             enough = in_mb(needed + 1_000)
             would_fit = needed - held_out_bytes <= self.num_bytes
-            fewer = Setting("memory.validation", purpose="hold out fewer images")
-            smaller = Setting("backbone.name", purpose="choose a smaller backbone")
+            remedies = [
+                *["hold out fewer images by memory.validation"] * would_fit,
+                *["choose a smaller backbone.name"] * is_new,
+                f"set memory.max_mb={enough}",
+            ]
             raise GraceError(
                 f"{what} needs at least {enough} MB: {in_mb(weights)} MB of weights and "
                 f"state of the method, {num_exemplars} exemplars, held-out images; the ceiling is "
                 f"{in_mb(self.num_bytes)} MB",
-                setting=Setting("memory.max_mb", enough),
-                others=[*[fewer] * would_fit, *[smaller] * is_new],
+                ", or ".join(remedies),
             )
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.base.words import did_you_mean_one_of
-from grace.learner.store import ModelStore
+from grace.learner.store import ModelStore, to_drop
 
 
 def versions_to_purge(store: ModelStore, name: str) -> list[int]:
@@ -24,8 +24,7 @@ def versions_to_purge(store: ModelStore, name: str) -> list[int]:
     if store.pending():
         raise GraceError(
             f"an update of '{store.path}' was interrupted and may still use the images",
-            "finish it",
-            setting=Setting("discard", "true"),
+            f"finish it, or {to_drop(store.path)}",
         )
     for document in documents:
         if document.number == current and list(document.live_class_names) == [name]:

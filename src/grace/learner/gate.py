@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from grace.base.errors import GraceError, GraceWarning, Setting
+from grace.base.errors import GraceError, GraceWarning
 from grace.base.words import counted
 from grace.learner.accuracies import Accuracies, ClassAccuracy
 from grace.learner.statistics import LEVEL, holm, sign_test, smallest_drop, wilson
@@ -134,10 +134,9 @@ def too_fine(limits: Limits, counts: Sequence[int]) -> list[GraceWarning]:
         if limit is not None and (smallest is None or limit < smallest - 1e-9):
             points = "1 point is too little" if limit == 1 else f"{limit:g} points are too few"
             what = f"{points} to judge by: {can_show(num, smallest, whose)}"
-            setting = None
             if smallest is not None:
-                setting = Setting(f"gate.{name}", f"{math.ceil(10 * smallest - 1e-9) / 10:g}")
-            found.append(GraceWarning(what, setting=setting))
+                what += f": set gate.{name}={math.ceil(10 * smallest - 1e-9) / 10:g}"
+            found.append(GraceWarning(what))
     return found
 
 

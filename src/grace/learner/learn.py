@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.data.folder_tree import scan, split_folders
 from grace.engine.progress import Progress
 from grace.learner.document import Document
@@ -56,8 +56,8 @@ def refuse_early(call: ResolvedCall) -> None:
         raise GraceError(
             f"the weights of {name} alone take {least / 1e6:.3f} MB, and the ceiling is "
             f"{max_mb:.3f} MB",
-            setting=Setting("memory.max_mb", f"{2 * least / 1e6:.1f}"),
-            others=[] if before else [Setting("backbone.name", purpose="choose a smaller one")],
+            f"set memory.max_mb={2 * least / 1e6:.1f}"
+            + ", or a smaller backbone.name" * (not before),
         )
 
 
@@ -128,8 +128,7 @@ def examine_call(call: ResolvedCall) -> Checked:
         try:
             refuse_early(call)
         except GraceError as error:
-            remedy = ", or ".join(filter(None, [error.remedy, *map(str, error.others)]))
-            early = Finding(severity="error", what=error.what, remedy=remedy, setting=error.setting)
+            early = Finding(severity="error", what=error.what, remedy=error.remedy)
             found = replace(found, findings=[early, *found.findings])
     chosen = call.chosen if found.num_images else ()
     return Checked(found=found, passes=call.wanted.budget.passes, chosen=chosen)

@@ -185,8 +185,7 @@ def _pixels_or_problem(reading: Future[Pixels]) -> Pixels | str:
     try:
         return reading.result()
     except GraceError as error:
-        # The setting that leaves images out has no effect on predictions.
-        return error.worded({"data.skip_unreadable": ""})
+        return str(error)
 
 
 def read_file(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, final
 
 from grace.base import atomic
-from grace.base.errors import BusyError, GraceError, Setting
+from grace.base.errors import BusyError, GraceError
 from grace.data.folder_tree import scan
 from grace.learner.creation import refuse_taken
 from grace.learner.document import Document
@@ -193,8 +193,7 @@ class RequestedSettings:
                 raise GraceError(
                     f"the first update of '{model}' was begun with {path} {change.before}, not "
                     f"{change.after}",
-                    "leave it out",
-                    setting=Setting("discard", "true"),
+                    "leave it out, or add --discard to begin anew",
                 )
         remedy = "leave it out, or choose another directory for the learner"
         refuse_fixed(saved, whole, f"'{model}'", remedy)

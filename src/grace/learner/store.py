@@ -16,6 +16,7 @@ Objects are written first, then the document, then the pointer; each file is wri
 place and renamed. A reader sees the old version or the new one, never half of either.
 """
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Self, final
 from pydantic import BaseModel, ConfigDict
 
 from grace.base import atomic, strict_json
-from grace.base.errors import DamagedError, GraceError, NewerFormatError, Setting, not_there
+from grace.base.errors import DamagedError, GraceError, NewerFormatError, not_there
 from grace.base.files import inside
 from grace.base.lock import exclusive
 from grace.base.strict_json import read_model
@@ -56,6 +57,11 @@ class _Pending(BaseModel):
     number: int
     settings: str = ""
     """The settings that the update changes."""
+
+
+def to_drop(model: Path) -> str:
+    """Say how an interrupted update of a learner is dropped."""
+    return f"drop it by 'grace learn --model {shlex.quote(str(model))} --discard'"
 
 
 @final
@@ -200,8 +206,7 @@ class ModelStore(VersionFiles):
         if self.pending():
             raise GraceError(
                 f"an update of '{self.path}' was interrupted",
-                "run it again to finish it",
-                setting=Setting("discard", "true"),
+                f"run it again to finish it, or {to_drop(self.path)}",
             )
         self.discard()
         survey = self.survey()
@@ -364,8 +369,7 @@ class ModelStore(VersionFiles):
         if self.pending() and self._pending_update() != wanted:
             raise GraceError(
                 f"an update of '{self.path}' with other images or settings was interrupted",
-                "run that one again to finish it",
-                setting=Setting("discard", "true"),
+                f"run that one again to finish it, or {to_drop(self.path)}",
             )
 
     def discard(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
-from grace.base.errors import DamagedError, GraceWarning, Setting
+from grace.base.errors import DamagedError, GraceWarning
 from grace.base.words import counted, in_bytes
 from grace.data.folders import UpdateFolder, load_update
 from grace.engine.progress import Progress, Silence
@@ -63,13 +63,12 @@ class _FolderUpdate:
         if most > wanted:
             yield GraceWarning(
                 f"of the test images only {wanted} of each class are used; '{labels[0]}' and "
-                f"others have up to {most}",
-                setting=Setting("memory.validation", str(most)),
+                f"others have up to {most}: set memory.validation={most}"
             )
         if self.call.options.limits.over(settings.gate).given and not wanted:
             yield GraceWarning(
-                "no images are held out: every update is accepted, whatever it costs",
-                setting=Setting("memory.validation", str(HELD_OUT)),
+                "no images are held out: every update is accepted, whatever it costs: hold some "
+                f"out by memory.validation={HELD_OUT}"
             )
 
     def create(self) -> Learner:

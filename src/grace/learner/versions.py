@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self, final
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.engine.progress import Progress
 from grace.learner import saving, update
 from grace.learner.admit import UpdateInput
@@ -14,7 +14,7 @@ from grace.learner.model import Model
 from grace.learner.predictor import Predictor
 from grace.learner.saved_images import read_images
 from grace.learner.setting_changes import lasting
-from grace.learner.store import ModelStore
+from grace.learner.store import ModelStore, to_drop
 from grace.settings.experiment import EngineSettings
 
 
@@ -122,8 +122,7 @@ class Versions:
             if self.store.pending():
                 raise GraceError(
                     f"an update of '{self.store.path}' was interrupted",
-                    "run it again to finish it",
-                    setting=Setting("discard", "true"),
+                    f"run it again to finish it, or {to_drop(self.store.path)}",
                 )
             state = self.model.state
             assert state.version is not None

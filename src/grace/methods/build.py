@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.data.augmentation import build_augmentation
 from grace.data.memory import ExemplarMemory
 from grace.engine.progress import Progress
@@ -46,13 +46,13 @@ def build(
     if max(shape[1:]) > MAX_SIDE:
         raise GraceError(
             f"images of {shape[2]}×{shape[1]} pixels are larger than {MAX_SIDE}×{MAX_SIDE}",
-            setting=Setting("data.image_size"),
+            "set data.image_size",
         )
     if crops_at_random(settings.data.augmentation) and shape[1] != shape[2]:
         raise GraceError(
             f"data.augmentation={settings.data.augmentation} crops squares, but the images are "
             f"{shape[2]}×{shape[1]} pixels",
-            setting=Setting("data.image_size"),
+            "set data.image_size",
         )
     enlarge = enlargement(settings.backbone, shape)
     augmentation = build_augmentation(

@@ -11,7 +11,7 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from grace.base.errors import GraceError, Setting
+from grace.base.errors import GraceError
 from grace.base.machine import refuse_too_large
 from grace.base.randomness import generator
 from grace.base.words import first_line
@@ -190,8 +190,7 @@ class ModuleFactory:
             raise GraceError(
                 f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
                 f"({first_line(error)})",
-                "choose another backbone",
-                setting=Setting("data.image_size"),
+                "choose another backbone, or set data.image_size",
             ) from error
 
     def head(self, in_features: int, num_classes: int, *purpose: str | int) -> Head:

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from grace.base.errors import DamagedError, GraceError, Setting
+from grace.base.errors import DamagedError, GraceError
 from grace.base.files import read_exactly, read_start
 from grace.base.machine import refuse_too_large
 from grace.base.tensors import decode, encode, outline
@@ -224,7 +224,7 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
     except FileNotFoundError:
         raise GraceError(
             one_line(f"{what} is missing"),
-            setting=Setting("backbone.weights"),
+            "set backbone.weights",
         ) from None
     except OSError as error:
         raise GraceError(one_line(f"{what} cannot be read: {error.strerror}")) from error

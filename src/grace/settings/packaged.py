@@ -1,7 +1,7 @@
 """Find and read the YAML files of experiments and studies: packaged ones and those of users."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -22,21 +22,12 @@ _LISTED_BY = {"experiment": "grace list experiments", "study": "grace study"}
 class ConfigError(GraceError):
     """All problems of an experiment's settings, in one line."""
 
-    def __init__(
-        self, problems: Sequence[Problem], written: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         count = f"{len(problems)} settings are wrong: " if len(problems) > 1 else ""
-        lines = [
-            problem if isinstance(problem, str) else problem.worded(written or {})
-            for problem in problems[:MOST_PROBLEMS]
-        ]
+        lines = list(map(str, problems[:MOST_PROBLEMS]))
         more = ["and others"] if len(problems) > MOST_PROBLEMS else []
         super().__init__(count + "; ".join([*lines, *more]))
-
-    def as_written(self, written: Mapping[str, str]) -> "ConfigError":
-        """Return the error with settings named as the user wrote them, by dotted path."""
-        return ConfigError(self.problems, written)
 
 
 def packaged(kind: Kind) -> list[str]:

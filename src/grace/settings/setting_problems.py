@@ -37,15 +37,11 @@ class WrongValue:
 
     def __str__(self) -> str:
         """Return the problem in words: "memory.size = -1 should be …"."""
-        return self.worded({})
-
-    def worded(self, written: Mapping[str, str]) -> str:
-        """Return the same; ``written``: how the user wrote a setting, by its dotted path."""
-        return f"{written.get(self.path) or f'{self.path} = {self.value}'} {self.demand}"
+        return f"{self.path} = {self.value} {self.demand}"
 
 
 Problem = str | WrongValue
-"""A problem of the settings in words; that of a value can be worded as the user wrote it."""
+"""A problem of the settings."""
 
 
 def problems_of(
