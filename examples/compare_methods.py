@@ -12,7 +12,7 @@ from grace.base.errors import GraceError
 from grace.runs import RunRecord
 from grace.runs.run import run_experiment
 from grace.settings.load import load_experiment
-from grace.studies.groups import group_records
+from grace.studies.frame import group_records
 from grace.studies.report import write_report
 from grace.studies.table import comparison_table
 

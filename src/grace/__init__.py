@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from grace.settings.experiment import ExperimentSettings
     from grace.settings.load import ConfigWarning, load_experiment
     from grace.settings.packaged import ConfigError
-    from grace.studies.comparison import compare
     from grace.studies.frame import frame
     from grace.studies.report import write_report
     from grace.studies.results import StudyResult
+    from grace.studies.study import compare
 else:
     _PLACES = {
         "BusyError": "grace.base.errors:BusyError",
@@ -80,7 +80,7 @@ else:
         "StudyResult": "grace.studies.results:StudyResult",
         "TaskRecord": "grace.runs:TaskRecord",
         "UpdateRecord": "grace.learner.document:UpdateRecord",
-        "compare": "grace.studies.comparison:compare",
+        "compare": "grace.studies.study:compare",
         "evaluate": "grace.learner.evaluate:evaluate",
         "frame": "grace.studies.frame:frame",
         "learn": "grace.learner.learn:learn",

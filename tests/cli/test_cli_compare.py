@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grace.cli.study_progress import StudyProgress
-from grace.studies import comparison
+from grace.studies import study as studies
 from grace.studies.results import StudyResult
 from support import commands
 from support.synthetic_records import MakeRecord
@@ -29,7 +29,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, make_record: MakeRecord) -> Calls:
         found.append({"experiment": experiment, "overrides": overrides, **options})
         return made(make_record, {"der": [(60, 70, 3)] * 3}, columns=["last"]).made
 
-    monkeypatch.setattr(comparison, "compare", compare)
+    monkeypatch.setattr(studies, "compare", compare)
     return found
 
 
@@ -85,7 +85,7 @@ def test_failures_are_told_and_end_with_1(
 ) -> None:
     plain = made(make_record, {"der": []}).made
     failed = StudyResult(plain.study, plain.selection, plain.cells, {}, {"der s1": "no room"})
-    monkeypatch.setattr(comparison, "compare", lambda *_, **__: failed)
+    monkeypatch.setattr(studies, "compare", lambda *_, **__: failed)
     result = call("--methods", "der", "--seeds", "1")
     assert result.exit_code == 1
     assert "der s1 failed: no room" in result.stdout
@@ -97,7 +97,7 @@ def test_a_request_to_end_counts_as_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(comparison, "compare", compare)
+    monkeypatch.setattr(studies, "compare", compare)
     result = call("--methods", "der")
     assert result.exit_code == 130
     assert "the same command continues them" in result.stderr

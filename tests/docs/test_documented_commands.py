@@ -14,7 +14,7 @@ from grace.cli.arguments import split
 from grace.runs import read_record
 from grace.settings.load import load_experiment
 from grace.studies.cells import Selection, study_cells
-from grace.studies.comparison import study_of
+from grace.studies.study import study_of
 
 ROOT = Path(__file__).parents[2]
 VERBS = "|".join(KNOWN)

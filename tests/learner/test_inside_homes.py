@@ -15,7 +15,7 @@ from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
 from grace.runs.run import run_experiment
 from grace.settings.experiment import ExperimentSettings, ScenarioSettings
-from grace.studies.comparison import compare
+from grace.studies.study import compare
 from support.interruptions import interrupted
 from support.learn_calls import files
 from support.saved_learners import three_versions

@@ -21,7 +21,7 @@ from grace.cli import console
 from grace.runs import read_record, read_records
 from grace.settings import yaml_text
 from grace.settings.load import load_experiment
-from grace.studies.groups import group_records
+from grace.studies.frame import group_records
 from grace.studies.report import report_page
 from grace.studies.table import comparison_numbers, comparison_table
 from support.synthetic_records import MakeRecord

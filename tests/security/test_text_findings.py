@@ -26,8 +26,8 @@ from grace.runs.run import run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
 from grace.settings.recipe import Recipe
-from grace.studies.comparison import compare
-from grace.studies.groups import group_records
+from grace.studies.frame import group_records
+from grace.studies.study import compare
 from grace.studies.table import comparison_numbers, comparison_table
 from support.commands import call
 from support.synthetic_records import MakeRecord

@@ -8,7 +8,7 @@ import grace
 from grace.base.errors import GraceError
 from grace.runs.run import run_experiment
 from grace.settings.load import load_experiment
-from grace.studies.comparison import compare, study_of
+from grace.studies.study import compare, study_of
 from support.runs_here import Started, here, workers
 
 QUICK = [

@@ -17,9 +17,8 @@ from grace.runs import RunRecord, read_record
 from grace.runs.run import run_experiment
 from grace.settings import yaml_text
 from grace.settings.experiment import ExperimentSettings
-from grace.studies.cells import Selection, settings_of, study_cells
+from grace.studies.cells import Selection, expansions, settings_of, study_cells
 from grace.studies.plan import Found, LeftOutWarning
-from grace.studies.replay import expansions
 from grace.studies.results import Results, StudyResult
 from grace.studies.schema import StudySettings, load_study
 from grace.studies.study import make_study, plan_study

@@ -9,8 +9,7 @@ import pytest
 
 from grace.base.words import latex
 from grace.runs import RunRecord
-from grace.studies.frame import METRICS, frame, frame_of, numbers_of
-from grace.studies.groups import group_records
+from grace.studies.frame import METRICS, frame, frame_of, group_records, numbers_of
 from grace.studies.results import REPLAYED
 from grace.studies.table import comparison_numbers, comparison_table, numbers_csv, study_tables
 from support.synthetic_records import MakeRecord

@@ -18,7 +18,7 @@ from grace.cli import options
 from grace.cli.arguments import split
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.study_progress import StudyProgress, show_result
-from grace.studies import comparison
+from grace.studies import study as studies
 from grace.studies.workers import workers_here
 
 
@@ -53,7 +53,7 @@ def compare(
     with one_line_errors(), ended_like_ctrl_c(), one_line_warnings():
         experiment, overrides = split(arguments or ())
         with StudyProgress() as progress:
-            result = comparison.compare(
+            result = studies.compare(
                 experiment,
                 overrides,
                 methods=[name.strip() for name in methods.split(",")] if methods else [],

@@ -10,8 +10,7 @@ from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
 from grace.cli.study_progress import table_json, table_lines
-from grace.studies.frame import read_runs
-from grace.studies.groups import group_records
+from grace.studies.frame import group_records, read_runs
 from grace.studies.report import write_report
 from grace.studies.table import comparison_numbers, comparison_table
 

@@ -8,12 +8,12 @@ from typing import final
 
 from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
+from grace.nn.threshold import Threshold
 from grace.runs import RunRecord, metrics
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, load_experiment
 from grace.studies.paper import place_in_paper, row_in_paper
-from grace.studies.replay import expansions
 from grace.studies.schema import MAX_RUNS, RowSettings, ScaleSettings, StudySettings
 
 
@@ -349,3 +349,31 @@ def _refuse_single(override: str) -> None:
             f"'{override}' would hold for all methods",
             f"write methods.NAME.{key[len('method.') :]}=…",
         )
+
+
+def serves(record: RunRecord, initial: float, decay: float) -> bool:
+    """Return True if a run is also the run of this threshold and decay.
+
+    Its seed and all its other settings must be those wanted; this compares verdicts only, so that
+    a run whose expansions were given (``method.expand_at``) serves too. A run that is not finished
+    serves nothing.
+    """
+    if not record.complete:
+        return False
+    threshold = Threshold(initial=initial, decay=decay)
+    for task in record.tasks:
+        # The first task and those without a new class decide nothing.
+        if task.saturation is None:
+            continue
+        verdict = threshold.verdict(task.saturation)
+        if task.verdict == "compress (budget)":
+            verdict = "compress"  # There was no room to grow, whatever the threshold says.
+        elif verdict != task.verdict:
+            return False
+        threshold = threshold.after(verdict)
+    return True
+
+
+def expansions(record: RunRecord) -> list[int]:
+    """Return the numbers of the tasks at which a run expanded."""
+    return [task.task for task in record.tasks if task.verdict == "grow"]

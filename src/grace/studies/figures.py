@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from grace.base.words import printable
 from grace.runs import RunRecord, TaskRecord
+from grace.studies.cells import expansions
 from grace.studies.frame import METRICS
 from grace.studies.measures import measures_of
 from grace.studies.pareto import Point, by_seed, front, mean_points, merged
-from grace.studies.replay import expansions
 from grace.studies.results import Results
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 from typing import final
 
 from grace.runs import RunRecord
-from grace.studies.replay import expansions
+from grace.studies.cells import expansions
 
 
 @final

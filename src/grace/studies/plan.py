@@ -29,8 +29,15 @@ from grace.runs import (
 from grace.runs.run import identify
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.recipe import Recipe
-from grace.studies.cells import RunSpec, StudyCell, all_runs, run_names, settings_of
-from grace.studies.replay import expansions, serves
+from grace.studies.cells import (
+    RunSpec,
+    StudyCell,
+    all_runs,
+    expansions,
+    run_names,
+    serves,
+    settings_of,
+)
 
 State = Literal["done", "replayed", "left", "waiting", "made differently"]
 MAX_RECORDS = 10_000

@@ -16,13 +16,13 @@ import grace
 from grace.base.atomic import write_text
 from grace.base.errors import GraceError
 from grace.base.files import read_head
-from grace.base.words import counted, in_bytes, in_percent, in_seconds, one_line
+from grace.base.words import counted, one_line
 from grace.runs import RunRecord, TaskRecord
 from grace.settings.describe import describe_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.flat import flatten
 from grace.studies import figures
-from grace.studies.groups import Group, group_records
+from grace.studies.frame import Group, frame_of, group_records
 from grace.studies.table import Table, comparison_table
 
 _MOST_RUNS = 1
@@ -33,6 +33,7 @@ _MOST_CHARACTERS = 2000
 """How many characters of one text a page shows."""
 _MOST_PANELS = 8
 """How many experiments a figure shows."""
+_TASKS = "Accuracies in percent; task-aware: each image's task is given. Sizes in bytes, time in s."
 _MARK = b'<meta name="generator" content="grace report'
 
 
@@ -170,39 +171,20 @@ def _warnings(record: RunRecord) -> list[str]:
 
 
 def _tasks(record: RunRecord) -> Table:
-    headings = (
-        *("Task", "New classes", "All (%)", "Old (%)", "New (%)", "NME (%)", "TA (%)"),
-        *("Saturation", "Threshold", "Verdict", "Merge weight", "Backbones", "Parameters"),
-        *("Weights", "Exemplars", "Time"),
-    )
-    rows = tuple(map(_task, record.tasks[:_MOST_ROWS]))
-    more = len(record.tasks) - len(rows)
-    notes = ("TA (task-aware): each image's task is given, an easier problem.",)
-    return Table("Tasks", headings, rows, (*notes, *([f"and {more} more"] if more else [])), 2)
+    """Return a line for each task, as a frame of runs has it."""
+    about_run = ["directory", "experiment", "method", "seed", "status"]
+    found = frame_of([record]).drop(columns=about_run, errors="ignore")
+    lines = found.head(_MOST_ROWS).itertuples(index=False)
+    rows = tuple(tuple(map(_number, line)) for line in lines)
+    more = [f"and {len(found) - len(rows)} more"] if len(found) > len(rows) else []
+    headings = tuple(name.replace("_", " ") for name in found.columns)
+    return Table("Tasks", headings, rows, (_TASKS, *more))
 
 
-def _task(task: TaskRecord) -> tuple[str, ...]:
-    found, nearest = task.accuracy, task.classifiers.get("nearest_mean")
-    aware = found.task_aware if found else None
-    names = ", ".join(task.class_names_new[:8]) + (", …" if len(task.class_names_new) > 8 else "")
-    return (
-        str(task.task),
-        names,
-        in_percent(found.all if found else None),
-        in_percent(found.old if found else None),
-        in_percent(found.new if found else None),
-        in_percent(nearest.all if nearest else None),
-        in_percent(aware.all if aware else None),
-        in_percent(task.saturation, 3),
-        in_percent(task.threshold, 3),
-        task.verdict or "–",
-        in_percent(task.merge_weight, 4),
-        str(task.backbones),
-        f"{task.parameters.total:,}",
-        in_bytes(task.bytes.weights),
-        f"{task.num_exemplars} ({in_bytes(task.bytes.exemplars)})",
-        in_seconds(task.seconds.total),
-    )
+def _number(value: object) -> str:
+    if value is None or value != value:
+        return "–"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
 def _settings(record: RunRecord) -> Table:

@@ -21,7 +21,7 @@ from grace.settings.settings_model import Settings
 
 MAX_ROWS = 1000
 """The largest number of rows, those of grids included."""
-MAX_RUNS = 5000
+MAX_RUNS = 2000
 """The largest number of runs at one scale: rows × protocols × seeds."""
 _TAKEN = frozenset({"runs", "cells", "logs", "first-tasks", "lock"})
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, final
 
 from grace.base.words import latex, printable, spreadsheet
 from grace.studies.claims import JudgedClaim, Judgement
-from grace.studies.frame import METRICS, Metric, numbers_of
-from grace.studies.groups import Group
+from grace.studies.frame import METRICS, Group, Metric, numbers_of
 from grace.studies.measures import Trend, trends_of
 from grace.studies.paper import row_in_paper
 from grace.studies.pareto import by_seed, front_places
