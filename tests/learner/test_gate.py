@@ -13,32 +13,20 @@ from grace.learner.accuracies import Accuracies
 from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.methods.ewc import EWC
 from grace.methods.finetune import Finetune
-from grace.methods.foster import Foster
 from grace.methods.grace import Grace
-from grace.methods.icarl import ICaRL
-from grace.methods.joint import Joint
-from grace.methods.memo import Memo
 from grace.methods.replay import Replay
-from grace.methods.wa import WA
 from grace.settings.experiment import MemorySettings
 from grace.settings.method import BaseMethodSettings
+from support.contract import VARIANTS
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-METHODS: Mapping[str, BaseMethodSettings] = {
-    "grace": Grace.Settings(base=recipe(), grow=recipe(), compress=recipe(), expand_at=(3,)),
-    "foster": Foster.Settings(base=recipe(), boost=recipe(), compress=recipe()),
-    "memo": Memo.Settings(base=recipe(), grow=recipe()),
-    "wa": WA.Settings(base=recipe(), update=recipe()),
-    "icarl": ICaRL.Settings(base=recipe(), update=recipe()),
-    "replay": Replay.Settings(base=recipe(), update=recipe()),
-    "ewc": EWC.Settings(base=recipe(), update=recipe()),
-    "finetune": Finetune.Settings(base=recipe(), update=recipe()),
-    "joint": Joint.Settings(base=recipe()),
-}
+NAMES = (
+    "grace-compresses", "grace-grows", "der", "foster", "memo", "wa", "icarl", "replay", "ewc",
+    "finetune", "joint",
+)  # fmt: skip
 # It knows its first classes, then all but forgets them.
 FICKLE = Finetune.Settings(base=recipe(12), update=recipe(12))
 
@@ -95,17 +83,17 @@ class TestWhatIsHeldOut:
         [(3, [0, 1, 1, 1, 2, 2, 3, 3]), (1, [0, 1, 1, 1, 1, 1, 1, 1]), (0, [0] * 8)],
     )
     def test_of_each_class_a_fifth_at_most(self, validation: int, expected: list[int]) -> None:
-        made = create(METHODS["finetune"], validation=validation)
+        made = create(VARIANTS["finetune"], validation=validation)
         counts = dict(enumerate([2, 3, 4, 9, 10, 14, 15, 22]))
         update = teach(made, counts)
         assert [made.held_out.count(index) for index in counts] == expected
         assert update.num_images == 79 - sum(expected)
         assert update.accuracy.num_new == len(made.held_out) == sum(expected)
 
-    @pytest.mark.parametrize("name", METHODS)
+    @pytest.mark.parametrize("name", NAMES)
     def test_they_are_never_learnt_from(self, name: str) -> None:
         # Memory too small for all images, so that not every copy can be told by it.
-        made = create(METHODS[name], size=18)
+        made = create(VARIANTS[name], size=18)
         seen = learnt(made)
         teach(made, {0: 10, 1: 10, 2: 4})
         teach(made, {3: 12})
@@ -124,7 +112,7 @@ class TestWhatIsHeldOut:
         assert len(seen) == (10 - 2) + (25 - 2 - more) + (4 - 1) + (12 - 2) + (8 - 1)
 
     def test_copies_within_an_update_go_too(self) -> None:
-        made = create(METHODS["replay"], validation=2)
+        made = create(VARIANTS["replay"], validation=2)
         seen = learnt(made)
         one, two = pictures(0, 12), pictures(1, 6)
         # Every image of class 0 twice, and one of class 1 under the name of class 0.
@@ -135,7 +123,7 @@ class TestWhatIsHeldOut:
         assert made.held_out.keys() | seen == set(pixel_keys(images))
 
     def test_a_known_class_gives_more_while_all_it_learnt_is_at_hand(self) -> None:
-        made = create(METHODS["replay"], validation=2, size=40)
+        made = create(VARIANTS["replay"], validation=2, size=40)
         seen = learnt(made)
         two, more = pictures(0, 2), pictures(0, 9, seed=1)
         made.update(torch.cat([two, pictures(1, 10)]), ["a"] * 2 + ["b"] * 10)
@@ -147,14 +135,14 @@ class TestWhatIsHeldOut:
         assert made.held_out.keys().isdisjoint(seen)
 
     def test_a_known_class_gives_no_more_once_images_were_let_go(self) -> None:
-        made = create(METHODS["replay"], validation=2, size=4)
+        made = create(VARIANTS["replay"], validation=2, size=4)
         made.update(torch.cat([pictures(0, 9), pictures(1, 10)]), ["a"] * 9 + ["b"] * 10)
         assert made.held_out.count(0) == 1
         made.update(torch.cat([pictures(0, 9, seed=1), pictures(2, 5)]), ["a"] * 9 + ["c"] * 5)
         assert [made.held_out.count(index) for index in range(3)] == [1, 2, 1]
 
     def test_nothing_left_to_learn_from(self) -> None:
-        made = create(METHODS["replay"], validation=2)
+        made = create(VARIANTS["replay"], validation=2)
         teach(made, {0: 10, 1: 10})
         held = pixels(made, 0)
         with pytest.raises(ValueError, match="all images of class 'class 0' are held out already"):
@@ -169,7 +157,7 @@ def grown() -> Tensor:
 
 class TestATestFolder:
     def test_it_is_used_as_it_is(self) -> None:
-        made = create(METHODS["replay"], validation=3)
+        made = create(VARIANTS["replay"], validation=3)
         seen = learnt(made)
         tests = {0: pictures(0, 5, seed=9), 1: pictures(1, 2, seed=9)}
         given = torch.cat([tests[1], tests[0]])
@@ -193,7 +181,7 @@ class TestATestFolder:
         assert made.held_out.keys().isdisjoint(seen)
 
     def test_what_was_learnt_from_is_not_held_out(self) -> None:
-        made = create(METHODS["replay"], validation=3)
+        made = create(VARIANTS["replay"], validation=3)
         old = pictures(0, 2)
         made.update(torch.cat([old, pictures(1, 4)]), ["a"] * 2 + ["b"] * 4)
         new = pictures(0, 1, seed=4)
@@ -202,7 +190,7 @@ class TestATestFolder:
         assert torch.equal(pixels(made, 0), new)
 
     def test_refusals(self) -> None:
-        made = create(METHODS["replay"])
+        made = create(VARIANTS["replay"])
         data = labelled({0: 4, 1: 4})
         with pytest.raises(ValueError, match="class 'c' has held-out images but none to learn"):
             made.update(data.images, class_names(data), validation=(pictures(2, 2), ["c"] * 2))

@@ -19,6 +19,7 @@ from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED, LinearHead
 from grace.runs.run import run_experiment
+from grace.runs.stream import Stream
 from grace.settings.experiment import MemorySettings
 from support.driven import backbones_of, batch, drive, forget, head_of, module_of
 from support.interruptions import interrupted
@@ -334,7 +335,7 @@ def test_a_run_killed_before_its_test_reports_the_same(tmp_path: Path) -> None:
     chosen = settings(foster())
     straight = run_experiment(chosen, tmp_path / "straight", dataset=data)
     assert list(straight.tasks[1].classifiers) == ["linear", "nearest_mean", "teacher"]
-    with interrupted(Learner, "scores", lambda made, _: len(made.history) == 2):
+    with interrupted(Stream, "test", lambda _, task, *__: task.number == 2):
         run_experiment(chosen, tmp_path / "run", dataset=data)
     resumed = run_experiment(chosen, tmp_path / "run", dataset=data, resume=True)
     assert resumed.tasks[1].classifiers == straight.tasks[1].classifiers

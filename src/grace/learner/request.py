@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypedDict, final
+from typing import Any, final
 
 from grace.base import atomic
 from grace.base.errors import BusyError, GraceError
@@ -25,7 +25,7 @@ from grace.learner.setting_changes import (
     refuse_fixed,
 )
 from grace.learner.store import ModelStore
-from grace.settings.experiment import EngineSettings, ExperimentSettings, Fit, MemorySettings
+from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.settings.flat import flatten
 from grace.settings.layers import parse_overrides
 from grace.settings.load import ConfigWarning, change_settings, load_experiment
@@ -200,17 +200,6 @@ class RequestedSettings:
         return wanted
 
 
-class Reading(TypedDict):
-    """How the images of a call are read; see ``grace.data.folders.load_update``."""
-
-    channels: Literal[1, 3]
-    image_size: int | None
-    max_pixels: int
-    fit: Fit
-    skip_unreadable: bool
-    skip_duplicates: bool
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class ResolvedCall:
@@ -235,23 +224,22 @@ class ResolvedCall:
     options: LearnOptions
 
     @property
-    def reading(self) -> Reading:
-        """The shape and channels that the learner needs, and what is left out."""
+    def reading(self) -> dict[str, Any]:
+        """How the images are read: their shape and channels, and what is left out."""
         data, options = self.wanted.data, self.options
-        channels: Literal[1, 3] = data.channels or 3
-        side = data.image_size
+        channels, side = data.channels or 3, data.image_size
         if self.store is not None:
             depth, height, width = self.store.creation.shape
             channels = 1 if depth == 1 else 3
             side = height if side is not None and height == width else None
-        return Reading(
-            channels=channels,
-            image_size=side,
-            max_pixels=data.max_pixels,
-            fit=data.fit,
-            skip_unreadable=options.skip_unreadable or data.skip_unreadable,
-            skip_duplicates=options.skip_duplicates or data.skip_duplicates,
-        )
+        return {
+            "channels": channels,
+            "image_size": side,
+            "max_pixels": data.max_pixels,
+            "fit": data.fit,
+            "skip_unreadable": options.skip_unreadable or data.skip_unreadable,
+            "skip_duplicates": options.skip_duplicates or data.skip_duplicates,
+        }
 
 
 def resolved(
