@@ -1,6 +1,8 @@
 """``grace doctor`` on folders of pictures."""
 
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -110,3 +112,20 @@ def test_wrong_words(words: list[str], message: str) -> None:
     assert result.exit_code == 2
     assert message in result.output
     assert len(result.output.splitlines()) == 1
+
+
+def test_it_needs_little_time_and_no_torch(tmp_path: Path) -> None:
+    """It took 20 seconds. Counted is processor time, that of the decoders too."""
+    root = folder(tmp_path / "images", "ant", "bee", count=600, side=64)
+    script = (
+        "import resource, sys\nfrom grace.cli import main\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
+        "    from grace.data.decoders import end_decoders\n    end_decoders()\n"
+        "    own, others = (resource.getrusage(who) for who in (0, resource.RUSAGE_CHILDREN))\n"
+        "    print(own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime)\n"
+    )
+    words = [sys.executable, "-c", script, "doctor", str(root)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    verdict, seconds = done.stdout.splitlines()[-2:]
+    assert verdict == "Ready: 1200 images of 2 classes can be learned."
+    assert float(seconds) < 3

@@ -113,16 +113,6 @@ def test_no_root_and_no_folder() -> None:
     refused("'/no/such/place' does not exist", lambda: load(Path("/no/such/place")))
 
 
-def test_a_folder_without_classes_and_a_class_without_images(splits: Path) -> None:
-    refused(
-        "no class folders, only 4 images: put the images", lambda: load(splits / "train" / "ant")
-    )
-    (splits / "train" / "dog").mkdir()
-    (splits / "test" / "dog").mkdir()
-    both = r"class folders without images \(2\): 'train/dog', 'test/dog': add"
-    refused(both, lambda: load(splits))
-
-
 def test_splits_with_different_classes_are_refused(splits: Path) -> None:
     fill(splits / "train" / "dog", 2, seed=50)
     refused(r"training classes without test images \(1\): 'train/dog'", lambda: load(splits))

@@ -139,7 +139,6 @@ def test_it_is_part_of_the_protocol_unless_it_is_the_default() -> None:
         return fingerprints(settings, "data", {})["protocol"]
 
     assert protocol() == protocol("data.fit=crop") != protocol("data.fit=letterbox")
-    assert "fit" not in load_experiment("folder", []).data.model_dump()
 
 
 def test_another_word_is_refused() -> None:

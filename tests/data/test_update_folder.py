@@ -1,6 +1,5 @@
 """The images of an update: layouts, names, odd files and duplicates."""
 
-import re
 import shutil
 import unicodedata
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from PIL import Image
 
 from grace.base.errors import GraceError
 from grace.data.folders import UpdateFolder, load_update
-from support.odd_images import animated, bomb, encoded, fill, noise, oriented, put, row
+from support.odd_images import animated, encoded, fill, noise, oriented, put, row
 
 
 def load(root: Path, **options: object) -> UpdateFolder:
@@ -119,43 +118,6 @@ def test_odd_images_give_the_pixels_a_person_sees(tmp_path: Path, name: str) -> 
     put(tmp_path / "ant" / name, content)
     pixels = load(tmp_path).images.pixels
     assert pixels[0].permute(1, 2, 0).tolist() == [[list(p) for p in line] for line in expected]
-
-
-def test_print_colours_are_seen_as_colours(tmp_path: Path) -> None:
-    put(tmp_path / "ant" / "a.jpeg", encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"))
-    red, green, blue = load(tmp_path).images.pixels[0, :, 4, 4].tolist()
-    assert red > 240
-    assert max(green, blue) < 15
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (encoded(noise(1, (64, 64)), "JPEG")[:800], "it is damaged, cut off or"),
-        (b"", "the file is empty"),
-        (b"a list of things to buy", "its content is not an image"),
-        (bomb(50000, 50000), "it has too many pixels"),
-        (bomb(10000, 10000), "10000×10000 pixels are too many"),
-        (bomb(400, 400), "it is damaged, cut off or"),
-    ],
-    ids=["truncated", "empty", "text", "bomb", "half a bomb", "too few pixels"],
-)
-def test_unreadable_images_are_named_or_left_out(
-    tmp_path: Path, content: bytes, reason: str
-) -> None:
-    fill(tmp_path / "ant", 2, seed=1)
-    put(tmp_path / "ant" / "001.jpg", content)
-    (tmp_path / "ant" / "001.png").unlink()
-    named = rf"unreadable images.* \(1\): 'ant/001.jpg' \({reason}"
-    refused(named, lambda: load(tmp_path))
-    found = load(tmp_path, skip_unreadable=True)
-    assert (len(found.labels), len(found.notes)) == (1, 1)
-    assert re.match(named, found.notes[0])
-    (tmp_path / "ant" / "000.png").unlink()
-    for seed, name in enumerate(["ant", "bee"]):
-        fill(tmp_path / name, seed, seed=5)
-        lost = r"classes without usable training images \(1\): 'ant': add some"
-        refused(lost, lambda: load(tmp_path, skip_unreadable=True))
 
 
 def test_names_of_any_script_and_length(tmp_path: Path) -> None:

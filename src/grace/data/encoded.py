@@ -128,36 +128,31 @@ class Codec:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class AsStored(Images):
-    """Images as they will be once they are stored with loss; computed when they are needed.
+    """Images as they will be once they are stored with loss; computed when they are needed."""
 
-    Args:
-        images: the images as they are.
-        codec: encodes them.
-    """
-
-    def __init__(self, images: Images, codec: Codec) -> None:
-        self._images = images
-        self._codec = codec
+    images: Images
+    codec: Codec
 
     @override
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self.images)
 
     @property
     @override
     def shape(self) -> tuple[int, int, int]:
-        return self._images.shape
+        return self.images.shape
 
     @override
     def gather(self, indices: Tensor) -> Tensor:
-        pixels = self._images.gather(indices).cpu()
-        found = [_decoded(self._codec.encode(image), self.shape) for image in pixels]
+        pixels = self.images.gather(indices).cpu()
+        found = [_decoded(self.codec.encode(image), self.shape) for image in pixels]
         return torch.stack(found) if found else pixels
 
     @override
     def subset(self, indices: Tensor) -> "AsStored":
-        return AsStored(self._images.subset(indices), self._codec)
+        return AsStored(self.images.subset(indices), self.codec)
 
     @override
     def to(self, device: torch.device) -> "AsStored":
@@ -166,7 +161,7 @@ class AsStored(Images):
     @property
     @override
     def num_bytes(self) -> int:
-        return self._images.num_bytes
+        return self.images.num_bytes
 
 
 def codec_of(settings: MemorySettings) -> Codec | None:

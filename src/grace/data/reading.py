@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
@@ -214,35 +214,24 @@ def _digest(path: Path) -> bytes:
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class FileImages(CroppableImages):
-    """Image files that threads decode on demand; pixels are not kept.
+    """Image files that threads decode on demand; pixels are not kept."""
 
-    Args:
-        paths: N image files.
-        channels: 1 or 3.
-        size: (H, W) in pixels of the images of ``gather``; square if ``shorter`` is given.
-        shorter: length in pixels to which the shorter side is resized before the centre crop;
-            ``None``: all images must have the given size.
-        max_pixels: an image with more pixels is refused.
-        fit: how an image becomes a square. Random crops are then of the whole square.
-    """
+    paths: Sequence[Path]
+    channels: Literal[1, 3]
+    size: tuple[int, int]
+    """(H, W) in pixels of the images of ``gather``; square if ``shorter`` is given."""
+    shorter: int | None
+    """Length in pixels to which the shorter side is resized before the centre crop; ``None``: all
+    images must have the given size."""
+    max_pixels: int = MAX_PIXELS
+    """An image with more pixels is refused."""
+    fit: Fit = "crop"
+    """How an image becomes a square. Random crops are then of the whole square."""
 
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        channels: Literal[1, 3],
-        size: tuple[int, int],
-        shorter: int | None,
-        max_pixels: int = MAX_PIXELS,
-        fit: Fit = "crop",
-    ) -> None:
-        assert shorter is None or size[0] == size[1] <= shorter
-        self.paths = tuple(paths)
-        self._channels: Literal[1, 3] = channels
-        self._size = size
-        self._shorter = shorter
-        self._max_pixels = max_pixels
-        self._fit: Fit = fit
+    def __post_init__(self) -> None:
+        assert self.shorter is None or self.size[0] == self.size[1] <= self.shorter
 
     @override
     def __len__(self) -> int:
@@ -251,16 +240,21 @@ class FileImages(CroppableImages):
     @property
     @override
     def shape(self) -> tuple[int, int, int]:
-        return self._channels, *self._size
+        return self.channels, *self.size
 
     @override
     def gather(self, indices: Tensor) -> Tensor:
-        side = None if self._shorter is None else self._size[0]
+        side = None if self.shorter is None else self.size[0]
 
         def read(path: Path, place: int) -> Image.Image:
-            most, fit, shorter = self._max_pixels, self._fit, self._shorter
-            channels = self._channels
-            return decode(path, channels, size=side, shorter=shorter, fit=fit, max_pixels=most)[0]
+            return decode(
+                path,
+                self.channels,
+                size=side,
+                shorter=self.shorter,
+                fit=self.fit,
+                max_pixels=self.max_pixels,
+            )[0]
 
         return self._decode(read, indices)
 
@@ -270,24 +264,22 @@ class FileImages(CroppableImages):
         draws = draws.cpu()
 
         def crop(path: Path, place: int) -> Image.Image:
-            image, _ = decode(path, self._channels, max_pixels=self._max_pixels)
-            if self._fit == "letterbox":
+            image, _ = decode(path, self.channels, max_pixels=self.max_pixels)
+            if self.fit == "letterbox":
                 # A crop of 8 % of the area is then still enlarged little.
-                image = letterboxed(image, min(max(image.size), 4 * self._size[0]))
+                image = letterboxed(image, min(max(image.size), 4 * self.size[0]))
             box = crop_boxes(draws[place : place + 1], image.height, image.width)
             top, left, height, width = (int(value) for value in box[0])
             # Crop first: resize(box=…) would mix in pixels from outside the box.
             piece = image.crop((left, top, left + width, top + height))
-            return piece.resize(self._size[::-1], Image.Resampling.BILINEAR)
+            return piece.resize(self.size[::-1], Image.Resampling.BILINEAR)
 
         return self._decode(crop, indices)
 
     @override
     def subset(self, indices: Tensor) -> "FileImages":
         paths = [self.paths[index] for index in indices.tolist()]
-        return FileImages(
-            paths, self._channels, self._size, self._shorter, self._max_pixels, self._fit
-        )
+        return replace(self, paths=paths)
 
     @override
     def to(self, device: torch.device) -> "FileImages":
@@ -296,14 +288,12 @@ class FileImages(CroppableImages):
     @property
     @override
     def num_bytes(self) -> int:
-        return len(self) * self._channels * self._size[0] * self._size[1]
+        return len(self) * self.channels * self.size[0] * self.size[1]
 
     @override
     def digest(self) -> bytes:
         """Return the SHA-256 of shape and file contents; nothing is decoded."""
-        key: tuple[object, ...] = (len(self), self.shape, self._shorter)
-        # With a crop the digest is that of an earlier grace.
-        key = key if self._fit == "crop" else (*key, self._fit)
+        key = (len(self), self.shape, self.shorter, self.fit)
         digest = hashlib.sha256(repr(key).encode())
         for path in self.paths:
             digest.update(_digest(path))
@@ -312,18 +302,18 @@ class FileImages(CroppableImages):
     def _decode(self, read: Callable[[Path, int], Image.Image], indices: Tensor) -> Tensor:
         """Return a batch (B, C, H, W) of ``read(path, position in the batch)``."""
         paths = [self.paths[index] for index in indices.tolist()]
-        batch = torch.empty((len(paths), *self._size, self._channels), dtype=torch.uint8)
+        batch = torch.empty((len(paths), *self.size, self.channels), dtype=torch.uint8)
 
         def fill(place: int) -> None:
             with naming(paths[place]):
                 image = read(paths[place], place)
-            if image.size[::-1] != self._size:
+            if image.size[::-1] != self.size:
                 raise GraceError(
                     f"image '{paths[place]}' has {image.width}×{image.height} pixels, but "
-                    f"'{self.paths[0]}' has {self._size[1]}×{self._size[0]}",
+                    f"'{self.paths[0]}' has {self.size[1]}×{self.size[0]}",
                     "set data.image_size",
                 )
-            batch[place] = torch.from_numpy(as_array(image, self._channels))
+            batch[place] = torch.from_numpy(as_array(image, self.channels))
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(fill, range(len(paths))))
