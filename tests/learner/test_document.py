@@ -217,11 +217,6 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "no name": (put("class_names", 1, " "), "the class name"),
     "escape codes": (put("class_names", 1, "\x1b[2J"), "the class name"),
     "one name fewer": (lambda raw: raw["class_names"].pop(), "classes of its history are not its"),
-    "revived": (
-        put("history", 1, "revived_class_names", ["cat"]),
-        "revives a class that was",
-    ),
-    "a gap": (put("history", 1, "task", 3), "its history has gaps"),
     "twice": (put("forgotten", [1, 1]), "its forgotten classes are not in order"),
     "no such class": (put("forgotten", [1, 5]), "it names a class index that does not exist"),
     "below": (put("forgotten", [-1, 1]), "it names a class index that does not exist"),

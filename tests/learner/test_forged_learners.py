@@ -67,13 +67,16 @@ SMALL = 20  # Pixels of no learner: an object so small is another one.
 FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "a bit flips": (
         file_of(BACKBONE, lambda data: data[:-1] + bytes([data[-1] ^ 1])),
-        "backbone.0 of 'MODEL' is damaged: its content does not match its SHA-256",
+        f"{VERSION}backbone.0 of 'MODEL' is damaged: its content does not match its SHA-256",
     ),
     "a file is cut": (
         file_of("exemplars/0", lambda data: data[:SMALL]),
-        "exemplars of class 0 of 'MODEL' is damaged: it has 20 bytes instead of 1232",
+        f"{VERSION}exemplars of class 0 of 'MODEL' is damaged: it has 20 bytes instead of 1232",
     ),
-    "a file goes": (file_of("parts/head", lambda data: None), "head of 'MODEL' is missing"),
+    "a file goes": (
+        file_of("parts/head", lambda data: None),
+        f"{VERSION}head of 'MODEL' is missing",
+    ),
     "NaN": (
         part(BACKBONE, other("norm.bias", data=NAN * 6)),
         f"{VERSION}tensor 'norm.bias' of the saved backbone 0 holds numbers not finite",
@@ -104,20 +107,20 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "no image": (
         part("exemplars/0", other("images", shape=(0, 3, 8, 8), data=b"")),
-        "the exemplars of class 0 of 'MODEL' are damaged: they are no images",
+        f"{VERSION}exemplars of class 0 are damaged: there are 0, not 6",
     ),
     "other images": (
         part("validation/0", other("images", shape=(1, 8, 8, 3))),
-        "the held-out images of class 0 of 'MODEL' have shape (8, 8, 3), not (3, 8, 8): they "
-        "belong to another learner",
+        f"{VERSION}held-out images of class 0 are damaged: they are no images of the learner's "
+        "shape",
     ),
     "more exemplars than images": (
         specials.zeros(50),
-        "version 2 of 'MODEL' is damaged: it keeps more images of class 0 than there ever were",
+        f"{VERSION}6 images of class 0 take 9680 bytes",
     ),
     "another count": (
         specials.document(("exemplar_counts/0", 7)),
-        "the exemplars of class 0 of 'MODEL' are damaged: there are 6, not 7",
+        f"{VERSION}exemplars of class 0 are damaged: there are 6, not 7",
     ),
     "a key twice": (
         text(b'{"format":1,', b'{"format":1,"format":1,'),
@@ -155,8 +158,8 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a terabyte": (
         specials.vast(BACKBONE),
-        "version 2 of 'MODEL' says that it has 1000000006396 bytes, too many for the memory of "
-        "this machine: it is damaged, or needs a larger one",
+        f"{VERSION}it says that it has 1000000006396 bytes, too many for the memory of this "
+        "machine: it is damaged, or needs a larger one",
     ),
     "ResNet-50": (
         specials.document(("settings/backbone/name", "resnet50")),

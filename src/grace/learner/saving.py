@@ -17,15 +17,16 @@ from grace.base.machine import memory_bytes
 from grace.base.tensors import encoded_size
 from grace.base.words import one_line
 from grace.data.encoded import BYTES_PER_IMAGE
-from grace.learner.document import Document, UpdateRecord
+from grace.data.images import Images
+from grace.learner.document import Document, ObjectRef, UpdateRecord
 from grace.learner.held_out import HeldOut
-from grace.learner.saved_images import MAX_FEATURES, SavedImages, count_images, to_tensors
 from grace.learner.setting_changes import SettingChange
 from grace.learner.store import Creation, ModelStore, Put
 from grace.learner.unknown import Recogniser, problem_of, recogniser_of
 from grace.methods.method import Method
+from grace.methods.saved import MAX_FEATURES, image_tensors, read_images
 from grace.methods.slots import Parts
-from grace.methods.state import DeclaredState, MethodState
+from grace.methods.state import MethodState
 from grace.settings.experiment import EngineSettings, ExperimentSettings
 
 
@@ -67,11 +68,13 @@ def _objects_of(contents: Contents) -> _Objects:
     # A memory that keeps every image is not saved: its images stay where they came from.
     if not method.memory.keep_all:
         kept = method.memory
-        exemplars = {i: to_tensors(kept.of_class(i), method) for i in kept.classes}
+        exemplars = {i: image_tensors(kept.of_class(i), method.features) for i in kept.classes}
     return _Objects(
         parts=method.state.collect().parts,
         exemplars=exemplars,
-        validation={i: to_tensors(held_out.of_class(i), method) for i in held_out.classes},
+        validation={
+            i: image_tensors(held_out.of_class(i), method.features) for i in held_out.classes
+        },
         calibration=contents.recogniser.tensors or None,
     )
 
@@ -152,118 +155,92 @@ def portable(settings: ExperimentSettings) -> ExperimentSettings:
     return settings.model_copy(update={"data": data})
 
 
-def read_state(document: Document, home: ModelStore) -> MethodState:
-    """Read a method's state from its home."""
-    parts = {name: home.read(ref, f"{name}") for name, ref in document.parts.items()}
-    return MethodState(document.values, parts)
+def restore(
+    document: Document, home: ModelStore, method: Method, held_out: HeldOut
+) -> Recogniser | None:
+    """Give a fresh method and an empty ``held_out`` what a version holds.
 
-
-def refuse_other_features(images: SavedImages, method: Method, home: ModelStore) -> None:
-    """Refuse saved features that this method's network cannot have computed.
-
-    Args:
-        images: the saved images of a version, with their features.
-        method: whose network computes features of its own width.
-        home: named in the message.
+    Returns:
+        How the version recognises unknown images; ``None``: that is to be computed again.
 
     Raises:
-        DamagedError: if their number differs from the network's.
+        DamagedError: if a file is damaged, or holds what this version cannot have saved.
+        GraceError: if it is too large for this machine.
     """
-    width = method.network.feature_dim
-    for _, features in images.features:
-        if features.shape[1] != width:
-            raise DamagedError(
-                f"images of '{home.path}' have {features.shape[1]} features, its network has "
-                f"{width}: they belong to another learner"
-            )
+    _refuse_too_large(document)
+    # By their headers first: a forged object that nobody needs costs no memory.
+    outlines = {name: home.outline(ref, name) for name, ref in document.parts.items()}
+    method.state.refuse_unlike(outlines, len(document.class_names))
+    parts = {name: home.read(ref, name) for name, ref in document.parts.items()}
+    method.state.restore(MethodState(document.values, parts), len(document.class_names))
+    method.state.refuse_unfit(document.shape)
+    features: list[tuple[Images, Tensor]] = []
 
+    def images_of(
+        kept: Mapping[int, ObjectRef], counts: Mapping[int, int], what: str
+    ) -> Iterator[tuple[int, Images]]:
+        for index, ref in kept.items():
+            name = f"{what} of class {index}"
+            images, own = read_images(home.read(ref, name), document.shape, name, counts[index])
+            if own is not None:
+                if method.features is None or own.shape[1] != method.network.feature_dim:
+                    raise DamagedError(f"the {name} have features that the network has not")
+                features.append((images, own))
+            yield index, images
 
-def read_recogniser(document: Document, home: ModelStore, width: int) -> Recogniser:
-    """Read how a version recognises unknown images.
-
-    Args:
-        document: of a version that has held-out images.
-        home: its home.
-        width: D, of the network's features.
-
-    Raises:
-        DamagedError: if its tensors are not those of the score that it names.
-    """
-    assert document.calibration is not None
+    exemplars = dict(images_of(document.exemplars, document.exemplar_counts, "exemplars"))
+    method.memory.restore(exemplars, document.original_counts)
+    counts = document.validation_counts
+    for index, images in images_of(document.validation, counts, "held-out images"):
+        held_out.add(index, images)
+    if method.features is not None:
+        method.features.restore(features)
+    if document.calibration is None:
+        return None
+    found = home.outline(document.calibration, "calibration").get("familiarities")
+    if found is None or found.numel() > len(held_out):
+        raise DamagedError("the calibration is damaged: it holds no scores of held-out images")
     tensors = home.read(document.calibration, "calibration")
-    problem = problem_of(document.unknown_score, tensors, width)
+    problem = problem_of(document.unknown_score, tensors, method.network.feature_dim)
     if problem:
-        raise DamagedError(f"the calibration of '{home.path}' is damaged: {problem}")
+        raise DamagedError(f"the calibration is damaged: {problem}")
     return recogniser_of(tensors)
 
 
-def refuse_too_large(document: Document, home: ModelStore) -> None:
-    """Refuse a version that is too large for this machine's memory.
-
-    Raises:
-        DamagedError: if it is too large; the message names its size.
-    """
+def _refuse_too_large(document: Document) -> None:
+    """Refuse a version that is too large for this machine, or keeps more images than it learnt."""
     sizes = [ref.bytes for ref in document.objects.values()]
     weights = sum(ref.bytes for ref in document.parts.values())
     image_bytes = math.prod(document.shape)
-    # The weights exist twice, as read and in their modules, beside the file being decoded.
+    num_exemplars = sum(document.exemplar_counts.values())
+    # The weights exist twice, as read and in their modules, beside the file being decoded; encoded
+    # images are larger in memory.
     needed = sum(sizes) + weights + max(sizes, default=0)
-    # Encoded images are larger in memory.
+    needed += image_bytes * (num_exemplars + sum(document.validation_counts.values()))
+    memory = memory_bytes()
+    if memory is not None and needed > 3 * memory // 4:
+        raise DamagedError(
+            f"it says that it has {sum(sizes)} bytes, too many for the memory of this machine: it "
+            "is damaged, or needs a larger one"
+        )
+    # A header has 500 bytes at most.
+    image_bytes += BYTES_PER_IMAGE
+    image_bytes += 0 if document.settings.method.traits.trains_backbone else 2 * MAX_FEATURES
     for kept, counts in (
         (document.exemplars, document.exemplar_counts),
         (document.validation, document.validation_counts),
     ):
-        needed += sum(max(0, image_bytes * n - kept[i].bytes) for i, n in counts.items())
-    memory = memory_bytes()
-    if memory is not None and needed > 3 * memory // 4:
-        raise DamagedError(
-            f"version {document.number} of '{home.path}' says that it has {sum(sizes)} bytes, too "
-            "many for the memory of this machine: it is damaged, or needs a larger one"
-        )
-    image_bytes += BYTES_PER_IMAGE
-    if not document.settings.method.traits.trains_backbone:
-        image_bytes += 2 * MAX_FEATURES
-    for index, ref in document.exemplars.items():
-        most = document.original_counts.get(index, 0)
-        # A header has 500 bytes at most.
-        if ref.bytes > 500 + image_bytes * most or document.exemplar_counts.get(index, 0) > most:
-            raise DamagedError(
-                f"version {document.number} of '{home.path}' is damaged: it keeps more images of "
-                f"class {index} than there ever were"
-            )
-
-
-def refuse_unlike(document: Document, home: ModelStore, state: DeclaredState) -> None:
-    """Refuse a version whose files hold other tensors than it must have, by their headers alone.
-
-    Args:
-        document: the version.
-        home: of the learner.
-        state: the state of its method, for the shapes of all tensors.
-
-    Raises:
-        DamagedError: naming the file.
-    """
-    parts = {name: home.outline(ref, name) for name, ref in document.parts.items()}
-    with naming_source(document, home):
-        state.refuse_unlike(parts, len(document.class_names))
-    memory, num_exemplars, num_held_out = document.settings.memory, 0, 0
-    for index, ref in document.exemplars.items():
-        what = f"exemplars of class {index}"
-        count = document.exemplar_counts.get(index)
-        num_exemplars += count_images(document, home, home.outline(ref, what), count, what)
-    if memory.size is not None and memory.per_class is None and num_exemplars > memory.size:
-        raise DamagedError(
-            f"version {document.number} of '{home.path}' is damaged: it keeps {num_exemplars} "
-            f"exemplars, and its memory.size is {memory.size}"
-        )
-    for index, ref in document.validation.items():
-        what, count = f"held-out images of class {index}", document.validation_counts.get(index)
-        num_held_out += count_images(document, home, home.outline(ref, what), count, what)
-    if document.calibration is not None:
-        found = home.outline(document.calibration, "calibration").get("familiarities")
-        if found is None or found.numel() > num_held_out:
-            raise DamagedError(f"the calibration of '{home.path}' is damaged: it holds no scores")
+        for index, ref in kept.items():
+            if ref.bytes > 500 + image_bytes * counts[index]:
+                raise DamagedError(
+                    f"{counts[index]} images of class {index} take {ref.bytes} bytes"
+                )
+    for index, count in document.exemplar_counts.items():
+        if count > document.original_counts.get(index, 0):
+            raise DamagedError(f"it keeps more images of class {index} than there ever were")
+    memory_size, per_class = document.settings.memory.size, document.settings.memory.per_class
+    if memory_size is not None and per_class is None and num_exemplars > memory_size:
+        raise DamagedError(f"it keeps {num_exemplars} exemplars, and memory.size is {memory_size}")
 
 
 @contextmanager

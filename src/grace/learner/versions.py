@@ -10,9 +10,9 @@ from grace.learner import saving, update
 from grace.learner.admit import UpdateInput
 from grace.learner.document import Document, UpdateRecord
 from grace.learner.gate import accepts
+from grace.learner.held_out import HeldOut
 from grace.learner.model import Model
 from grace.learner.predictor import Predictor
-from grace.learner.saved_images import read_images
 from grace.learner.setting_changes import lasting
 from grace.learner.store import ModelStore, to_drop
 from grace.settings.experiment import EngineSettings
@@ -177,31 +177,21 @@ class Versions:
                 f"version {document.number} of '{store.path}' takes images of shape "
                 f"{document.shape}, this learner those of {model.shape}"
             )
-        saving.refuse_too_large(document, store)
-        saving.refuse_unlike(document, store, model.state.method.state)
-        saved = saving.read_state(document, store)
-        images = read_images(document, store)
         before = model.state.copy()
         try:
             state = model.state
+            state.held_out = HeldOut()
             with saving.naming_source(document, store):
-                state.method.state.restore(saved, len(document.class_names))
-                state.method.state.refuse_unfit(document.shape)
-            state.method.memory.restore(images.exemplars, document.original_counts)
-            if state.method.features is not None:
-                saving.refuse_other_features(images, state.method, store)
-                state.method.features.restore(images.features)
+                recogniser = saving.restore(document, store, state.method, state.held_out)
             state.class_names = list(document.class_names)
             state.history = list(document.history)
-            state.held_out = images.held_out
             state.predictor = document.history[-1].predictor or Predictor()
             state.forgotten = set(document.forgotten)
             model.mask_forgotten()
-            if document.calibration is None:
+            if recogniser is None:
                 model.calibrate(document.unknown_score)
             else:
-                width = state.method.network.feature_dim
-                state.recogniser = saving.read_recogniser(document, store, width)
+                state.recogniser = recogniser
         except BaseException:
             model.state = before
             raise

@@ -183,15 +183,28 @@ def image_tensors(images: Images, cache: FeatureCache | None) -> dict[str, Tenso
 
 
 def read_images(
-    kept: Mapping[str, Tensor], shape: tuple[int, int, int], what: str
+    kept: Mapping[str, Tensor], shape: tuple[int, int, int], what: str, number: int | None = None
 ) -> tuple[Images, Tensor | None]:
     """Return the images (N, C, H, W) that tensors hold, and their features (N, D), if any.
 
+    Args:
+        kept: tensors of a file.
+        shape: (C, H, W) of every image.
+        what: name of the images in messages.
+        number: N; ``None``: any that fits into half of this machine's memory.
+
     Raises:
-        DamagedError: if they hold no such images; ``what`` is their name in the message.
+        DamagedError: if they hold no such images.
     """
     images: Images
     try:
+        first = kept.get("lengths", kept.get("images"))
+        if first is None or not first.ndim:
+            raise GraceError("they are no images")
+        found = len(first)
+        if number not in (None, found):
+            raise GraceError(f"there are {found}, not {number}")
+        refuse_too_large(2 * found * math.prod(shape), "their pixels")
         match kept:
             case {"images": pixels, **rest}:
                 if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != shape:
