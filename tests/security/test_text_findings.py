@@ -12,7 +12,7 @@ import torch
 import grace.cli
 from grace.base import atomic
 from grace.base.errors import GraceError, GraceWarning
-from grace.base.words import code_block, latex, markdown, printable, spreadsheet
+from grace.base.words import latex, markdown, printable, spreadsheet
 from grace.cli import console
 from grace.data.folder_tree import class_name
 from grace.engine.device import Device, can_compile
@@ -115,7 +115,6 @@ class TestPages:
     def test_markdown_by_hand(self) -> None:
         assert (markdown("1. a"), markdown("- a\n\tb")) == ("1\\. a", "\\- a b")
         assert (markdown("a-b 1.5"), markdown("&lt;~x~")) == ("a-b 1.5", "\\&lt;\\~x\\~")
-        assert code_block("a") == "```\na\n```"
 
     def test_latex_rows_have_no_options(self, make_record: MakeRecord) -> None:
         r"""Before, a row that began with [1cm] was the argument of the \\ above it."""

@@ -1,6 +1,5 @@
 """Texts for people: escaping for terminals and documents, units, similar names."""
 
-import html
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -170,19 +169,6 @@ def markdown(text: str) -> str:
     return re.sub(r"^([#=]|[-+](?!\d))", r"\\\1", line)
 
 
-def code_block(text: str, language: str = "") -> str:
-    """Return a fenced block of Markdown; no text can end it early.
-
-    Args:
-        text: the content, on one line or several.
-        language: name of the language for highlighting.
-    """
-    lines = [printable(line) for line in text.split("\n")]
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}{language}", *lines, fence])
-
-
 def latex(text: str) -> str:
     """Escape text for one cell of a LaTeX table."""
     line = _line(text)
@@ -203,26 +189,3 @@ def spreadsheet(text: str) -> str:
 
 def _line(text: str) -> str:
     return printable(" ".join(text.split()))
-
-
-def escape(text: object) -> str:
-    """Escape text for HTML, with escapes for characters that are not printable."""
-    return html.escape("\n".join(map(printable, str(text).split("\n"))), quote=True)
-
-
-def join(*parts: str) -> str:
-    """Join pieces of HTML, one per line; empty ones are left out."""
-    return "\n".join(part for part in parts if part)
-
-
-def element(tag: str, *children: str, **attributes: str) -> str:
-    """Wrap HTML in an element.
-
-    ``children`` are HTML; attribute values are escaped here. In attribute names a trailing
-    underscore is removed (``class_``) and inner ones are replaced by hyphens (``data_run``).
-    """
-    shown = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"'
-        for name, value in attributes.items()
-    )
-    return f"<{tag}{shown}>{join(*children)}</{tag}>"

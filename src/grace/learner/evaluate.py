@@ -55,6 +55,16 @@ class ClassResult:
         """Ends of the accuracy's 95 % interval (Wilson)."""
         return wilson(self.num_right, self.num)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "num_images": self.num,
+            "num_right": self.num_right,
+            "accuracy": self.accuracy,
+            "accuracy_interval": list(self.interval),
+        }
+
 
 @final
 @dataclass(frozen=True)
@@ -131,24 +141,12 @@ class Evaluated:
             "model": str(self.model),
             "version": self.version,
             "images": str(self.images),
-            "num_images": self.overall.num,
-            "num_right": self.overall.num_right,
-            "accuracy": self.overall.accuracy,
-            "accuracy_interval": list(self.overall.interval),
+            **self.overall.facts,
             "min_accuracy_percent": min_accuracy,
             "reached": self.reaches(min_accuracy),
             "mean_probability": sure,
             "calibration_error": self.calibration_error,
-            "classes": [
-                {
-                    "name": own.name,
-                    "num_images": own.num,
-                    "num_right": own.num_right,
-                    "accuracy": own.accuracy,
-                    "accuracy_interval": list(own.interval),
-                }
-                for own in self.classes
-            ],
+            "classes": [{"name": own.name, **own.facts} for own in self.classes],
             "confusions": [
                 {"class": pair.class_name, "predicted": pair.predicted, "num_images": pair.num}
                 for pair in self.confusions
