@@ -6,8 +6,6 @@ a method ("grace", …) or "recipe".
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib import import_module
-from inspect import getdoc
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -19,7 +17,7 @@ from pydantic.fields import FieldInfo
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.measures import MeasureSettings
 from grace.settings.recipe import Recipe
-from grace.settings.registry import METHOD_SETTINGS, METHODS
+from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS
 
 
 def models() -> dict[str, tuple[str, type[BaseModel]]]:
@@ -49,32 +47,42 @@ def table(prefix: str, model: type[BaseModel]) -> str:
 
 
 def filled(text: str) -> str:
-    """Return a page with its tables.
+    """Return a page with its tables and its list of departures.
 
     Raises:
-        ValueError: a marker names no model.
+        ValueError: a marker names no model or method.
     """
     known = models()
 
     def one(match: re.Match[str]) -> str:
-        if match[1] not in known:
-            raise ValueError(f"no settings are named '{match[1]}' (known: {', '.join(known)})")
-        return table(*known[match[1]])
+        if match[2] not in known:
+            raise ValueError(f"no settings are named '{match[2]}' (known: {', '.join(known)})")
+        return table(*known[match[2]]) if match[1] == "settings" else departures(match[2])
 
-    return re.sub(r"<!-- settings: ([\w-]+) -->", one, text)
+    return re.sub(r"<!-- (settings|departures): ([\w-]+) -->", one, text)
+
+
+def departures(name: str) -> str:
+    """Return the numbered departures of a method from its source, as its file lists them."""
+    text = METHOD_FILES[name].docstring.replace("``", "`")
+    found = re.search(r"^1\. .*?(?=\n\n(?!\d)|\Z)", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"the file of '{name}' lists no departures")
+    return found[0]
 
 
 def generated() -> list[str]:
     """Return the names of the methods that have no page of their own."""
     return [
-        name for name in METHODS if not (Path(__file__).parent / "methods" / f"{name}.md").exists()
+        name
+        for name in METHOD_FILES
+        if not (Path(__file__).parent / "methods" / f"{name}.md").exists()
     ]
 
 
 def method_page(name: str) -> str:
     """Write the page of a method from its file."""
-    module = METHODS[name].target.partition(":")[0]
-    text = getdoc(import_module(module)) or ""
+    text = METHOD_FILES[name].docstring.replace("``", "`")
     title, _, rest = text.partition("\n")
     settings = f"## Settings\n\n<!-- settings: {name} -->"
     run = f"## How to run\n\n```bash\ngrace run digits method={name}\n```"

@@ -32,6 +32,14 @@ def test_a_row_says_default_values_and_meaning(script: dict[str, Any]) -> None:
     assert "| `method.threshold_decay` | `0.96` | > 0 and ≤ 1 |" in "\n".join(table)
 
 
+def test_departures_are_those_of_the_file(script: dict[str, Any]) -> None:
+    page = script["filled"]("before\n<!-- departures: wa -->\nafter\n")
+    assert page.startswith("before\n1. The head's weights are not forced to be positive;")
+    assert page.endswith("its images would not be learnt.\nafter\n")
+    for path in (DOCS / "methods").glob("*.md"):
+        assert "<!-- departures" not in script["filled"](path.read_text())
+
+
 def test_an_unknown_marker_is_named(script: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no settings are named 'greece'"):
         script["filled"]("<!-- settings: greece -->")
