@@ -34,7 +34,7 @@ def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:
     rows = json.loads(call("history", model, "--json").stdout)
     assert [(row["version"], row["verdict"]) for row in rows] == [(1, "start"), (2, "set")]
     facts = json.loads(call("info", model, "--json").stdout)
-    assert (facts["settings"]["memory.max_mb"], facts["changes"][0]["kind"]) == (4, "set")
+    assert (facts["settings"]["memory.max_mb"], facts["changes"][-1]["kind"]) == (4, "set")
     assert call(*shlex.split(lines[3])[2:]).exit_code == 0
     assert ModelStore.open(model).settings().memory.max_mb is None
 
