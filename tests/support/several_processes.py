@@ -13,7 +13,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from support import failing_processes, two_processes
 
-for late in ("sklearn.datasets", "torch._dynamo", "grace.cli.run", "grace.cli.task_table"):
+for late in ("sklearn.datasets", "torch._dynamo", "grace.cli.run"):
     importlib.import_module(late)
 
 if __name__ == "__main__":

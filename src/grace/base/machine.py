@@ -1,6 +1,5 @@
 """What this machine has: memory, processor, the user's cache folder."""
 
-import ctypes
 import os
 import platform
 from contextlib import suppress
@@ -22,13 +21,6 @@ def memory_bytes() -> int | None:
         with suppress(OSError, ValueError):
             found = min(found, int(Path(path).read_text()))
     return found
-
-
-def return_freed_memory() -> None:
-    """Give freed memory back to the system; the C library keeps it for each thread otherwise."""
-    # Only glibc has this function, and only glibc needs it.
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def refuse_too_large(num_bytes: int, what: str) -> None:

@@ -9,79 +9,41 @@ import grace
 from grace.base.errors import GraceError
 from grace.cli.console import say
 from grace.cli.errors import one_line_errors, show_tracebacks
-from grace.cli.lazy import LazyGroup, Verb
+from grace.cli.lazy import LazyGroup
 from grace.engine.launch import Launch
 
 VERBS = {
-    "run": Verb(
-        "grace.cli.run:run",
-        "Learn a stream of classes task by task and record it.",
-    ),
-    "compare": Verb(
-        "grace.cli.compare:compare",
-        "Run one experiment with many methods and seeds; write tables and a report.",
-    ),
-    "study": Verb(
-        "grace.cli.study:study",
-        "Make a table or figure of the paper: its runs, its numbers beside ours, its claims.",
-    ),
-    "report": Verb(
-        "grace.cli.report:report",
-        "Compare runs: one self-contained HTML page, or a table to paste.",
-    ),
-    "list": Verb(
-        "grace.cli.list:list_names",
-        "List the experiments, methods, datasets and backbones known by name.",
-    ),
-    "show": Verb(
-        "grace.cli.list:show_settings",
-        "Show an experiment's resolved settings with their meanings.",
-    ),
-    "learn": Verb(
-        "grace.cli.learn:learn",
-        "Teach a learner new classes, or fresh images of known ones; the first call makes it.",
-    ),
-    "doctor": Verb(
-        "grace.cli.learn:learn",
-        "Examine images before learning them: nothing is learnt, nothing is changed.",
-    ),
-    "rollback": Verb(
-        "grace.cli.versions:rollback",
-        "Put a version of a learner in use: an earlier one, a later one, or a rejected one.",
-    ),
-    "forget": Verb(
-        "grace.cli.versions:forget",
-        "Remove a class's images from every version, and hide it until it is learnt again.",
-    ),
-    "set": Verb(
-        "grace.cli.versions:set_settings",
-        "Change settings of a learner: its ceiling, memory, threshold, gate and recipes.",
-    ),
-    "prune": Verb(
-        "grace.cli.versions:prune",
-        "Remove old versions of a learner for good; the version in use stays as it is.",
-    ),
-    "predict": Verb(
-        "grace.cli.predict:predict",
-        "Name the classes of images, with probabilities; exit code 1 if some cannot be read.",
-    ),
-    "evaluate": Verb(
-        "grace.cli.evaluate:evaluate",
-        "Test a learner on labelled images; exit code 3 if it is below a required accuracy.",
-    ),
-    "info": Verb(
-        "grace.cli.versions:info",
-        "Show a learner's classes, method, backbones and size, or its model card.",
-    ),
-    "history": Verb(
-        "grace.cli.versions:history",
-        "List all updates of a learner, and what was forgotten, pruned or rolled back.",
-    ),
-    "export": Verb(
-        "grace.cli.export:export",
-        "Export a learner to an ONNX file, and check that it predicts the same.",
-    ),
+    "run": "Learn a stream of classes task by task and record it.",
+    "compare": "Run one experiment with many methods and seeds; write tables and a report.",
+    "study": "Make a table or figure of the paper: its runs, its numbers beside ours, its claims.",
+    "report": "Compare runs: one self-contained HTML page, or a table to paste.",
+    "list": "List the experiments, methods, datasets and backbones known by name.",
+    "show": "Show an experiment's resolved settings with their meanings.",
+    "learn": "Teach a learner new classes, or fresh images of known ones; the first call makes it.",
+    "doctor": "Examine images before learning them: nothing is learnt, nothing is changed.",
+    "rollback": "Put a version of a learner in use: an earlier, a later, or a rejected one.",
+    "forget": "Remove a class's images from every version, and hide it until it is learnt again.",
+    "set": "Change settings of a learner: its ceiling, memory, threshold, gate and recipes.",
+    "prune": "Remove old versions of a learner for good; the version in use stays as it is.",
+    "predict": "Name the classes of images with probabilities; exit code 1 if some are unreadable.",
+    "evaluate": "Test a learner on labelled images; exit code 3 below a required accuracy.",
+    "info": "Show a learner's classes, method, backbones and size, or its model card.",
+    "history": "List all updates of a learner, and what was forgotten, pruned or rolled back.",
+    "export": "Export a learner to an ONNX file, and check that it predicts the same.",
 }
+"""What each verb does, as its docstring says it, in the order of the help."""
+PLACES = {name: f"{name}:{name}" for name in VERBS} | {
+    "list": "list:list_names",
+    "show": "list:show_settings",
+    "doctor": "learn:learn",
+    "rollback": "versions:rollback",
+    "forget": "versions:forget",
+    "set": "versions:set_settings",
+    "prune": "versions:prune",
+    "info": "versions:info",
+    "history": "versions:history",
+}
+"""The module of this room and the function of each verb."""
 
 
 @final
@@ -89,6 +51,7 @@ class Verbs(LazyGroup):
     """The verbs of the command."""
 
     verbs = VERBS
+    places = PLACES
 
 
 app = typer.Typer(

@@ -43,7 +43,7 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Test a learner on labelled images; exit code 3 if it is below a required accuracy."""
+    """Test a learner on labelled images; exit code 3 below a required accuracy."""
     with one_line_errors():
         if html is not None and not html.resolve().parent.is_dir():
             raise GraceError(f"there is no folder '{html.parent}' to write into", "create it")

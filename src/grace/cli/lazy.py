@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,31 +15,19 @@ _UsageError: Any = typer.BadParameter.mro()[1]
 """The base of all errors of usage, for which typer has no public name."""
 
 
-@final
-@dataclass(frozen=True)
-class Verb:
-    """One command: its place in the code, and its line in the group's help.
-
-    Args:
-        target: ``"module:function"``.
-        help: first line of the function's docstring.
-    """
-
-    target: str
-    help: str
-
-
 class LazyGroup(TyperGroup):
     """Imports a verb's module only to run the verb or to show its own help."""
 
-    verbs: ClassVar[Mapping[str, Verb]]
-    """The commands by name, in the order of the help."""
+    verbs: ClassVar[Mapping[str, str]]
+    """What each command does, by name, in the order of the help."""
+    places: ClassVar[Mapping[str, str]]
+    """Where it is, as ``"module:function"`` of this room."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - passed on
         super().__init__(**attributes)
-        for name, verb in self.verbs.items():
+        for name, text in self.verbs.items():
             # It has what the group's help and suggestions need.
-            self.add_command(TyperCommand(name, help=verb.help))
+            self.add_command(TyperCommand(name, help=text))
 
     @override
     def make_context(
@@ -61,9 +48,9 @@ class LazyGroup(TyperGroup):
         return name, self._imported(name) if name and found else found, rest
 
     def _imported(self, name: str) -> Any:  # noqa: ANN401 - typer has no public type of commands
-        module, _, function = self.verbs[name].target.partition(":")
+        module, _, function = self.places[name].partition(":")
         single = typer.Typer(add_completion=False)
-        single.command(name)(getattr(import_module(module), function))
+        single.command(name)(getattr(import_module(f"grace.cli.{module}"), function))
         return typer.main.get_command(single)
 
 

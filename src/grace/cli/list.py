@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from grace.cli import options
-from grace.cli.arguments import split
 from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.options import split
 from grace.cli.show import aligned
 from grace.settings.describe import describe_settings
 from grace.settings.load import dump_settings, list_experiments, load_experiment

@@ -45,7 +45,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Name the classes of images, with probabilities; exit code 1 if some cannot be read.
+    """Name the classes of images with probabilities; exit code 1 if some are unreadable.
 
     From a file of ``grace export`` it answers in half a second: torch is not imported.
     """

@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from grace.base.words import counted, in_percent, printable
-from grace.cli import task_table
+from grace.base.words import counted, in_bytes, in_count, in_percent, printable
 from grace.cli.clock import RunClock, UpdateClock, in_clock
 from grace.cli.console import terminal, text_of
 from grace.runs import RunRecord, TaskRecord
@@ -199,10 +198,10 @@ class RichProgress:
         self._phase_bar.update(self._phase, visible=False)
         self._count(task.task)
         if not self._header_shown:
-            for line in task_table.header():
+            for line in _header():
                 self._print(line, style="bold")
         self._header_shown = True
-        self._print(task_table.row(task))
+        self._print(_task_row(task))
 
     def _count(self, num_done: int) -> None:
         """Show the number of finished tasks of a run."""
@@ -269,3 +268,47 @@ def print_summary(record: RunRecord, report: Path | None, console: Console | Non
 
 def _with_unit(value: float | None, unit: str) -> str:
     return f"{in_percent(value)}{unit}" if value is not None else "–"
+
+
+def _header() -> tuple[str, str]:
+    """Return the two heading lines."""
+    above = ("", "all", "old", "new", "saturation/", "", "back-", "para-", "", "exem-", "")
+    below = (
+        "task", "%", "%", "%", "threshold", "verdict", "bones", "meters", "weights", "plars", "time"
+    )  # fmt: skip
+    return _cells(above), _cells(below)
+
+
+def _task_row(task: TaskRecord) -> str:
+    """Return the row of one task, 80 characters wide."""
+    shown, seconds = task.accuracy, task.seconds.total
+    assessed = f"{_fraction(task.saturation)}/{_fraction(task.threshold)}"
+    return _cells(
+        (
+            str(task.task),
+            in_percent(shown.all if shown else None, 1),
+            in_percent(shown.old if shown else None, 1),
+            in_percent(shown.new if shown else None, 1),
+            "–" if task.saturation is None and task.threshold is None else assessed,
+            _verdict(task.verdict),
+            str(task.backbones),
+            in_count(task.parameters.total),
+            in_bytes(task.bytes.weights),
+            in_bytes(task.bytes.exemplars),
+            f"{seconds:.1f} s" if seconds < 100 else in_clock(seconds),
+        )
+    )
+
+
+def _verdict(verdict: str | None) -> str:
+    """Shorten the one verdict that is too long for its column, as ``grace history`` does."""
+    return "budget" if verdict == "compress (budget)" else verdict or "–"
+
+
+def _fraction(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _cells(cells: tuple[str, ...]) -> str:
+    widths = (4, 5, 5, 5, 11, 8, 5, 6, 7, 7, 7)
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))

@@ -1,5 +1,8 @@
 """``grace run``: one experiment, from its settings to its record and report."""
 
+import os
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +11,8 @@ import typer
 
 from grace.base.errors import GraceError
 from grace.cli import options
-from grace.cli.arguments import split
 from grace.cli.errors import one_line_errors, one_line_warnings
-from grace.cli.parent import end_with_input
+from grace.cli.options import split
 from grace.cli.progress import RichProgress, print_summary
 from grace.engine.launch import Launch
 from grace.runs.run import run_experiment
@@ -54,7 +56,7 @@ def run(
     Started by torchrun, several processes share the work.
     """
     if with_parent:
-        end_with_input()
+        _end_with_input()
     with one_line_errors(), one_line_warnings():
         settings = load_experiment(*split(arguments or ()))
         if Launch.from_environment().rank:
@@ -89,3 +91,18 @@ def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> 
         # torchrun ends all processes when one ends; the one that reports the error must be first.
         time.sleep(Ranks.patience_after_error.total_seconds())
         raise typer.Exit(1) from None
+
+
+def _end_with_input() -> None:
+    """End this process at once when its standard input is closed.
+
+    The parent keeps the other end of the pipe open and writes nothing. The system closes it when
+    the parent ends, even by a kill. The interrupted work can be resumed, as after any kill.
+    """
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1 << 10):
+            pass
+        os._exit(130)
+
+    threading.Thread(target=wait, daemon=True, name="end with input").start()

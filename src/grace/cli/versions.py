@@ -267,7 +267,7 @@ def rollback(
         ),
     ],
 ) -> None:
-    """Put a version of a learner in use: an earlier one, a later one, or a rejected one."""
+    """Put a version of a learner in use: an earlier, a later, or a rejected one."""
     with one_line_errors():
         home = ModelStore.open(model)
         home.finish()
