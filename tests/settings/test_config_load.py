@@ -88,6 +88,25 @@ def test_milestones_keep_their_share_of_the_epochs(tmp_path: Path) -> None:
     assert grace_of(str(path), "method.base.lr=1").base.milestones == (20, 30)
 
 
+def test_a_preset_for_every_method(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "methods:\n"
+        "  '*': {base: {epochs: 4}, '*': {epochs: 0.1, milestones: [5]}, class_prior: balanced}\n"
+        "  der: {grow: {epochs: 20}}\n"
+    )
+    chosen = grace_of(str(path))
+    # Published: 200, 170 and 130 epochs, the last ones falling as a cosine.
+    assert (chosen.base.epochs, chosen.base.milestones) == (4, (1, 2, 3))
+    assert (chosen.grow.epochs, chosen.grow.milestones) == (17, (5,))
+    assert (chosen.compress.epochs, chosen.compress.milestones) == (13, ())
+    assert chosen.class_prior == "balanced"
+    der = typed(DER.Settings, load_experiment(str(path), ["method=der"]).method)
+    assert (der.grow.epochs, der.grow.milestones) == (20, (6,))
+    # It has no class prior, and no recipe but those of its two phases.
+    assert load_experiment(str(path), ["method=ewc"]).method.base.epochs == 4
+
+
 def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
     wrong = [
         "method.threshold=2",
@@ -133,6 +152,9 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
         ("method.gamma=.inf", "method.gamma"),
         ("methods.der.grow.epoch=5", "did you mean 'methods.der.grow.epochs'?"),
         ("methods.derr={}", "did you mean 'der'?"),
+        ("methods.*.grwo=1", "methods.*.grwo: no method has such a setting"),
+        ("methods.*=1", "no method has such a setting"),
+        ("methods.*.base.epochs=x", "method.base.epochs = 'x' should be a valid integer"),
         ("methods=3", "one mapping per method"),
         ("data.root={a", "data.root={a: line 1"),
         (".a=1", "is no setting"),

@@ -50,17 +50,15 @@ class Method(ABC):
     ``remember`` where it differs from the others. What it saves between tasks it declares in
     ``state``. It has no network until its first task builds one.
 
-    Its file also says what it is: the docstring is its page, ``traits`` and the class ``Settings``
-    are what other code asks for, and ``short`` holds settings for short runs, such as
-    ``{"grow.epochs": 30}`` (see the packaged experiments). The contract suite tests each of its
-    ``variants``, settings by name (the plain ones are ""), and accepts its ``exceptions``, by kind
-    reasons for phases or sweeps: "changes" (what else is frozen or grown is not there), "chooses"
-    (it reads some of the images), "alone" (the old network is not beside it), "headless" (it trains
-    no grown head).
+    Its file also says what it is: the docstring is its page, and ``traits`` and the class
+    ``Settings`` are what other code asks for. The contract suite tests each of its ``variants``,
+    settings by name (the plain ones are ""), and accepts its ``exceptions``, by kind reasons for
+    phases or sweeps: "changes" (what else is frozen or grown is not there), "chooses" (it reads
+    some of the images), "alone" (the old network is not beside it), "headless" (it trains no grown
+    head).
     """
 
     traits: ClassVar[Traits] = Traits()
-    short: ClassVar[Mapping[str, Any]] = {}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     exceptions: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     settings: Any

@@ -5,7 +5,8 @@ from typing import Any
 
 from grace.base.errors import GraceError
 from grace.settings import yaml_text
-from grace.settings.recipe import scaled
+from grace.settings.method import AnyMethodSettings
+from grace.settings.recipe import Recipe, scaled
 from grace.settings.setting_problems import Problem, WrongValue
 
 Layer = dict[str, Any]
@@ -71,6 +72,35 @@ def backbone_for(layers: Sequence[Layer], method: str) -> Layer:
             if isinstance(holder, Mapping) and "backbone" in holder:
                 found = merge(found, {"backbone": holder["backbone"]})
     return found
+
+
+def of_every_method(rule: Mapping[str, Any], model: type[AnyMethodSettings]) -> Layer:
+    """Return what the preset "*", which is for all methods, says of one of them.
+
+    Its "*" is for every recipe that it does not name. Settings that the method does not have are
+    left out, as are milestones where the method's own schedule has none; ``epochs`` below 1 are a
+    share of the published ones.
+    """
+    found: Layer = {}
+    for name, field in model.model_fields.items():
+        given = rule.get(name)
+        if field.annotation is Recipe:
+            given = _as_recipe(rule.get("*") if given is None else given, field.get_default())
+        if given is not None:
+            found[name] = given
+    return found
+
+
+def _as_recipe(given: Any, default: Recipe) -> Any:  # noqa: ANN401 - as written by users
+    if not isinstance(given, Mapping):
+        return given
+    recipe = dict(given)
+    if recipe.get("schedule", default.schedule) != "multistep":
+        recipe.pop("milestones", None)
+    epochs = recipe.get("epochs")
+    if isinstance(epochs, float) and 0 < epochs < 1:
+        recipe["epochs"] = round(epochs * default.epochs)
+    return recipe
 
 
 def without_backbone(preset: Any) -> Layer:  # noqa: ANN401 - as written by the user

@@ -1,8 +1,8 @@
 """Resolve experiments: a packaged or user's YAML file, its parents, and overrides.
 
-A file holds the differences from its ``parent``. Its ``methods`` hold a preset per method; the
-preset of the chosen ``method`` overrides that method's defaults, and explicit settings override the
-preset. The ``backbone`` of a preset overrides that of its file.
+A file holds the differences from its ``parent``. Its ``methods`` hold presets: "*" for every
+method, then one per method; both override the chosen ``method``'s defaults, and explicit settings
+override them. The ``backbone`` of a preset overrides that of its file.
 """
 
 import re
@@ -26,6 +26,7 @@ from grace.settings.layers import (
     backbone_for,
     merge,
     merge_experiments,
+    of_every_method,
     parse_overrides,
     without_backbone,
 )
@@ -147,7 +148,9 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[P
     if isinstance(name, str) and name in METHOD_SETTINGS:
         model = METHOD_SETTINGS[name]
         raw |= backbone_for(layers, name)
-        given = merge(without_backbone(presets.get(name)), method)
+        rule = presets.get("*", {})
+        below = of_every_method(rule, model) if isinstance(rule, Mapping) else {}
+        given = merge(merge(below, without_backbone(presets.get(name))), method)
         # Problems of the chosen preset are reported once, under "method".
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
         problems |= booleans_as_numbers(given, model, "method")
@@ -182,6 +185,13 @@ def _preset_problems(presets: Mapping[str, Any]) -> dict[str, Problem]:
         if len(problems) > MOST_PROBLEMS:
             break
         path = f"methods.{name}"
+        if name == "*":
+            known = {"*"}.union(*(model.model_fields for model in METHOD_SETTINGS.values()))
+            unknown = [preset] if not isinstance(preset, Mapping) else [*preset.keys() - known]
+            for key in unknown[:1]:
+                hint = did_you_mean(str(key), known)
+                problems[path] = f"{path}.{key}: no method has such a setting{hint}"
+            continue
         if name in REFUSED_METHODS:
             continue  # A preset of a method that cannot be used here does no harm.
         if name not in METHOD_SETTINGS:

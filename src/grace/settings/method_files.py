@@ -28,7 +28,7 @@ from grace.settings.method import AnyMethodSettings, Traits
 
 GROUP = "grace.methods"
 """The entry points in which packages name their methods: ``aligned = "package.module"``."""
-DECLARED = ("traits", "short", "variants", "exceptions")
+DECLARED = ("traits", "variants", "exceptions")
 """Attributes of a method's class that are read beside ``Settings``."""
 
 

@@ -1,8 +1,8 @@
 """The registry of methods, data sets and backbones: their code is imported only when it is used.
 
 A method is a file: ``grace/methods/<name>.py``, or the module that another package names in the
-entry points of the group ``grace.methods``. Its first line, its class's ``traits``, ``short`` and
-``variants``, and its class ``Settings`` are read from the text of the file (``method_files``).
+entry points of the group ``grace.methods``. Its first line, its class's ``traits`` and its class
+``Settings`` are read from the text of the file (``method_files``).
 """
 
 from collections.abc import Iterator, Mapping
