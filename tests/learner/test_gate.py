@@ -9,8 +9,8 @@ from torch import Tensor
 
 from grace.data.images import pixel_keys
 from grace.engine.phase import Phase, Sweep
-from grace.learner.accuracies import Accuracies
 from grace.learner.document import UpdateRecord
+from grace.learner.gate import Accuracies
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.finetune import Finetune

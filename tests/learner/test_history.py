@@ -12,8 +12,8 @@ import torch
 
 from grace.base.errors import DamagedError
 from grace.engine.work import Seconds, WorkDone
-from grace.learner.accuracies import Accuracies
 from grace.learner.document import UpdateRecord
+from grace.learner.gate import Accuracies
 from grace.learner.history import Change, Made
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner

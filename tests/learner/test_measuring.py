@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from grace.learner.accuracies import Accuracies
 from grace.learner.admit import check_input
-from grace.learner.gate import Limits
+from grace.learner.gate import Accuracies, Limits
 from grace.learner.held_out import affordable, hold_out
 from grace.learner.learner import Learner
 from grace.learner.request import RequestedSettings

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from grace.base.errors import GraceError
-from grace.learner.accuracies import Accuracies, ClassAccuracy
-from grace.learner.gate import Limits, judge, lost_classes, too_fine
+from grace.learner.gate import Accuracies, ClassAccuracy, Limits, judge, lost_classes, too_fine
 
 Counts = tuple[int, int, int]
 """Of a class of 50 images: right before, lost, won."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from grace.base.errors import GraceError
 from grace.base.words import in_bytes, in_count, in_interval, markdown
-from grace.learner.accuracies import ClassAccuracy
 from grace.learner.document import Document, ObjectRef
+from grace.learner.gate import ClassAccuracy
 from grace.learner.history import Change, unnoted
 from grace.learner.inventory import InUse
 from grace.learner.ledger import ledger

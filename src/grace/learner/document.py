@@ -13,8 +13,7 @@ from grace.base.errors import DamagedError, GraceError, NewerFormatError, first_
 from grace.base.objects import Ref
 from grace.data.folder_tree import class_name, spelling
 from grace.engine.work import WorkDone
-from grace.learner.accuracies import Accuracies, Strict
-from grace.learner.gate import Limits, Ruling, accepts, judge
+from grace.learner.gate import Accuracies, Limits, Ruling, Strict, accepts, judge
 from grace.learner.predictor import Predictor
 from grace.learner.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome

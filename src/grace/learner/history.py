@@ -18,8 +18,8 @@ from grace.base import atomic, strict_json
 from grace.base.errors import DamagedError, GraceError
 from grace.base.files import read_small
 from grace.base.strict_json import checked, read_model
-from grace.learner.accuracies import Strict
 from grace.learner.document import Document, Sha256, UpdateRecord
+from grace.learner.gate import Strict
 from grace.learner.setting_changes import Line, SettingChange
 
 MAX_BYTES = 1 << 24

@@ -4,7 +4,7 @@ from typing import Annotated, final
 
 from pydantic import Field
 
-from grace.learner.accuracies import Share, Strict
+from grace.learner.gate import Share, Strict
 
 
 @final

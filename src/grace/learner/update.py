@@ -20,10 +20,10 @@ from grace.engine.journal import Journal
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
 from grace.learner import choosing, saving
-from grace.learner.accuracies import Accuracies, ClassAccuracy
 from grace.learner.admit import UpdateInput, class_indices
 from grace.learner.budget import within_budget
 from grace.learner.document import UpdateRecord
+from grace.learner.gate import Accuracies, ClassAccuracy
 from grace.learner.model import Model
 from grace.methods.classifier import Classifier
 from grace.methods.method import Outcome
