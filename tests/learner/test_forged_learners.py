@@ -173,7 +173,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "epochs without end": (
         specials.document(("settings/method", specials.repeated_recipe(10**9))),
-        f"{DOCUMENT}settings.method.grace.base.epochs: it should be less than or equal to 1000000",
+        f"{DOCUMENT}settings.method: base.epochs: it should be less than or equal to 1000000",
     ),
     "no such version": (
         specials.whole(lambda: b'{"version":7}', Path("current.json")),

@@ -52,7 +52,7 @@ def teach(learner: Learner, *classes: int, seed: int = 0) -> None:
 def test_constants_and_size_are_those_of_the_pre_training(weights: Path, tmp_path: Path) -> None:
     model = made(weights, tmp_path / "model")
     stated = pretraining(model.settings.backbone)
-    assert (model.mean, model.std) == (stated.mean, stated.std)
+    assert (model.model.mean, model.model.std) == (stated.mean, stated.std)
     assert (model.model.enlarge.size, model.model.enlarge.interpolation) == (32, "bicubic")
     pixels = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
     found = model.trainer._augmentation.normalise(pixels)
