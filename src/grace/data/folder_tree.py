@@ -310,8 +310,9 @@ def given_files(names: Sequence[Path]) -> tuple[Sequence[Path], Sequence[str]]:
             only = next((f", only '{path}' ({why})" for path, why in found.ignored), "")
             raise GraceError(f"'{name}' holds no images ({known}){only}")
         notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
-        left_out = [(path, why) for path, why in found.ignored if why != NO_IMAGE]
-        notes += [f"'{path}' was left out ({why})" for path, why in left_out]
+        for reason in dict.fromkeys(why for _, why in found.ignored if why != NO_IMAGE):
+            left_out = [path for path, why in found.ignored if why == reason]
+            notes.append(f"{len(left_out)} left out ({reason}), such as '{left_out[0]}'")
         paths += found.images
     return paths, notes
 
