@@ -10,6 +10,7 @@ from grace.methods.grace import Grace
 from grace.runs.run import run_experiment
 from grace.settings.describe import describe_settings
 from grace.settings.effects import refuse_learner_settings
+from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import (
     ConfigError,
     ConfigWarning,
@@ -274,3 +275,9 @@ def test_settings_of_learners_are_refused_in_experiments(override: str) -> None:
         refuse_learner_settings(settings)
     with pytest.raises(GraceError, match="only on a learner"):
         run_experiment(settings)
+
+
+@pytest.mark.parametrize("name", [["grace"], {}, 1, None, "grce"])
+def test_a_method_of_a_document_that_is_none_is_refused(name: object) -> None:
+    with pytest.raises(ValueError, match="method"):
+        ExperimentSettings.model_validate({"method": {"name": name}})

@@ -278,7 +278,8 @@ class ExperimentSettings(Settings):
         if not isinstance(value, Mapping):
             return value
         name = value.get("name", "grace")
-        if name not in METHOD_SETTINGS:
+        # A forged document may hold anything here, also what no mapping can look up.
+        if not isinstance(name, str) or name not in METHOD_SETTINGS:
             raise GraceError(why_unknown(str(name)))
         try:
             return METHOD_SETTINGS[name].model_validate(value)
