@@ -386,19 +386,6 @@ class ModelStore:
         atomic.remove_leftovers(folder)
         return Journal(folder)
 
-    def refuse_other_update(self, parent: int | None, digest: str, settings: str = "") -> None:
-        """Refuse to begin an update if another one was interrupted; change nothing.
-
-        Args:
-            parent: the version that the update starts from.
-            digest: digest of its images.
-            settings: the settings that it changes, in words.
-
-        Raises:
-            GraceError: if an update with other images or settings was interrupted.
-        """
-        self._refuse_other(self._wanted(parent, digest, settings))
-
     def _wanted(self, parent: int | None, digest: str, settings: str) -> _Pending:
         number = self.next_number()
         return _Pending(parent=parent, digest=digest, number=number, settings=settings)
@@ -555,16 +542,6 @@ class ModelStore:
 
         data = self._objects.get(ref.ref, f"{what} of '{self.path}'")
         return tensors.decode(data, f"{what} of '{self.path}'")[0]
-
-    def verify(self, document: Document) -> None:
-        """Check the content of what a version predicts with; its images are not read.
-
-        Raises:
-            DamagedError: if an object is missing or has other content.
-        """
-        calibration = [document.calibration] if document.calibration else []
-        for ref in (*document.parts.values(), *calibration):
-            self._objects.get(ref.ref, f"an object of '{self.path}'")
 
     def outline(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
         """Read the names, shapes and types of one object's tensors, on the meta device.
