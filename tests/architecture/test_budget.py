@@ -14,18 +14,18 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
-    "base": (960, 15),
-    "settings": (2950, 37),
-    "data": (3500, 33),
-    "engine": (1850, 23),
-    "runs": (1250, 12),
-    "learner": (6520, 65),
-    "studies": (5310, 49),
-    "cli": (3270, 41),
+    "base": (850, 11),
+    "settings": (1590, 18),
+    "data": (2850, 18),
+    "engine": (1850, 21),
+    "runs": (1150, 11),
+    "learner": (4880, 37),
+    "studies": (2680, 16),
+    "cli": (2380, 22),
 }
 """Code lines and files of each room."""
 GROWING = {"methods", "nn"}
-STILL_LONG = {"cli/study.py: study", "studies/study.py: make_study"}
+STILL_LONG = {"cli/study.py: study"}
 """To be made shorter; nothing is added here."""
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
