@@ -38,7 +38,7 @@ def test_a_page_tells_what_there_is(saved: Path) -> None:
     result = call("info", saved)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert lines[0] == str(saved)
+    assert lines[:2] == [str(saved), ""]
     facts = {line[:38].strip(): line[38:].strip() for line in lines}
     assert (facts["versions"], facts["rejected versions"]) == ("1, 2, 3, 4, 5", "4")
     assert (facts["method"], facts["shape"], facts["in use version"]) == ("grace", "3, 8, 8", "5")

@@ -319,7 +319,9 @@ def _advice(result: LearnResult, update: UpdateRecord) -> str:
     best, reason = recommended(update.num_images, num_classes, weights, settings.memory.max_mb)
     now = settings.backbone.train or "all"
     if settings.backbone.weights == "none":
-        advice = f"pre-trained weights are likely better (backbone.weights=timm train={best})"
+        advice = (
+            f"pre-trained weights are likely better (backbone.weights=timm backbone.train={best})"
+        )
         return f"backbone   learns from scratch; {reason}: {advice}"
     advice = "as recommended" if now == best else f"backbone.train={best} may be better"
     return f"backbone   pre-trained, learns: {now}; {reason}: {advice}"

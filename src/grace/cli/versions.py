@@ -60,11 +60,11 @@ def info(
             return
         inventory = take_inventory(home)
         if not json:
-            say(str(home.path), *under_way(home))
+            say(str(home.path), *under_way(home), "")
         facts = info_facts(inventory)
         settings = [[path, setting_text(value)] for path, value in facts["settings"].items()]
         after = ["settings that differ from their defaults", *aligned(settings)] * bool(settings)
-        show(facts, as_json=json, title="\n" * (not json), hide=_HIDDEN, after=after)
+        show(facts, as_json=json, hide=_HIDDEN, after=after)
 
 
 def _print_card(home: ModelStore, out: Path | None) -> None:
