@@ -1,5 +1,7 @@
 """Naming what image files show: in order, in batches, whatever some files are like."""
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -230,3 +232,23 @@ def test_what_cannot_be_asked_is_refused(pets: Learner) -> None:
         predictor_of(pets, false_alarms=0.05)
     with pytest.raises(ValueError, match="nothing has been learnt yet"):
         predictor_of(learner(Finetune.Settings(base=recipe(), update=recipe())))
+
+
+def test_threads_that_read_at_once_share_their_decoders(
+    pets: Learner, files: tuple[list[Path], Tensor]
+) -> None:
+    """Each once made decoders of its own, whose processes nobody ended."""
+    script = (
+        "import threading\nfrom pathlib import Path\nfrom grace.data import decoders\n"
+        "made = []\nfirst = decoders._Decoders.__init__\n"
+        "def noted(self):\n    made.append(self)\n    first(self)\n"
+        "decoders._Decoders.__init__ = noted\nstart = threading.Barrier(4)\n"
+        f"path = Path({str(files[0][0])!r})\n"
+        "def read():\n    start.wait()\n    decoders.read_pixels(path, 3, 8)\n"
+        "threads = [threading.Thread(target=read) for _ in range(4)]\n"
+        "[own.start() for own in threads]\n[own.join() for own in threads]\nprint(len(made))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0\n"

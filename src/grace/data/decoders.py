@@ -131,6 +131,7 @@ def end_decoders() -> None:
     _decoders().end()
 
 
+_decoders()  # Threads that ask at the same time would each make their own.
 atexit.register(end_decoders)
 # A process that is forked from this one has decoders of its own.
 if hasattr(os, "register_at_fork"):
