@@ -14,8 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from grace.settings.experiment import ExperimentSettings
-from grace.settings.measures import MeasureSettings
+from grace.settings.experiment import ExperimentSettings, MeasureSettings
 from grace.settings.recipe import Recipe
 from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS
 

@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from grace.runs import RunRecord, TaskRecord, read_record
     from grace.runs.run import run
     from grace.settings.experiment import ExperimentSettings
-    from grace.settings.load import ConfigWarning, load_experiment
-    from grace.settings.packaged import ConfigError
+    from grace.settings.load import ConfigError, ConfigWarning, load_experiment
     from grace.studies.frame import frame
     from grace.studies.report import write_report
     from grace.studies.results import StudyResult

@@ -12,7 +12,7 @@ from grace.engine.loss_probe import loss_surface, measured
 from grace.engine.phase import LossProbe, Part
 from grace.engine.work import WorkDone
 from grace.nn.capacity import LossSurface
-from grace.settings.measures import MeasureSettings
+from grace.settings.experiment import MeasureSettings
 
 IMAGES = torch.rand(7, 3, 2, 2, generator=generator(1, "images"))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0])

@@ -13,8 +13,8 @@ from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.methods.memo import Memo
 from grace.nn.resnets import CifarResNet
-from grace.settings.describe import describe_settings
 from grace.settings.experiment import BackboneSettings
+from grace.settings.load import describe_settings
 from support import tiny_streams
 
 

@@ -22,7 +22,7 @@ from grace.nn.capacity import (
     spectral_radius,
     weight_norm,
 )
-from grace.settings.measures import MeasureSettings
+from grace.settings.experiment import MeasureSettings
 
 A = torch.tensor([[1, 0.5], [-0.5, 2]], dtype=torch.float64)
 HEAD = torch.tensor([[1, 0], [0, 1], [-1, -1]], dtype=torch.float64)

@@ -20,8 +20,7 @@ from grace.nn.expandable import ExpandableNetwork
 from grace.runs import RecordWriter, RunRecord, TaskRecord, fingerprints
 from grace.runs.run import run_experiment
 from grace.settings.effects import settings_without_effect
-from grace.settings.experiment import ScenarioSettings
-from grace.settings.measures import MeasureName, MeasureSettings
+from grace.settings.experiment import MeasureName, MeasureSettings, ScenarioSettings
 from support.interruptions import call_number, interrupted
 from support.recorded_streams import kept_parts, pixels, same_parts, teach
 from support.tiny_streams import dataset, labelled, learner, recipe, settings, state, watch

@@ -8,12 +8,13 @@ from grace.methods.der import DER
 from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
 from grace.runs.run import run_experiment
-from grace.settings.describe import describe_settings
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
+from grace.settings.layers import flatten
 from grace.settings.load import (
     ConfigError,
     ConfigWarning,
+    describe_settings,
     dump_settings,
     list_experiments,
     load_experiment,
@@ -281,3 +282,8 @@ def test_settings_of_learners_are_refused_in_experiments(override: str) -> None:
 def test_a_method_of_a_document_that_is_none_is_refused(name: object) -> None:
     with pytest.raises(ValueError, match="method"):
         ExperimentSettings.model_validate({"method": {"name": name}})
+
+
+def test_flatten() -> None:
+    nested = {"a": {"b": 1, "c": {"d": [2]}}, "e": None, "f": {}}
+    assert flatten(nested) == {"a.b": 1, "a.c.d": [2], "e": None, "f": {}}

@@ -9,7 +9,7 @@ import pytest
 
 from grace.base.errors import GraceError
 from grace.settings import yaml_text
-from grace.settings.packaged import ConfigError
+from grace.settings.load import ConfigError
 from grace.studies.cells import Selection, all_runs, settings_of, study_cells
 from grace.studies.frame import METRICS
 from grace.studies.schema import StudySettings, list_studies, load_study

@@ -11,8 +11,7 @@ from grace.cli.console import emit, say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.options import split
 from grace.cli.show import aligned
-from grace.settings.describe import describe_settings
-from grace.settings.load import dump_settings, list_experiments, load_experiment
+from grace.settings.load import describe_settings, dump_settings, list_experiments, load_experiment
 from grace.settings.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
 
 

@@ -28,8 +28,7 @@ from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
 from grace.learner.pruning import bytes_of, keep_newest, keep_within
 from grace.learner.setting_changes import is_idle, why_fixed
 from grace.learner.store import ModelStore, to_drop
-from grace.settings.describe import describe_settings
-from grace.settings.packaged import ConfigError
+from grace.settings.load import ConfigError, describe_settings
 from grace.settings.setting_problems import WrongValue
 
 _HIDDEN = {

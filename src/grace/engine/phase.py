@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from grace.data.images import LabelledImages
 from grace.data.operations import Operation
 from grace.nn.expandable import ExpandableNetwork
-from grace.settings.measures import MeasureSettings
+from grace.settings.experiment import MeasureSettings
 from grace.settings.recipe import Recipe
 
 Mode = Literal["train", "eval"]

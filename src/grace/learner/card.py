@@ -18,7 +18,7 @@ from grace.learner.inventory import InUse
 from grace.learner.ledger import ledger
 from grace.learner.statistics import wilson
 from grace.learner.store import ModelStore
-from grace.settings.describe import describe_settings
+from grace.settings.load import describe_settings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,8 +26,7 @@ from grace.learner.setting_changes import (
 )
 from grace.learner.store import ModelStore
 from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings
-from grace.settings.flat import flatten
-from grace.settings.layers import parse_overrides
+from grace.settings.layers import flatten, parse_overrides
 from grace.settings.load import ConfigWarning, change_settings, load_experiment
 from grace.settings.pretrained import refuse_random_features, with_lower_rates, with_weights
 

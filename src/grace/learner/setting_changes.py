@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.flat import flatten
+from grace.settings.layers import flatten
 from grace.settings.recipe import Recipe
 
 USED_DATA = (

@@ -30,8 +30,8 @@ from grace.methods.state import DeclaredState
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
+from grace.settings.experiment import MeasureSettings
 from grace.settings.load import ConfigWarning
-from grace.settings.measures import MeasureSettings
 from grace.settings.method import AnyMethodSettings, BaseMethodSettings, Traits
 from grace.settings.recipe import Recipe
 from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS

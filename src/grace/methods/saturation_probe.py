@@ -8,7 +8,7 @@ from grace.engine.phase import LossProbe, Sweep, Work
 from grace.methods.network_parts import frozen_last, frozen_network
 from grace.nn.capacity import FeatureMoments
 from grace.nn.expandable import ExpandableNetwork
-from grace.settings.measures import MeasureSettings
+from grace.settings.experiment import MeasureSettings
 
 
 def measured(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.settings.measures import MeasureSettings
+from grace.settings.experiment import MeasureSettings
 
 
 def effective_rank(singular_values: Tensor, *, drop_below: float = 1e-5) -> float:

@@ -9,6 +9,18 @@ from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Recipe, scaled
 from grace.settings.setting_problems import Problem, WrongValue
 
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Map dotted paths to the values of nested settings; lists and empty sections are values."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 Layer = dict[str, Any]
 
 

@@ -5,25 +5,28 @@ method, then one per method; both override the chosen ``method``'s defaults, and
 override them. The ``backbone`` of a preset overrides that of its file.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from grace.base.errors import GraceError, GraceWarning
 from grace.base.words import did_you_mean
 from grace.settings import yaml_text
-from grace.settings.describe import describe_settings
 from grace.settings.effects import settings_without_effect
 from grace.settings.experiment import BackboneSettings, ExperimentSettings
-from grace.settings.flat import flatten
 from grace.settings.layers import (
     Layer,
     as_method,
     backbone_for,
+    flatten,
     merge,
     merge_experiments,
     of_every_method,
@@ -31,7 +34,7 @@ from grace.settings.layers import (
     without_backbone,
 )
 from grace.settings.method import AnyMethodSettings
-from grace.settings.packaged import ConfigError, find, is_path, packaged, read_mapping
+from grace.settings.recipe import Settings
 from grace.settings.registry import METHOD_SETTINGS, REFUSED_METHODS
 from grace.settings.setting_problems import (
     MOST_PROBLEMS,
@@ -40,7 +43,130 @@ from grace.settings.setting_problems import (
     booleans_as_numbers,
     problems_of,
 )
-from grace.settings.settings_model import Settings
+
+Kind = Literal["experiment", "study"]
+
+_FOLDERS = {"experiment": "experiments", "study": "studies"}
+_LISTED_BY = {"experiment": "grace list experiments", "study": "grace study"}
+
+
+@final
+class ConfigError(GraceError):
+    """All problems of an experiment's settings, in one line."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(problems)} settings are wrong: " if len(problems) > 1 else ""
+        lines = list(map(str, problems[:MOST_PROBLEMS]))
+        more = ["and others"] if len(problems) > MOST_PROBLEMS else []
+        super().__init__(count + "; ".join([*lines, *more]))
+
+
+def packaged(kind: Kind) -> list[str]:
+    """List the names of the packaged files of a kind, sorted."""
+    names = [entry.name for entry in _folder(kind).iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def is_path(name: str) -> bool:
+    """Return ``True`` if a name is the path of a user's file."""
+    return name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
+
+
+def find(kind: Kind, name: str, folder: Path) -> tuple[Traversable, str]:
+    """Find a packaged file by its name, or a user's by its path.
+
+    Args:
+        kind: what the file describes.
+        name: a packaged name, or a path.
+        folder: folder that a relative path starts from.
+
+    Returns:
+        The file, and a text that is equal for equal files.
+
+    Raises:
+        ConfigError: if no packaged file has this name.
+    """
+    if is_path(name):
+        path = folder / Path(name).expanduser()
+        return path, os.path.realpath(path)
+    names = packaged(kind)
+    if name not in names:
+        raise ConfigError(
+            [
+                f"no packaged {kind} '{name}'{did_you_mean(name, names)} "
+                f"('{_LISTED_BY[kind]}' shows them; a file is given as a path ending in .yaml)"
+            ]
+        )
+    return _folder(kind) / f"{name}.yaml", name
+
+
+def read_mapping(kind: Kind, source: Traversable, where: str) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        kind: what the file describes, for messages.
+        source: the file.
+        where: its name in messages.
+
+    Raises:
+        ConfigError: if it cannot be read, or holds something else.
+    """
+    try:
+        if isinstance(source, Path):
+            layer = yaml_text.read(source, where)
+        else:
+            layer = yaml_text.parse(source.read_text(encoding="utf-8"), where)
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise ConfigError([f"{kind} file '{where}': {reason.lower()}"]) from error
+    except GraceError as error:
+        raise ConfigError([str(error)]) from error
+    if not isinstance(layer, dict) or not all(isinstance(key, str) for key in layer):
+        raise ConfigError([f"{where}: should hold settings, one 'key: value' per line"])
+    return layer
+
+
+def _folder(kind: Kind) -> Traversable:
+    return files("grace.settings") / _FOLDERS[kind]
+
+
+@final
+@dataclass(frozen=True)
+class SettingRow:
+    """One resolved setting: dotted path, value, default or not, meaning."""
+
+    path: str
+    value: Any
+    is_default: bool
+    meaning: str
+
+
+def describe_settings(settings: ExperimentSettings) -> list[SettingRow]:
+    """List every resolved setting in the order of its model.
+
+    ``is_default`` compares a value with the default of the settings model; for a method, that is
+    the published value.
+    """
+    return _rows(settings, ExperimentSettings(), "")
+
+
+def _rows(model: BaseModel, default: object, prefix: str) -> list[SettingRow]:
+    rows: list[SettingRow] = []
+    for key, field in type(model).model_fields.items():
+        value = getattr(model, key)
+        below = getattr(default, key, None)
+        path = f"{prefix}{key}"
+        if isinstance(value, BaseModel):
+            same = isinstance(below, type(value))
+            rows += _rows(value, below if same else type(value)(), f"{path}.")
+        else:
+            rows.append(SettingRow(path, value, value == below, _meaning(field.description, path)))
+    return rows
+
+
+def _meaning(description: str | None, path: str) -> str:
+    return description or ("which method learns" if path == "method.name" else "")
 
 
 @final

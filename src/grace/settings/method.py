@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal, Self, final
 from pydantic import Field, model_validator
 
 from grace.base.errors import GraceError
-from grace.settings.recipe import Recipe, completed, first_task
-from grace.settings.settings_model import Settings
+from grace.settings.recipe import Recipe, Settings, completed, first_task
 
 
 @final

@@ -1,12 +1,46 @@
-"""Recipes: optimiser and learning-rate schedule of a phase."""
+"""The base of every settings model, and recipes: optimiser and learning rate of a phase."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import override
 
 from grace.base.errors import GraceError
-from grace.settings.settings_model import Settings
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen. The text below a field is its meaning, range and symbol."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @override
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for field in cls.model_fields.values():
+            field.description = field.description and " ".join(field.description.split())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_none(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
+        """Read the word "none", as the descriptions write it, where a setting can be ``None``."""
+        if not isinstance(values, dict):
+            return values
+        return {
+            key: None if value == "none" and _can_be_none(cls, key) else value
+            for key, value in values.items()
+        }
+
+
+def _can_be_none(kind: type[Settings], name: str) -> bool:
+    """Return ``True`` for a field that holds ``None`` but no text."""
+    field = kind.model_fields.get(name)
+    members = get_args(field.annotation) if field else ()
+    return type(None) in members and str not in members
+
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -18,9 +18,9 @@ from grace.base.errors import GraceError
 from grace.base.files import read_head
 from grace.base.words import counted, one_line
 from grace.runs import RunRecord, TaskRecord
-from grace.settings.describe import describe_settings
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.flat import flatten
+from grace.settings.layers import flatten
+from grace.settings.load import describe_settings
 from grace.studies import figures
 from grace.studies.frame import Group, frame_of, group_records
 from grace.studies.table import Table, comparison_table

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
-from grace.settings.packaged import ConfigError, find, packaged, read_mapping
+from grace.settings.load import ConfigError, find, packaged, read_mapping
+from grace.settings.recipe import Settings
 from grace.settings.setting_problems import booleans_as_numbers, problems_of
-from grace.settings.settings_model import Settings
 
 MAX_ROWS = 1000
 """The largest number of rows, those of grids included."""
