@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grace.cli.study_progress import StudyProgress
+from grace.cli.progress import StudyProgress
 from grace.studies import study as studies
 from grace.studies.results import StudyResult
 from support import commands

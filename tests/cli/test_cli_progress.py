@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from grace.cli import progress as progress_module
-from grace.cli.clock import RunClock, UpdateClock, in_clock
-from grace.cli.progress import RichProgress, print_summary
+from grace.cli.progress import RichProgress, RunClock, UpdateClock, in_clock
+from grace.cli.run import print_summary
 from grace.runs import RunProgress, TaskRecord
 from support.synthetic_records import MakeRecord
 
@@ -175,7 +175,7 @@ def test_a_note_tells_of_a_planned_sweep() -> None:
 
 
 def test_clock_is_written_like_one() -> None:
-    assert (in_clock(3725.4), in_clock(None)) == ("1:02:05", "-:--:--")
+    assert in_clock(3725.4) == "1:02:05"
 
 
 def test_plain_lines_elsewhere(make_record: MakeRecord) -> None:
@@ -226,12 +226,14 @@ def test_rows_of_methods_that_decide_nothing(make_record: MakeRecord) -> None:
     assert rows[4].split()[1] != "–"
 
 
-def test_summary_says_what_is_unknown(make_record: MakeRecord) -> None:
-    out = io.StringIO()
+def test_summary_says_what_is_unknown(
+    make_record: MakeRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = make_record("joint", evaluated=[5])
-    print_summary(record, None, Console(file=out))
-    assert f"Last {record.last:.2f} %   Avg –   forgetting –" in out.getvalue()
-    assert "report" not in out.getvalue()
+    print_summary(record, None)
+    out = capsys.readouterr().out
+    assert f"Last {record.last:.2f} %   Avg –   forgetting –" in out
+    assert "report" not in out
 
 
 def test_a_verdict_under_the_ceiling_keeps_its_column(make_record: MakeRecord) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import GraceError
-from grace.cli.study_progress import show_result
+from grace.cli.report import show_result
 from grace.studies.cells import Selection, study_cells
 from grace.studies.plan import Found
 from grace.studies.results import StudyResult

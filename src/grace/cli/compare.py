@@ -17,7 +17,8 @@ from grace.base.errors import GraceError
 from grace.cli import options
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.options import split
-from grace.cli.study_progress import StudyProgress, show_result
+from grace.cli.progress import StudyProgress
+from grace.cli.report import show_result
 from grace.studies import study as studies
 from grace.studies.workers import workers_here
 

@@ -1,7 +1,8 @@
-"""``grace report``: one page or one table from any number of records."""
+"""``grace report``, and what ``grace study`` and ``grace compare`` print of their results."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,10 +10,19 @@ from grace.base.words import counted
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.errors import one_line_errors
-from grace.cli.study_progress import table_json, table_lines
+from grace.cli.show import aligned
+from grace.studies.claims import judge_claims
 from grace.studies.frame import group_records, read_runs
 from grace.studies.report import write_report
-from grace.studies.table import comparison_numbers, comparison_table
+from grace.studies.results import Results, StudyResult
+from grace.studies.study import notes_of
+from grace.studies.table import (
+    Table,
+    claims_table,
+    comparison_numbers,
+    comparison_table,
+    study_tables,
+)
 
 
 def report(
@@ -61,3 +71,50 @@ def report(
                 f"report of {counted(len(records), 'run')}: {path}",
                 err=table is not None or as_json,
             )
+
+
+def show_result(made: StudyResult, *, as_json: bool) -> None:
+    """Print the tables, claims, notes, failures and paths of a study."""
+    results = Results(made)
+    claims = judge_claims(results)
+    tables = study_tables(results) if made.found else []
+    if as_json:
+        emit_json(
+            {
+                "study": made.study.name,
+                "scale": results.at,
+                "tables": [table_json(table) for table in tables],
+                "claims": {judged.claim.id: judged.verdict for judged in claims},
+                "failures": dict(made.failures),
+                "notes": list(made.notes),
+                "files": [str(path) for path in made.files],
+            }
+        )
+        return
+    for table in [*tables, *([claims_table(claims)] if claims else [])]:
+        say(*table_lines(table), "")
+    say(*notes_of(made))
+    say(*(str(path) for path in made.files if path.suffix in (".html", ".csv")))
+
+
+def table_lines(table: Table) -> Iterator[str]:
+    """Yield a table as aligned lines, then its notes."""
+    numbers = len(table.headings) - table.num_names
+    yield table.name
+    yield from aligned([table.headings, *table.rows], "<" * table.num_names + ">" * numbers)
+    yield from table.notes
+
+
+def table_json(table: Table) -> dict[str, Any]:
+    """Return a table as JSON: a mapping of headings to texts for each row."""
+    names = _unique(table.headings)
+    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
+    return {"name": table.name, "rows": rows, "notes": list(table.notes)}
+
+
+def _unique(headings: Sequence[str]) -> list[str]:
+    """Return headings of which no two are equal: "paper" becomes "Last (%) paper"."""
+    names: list[str] = []
+    for place, name in enumerate(headings):
+        names.append(f"{headings[place - 1]} {name}" if headings.count(name) > 1 else name)
+    return names

@@ -10,11 +10,14 @@ from typing import Annotated
 import typer
 
 from grace.base.errors import GraceError
+from grace.base.words import in_percent
 from grace.cli import options
+from grace.cli.console import say
 from grace.cli.errors import one_line_errors, one_line_warnings
 from grace.cli.options import split
-from grace.cli.progress import RichProgress, print_summary
+from grace.cli.progress import RichProgress
 from grace.engine.launch import Launch
+from grace.runs import RunRecord
 from grace.runs.run import run_experiment
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import load_experiment
@@ -76,6 +79,20 @@ def run(
             raise
         page = record.directory / "report.html"
         print_summary(record, write_report([record], page) if report else None)
+
+
+def print_summary(record: RunRecord, report: Path | None) -> None:
+    """Print Last, Avg, forgetting, and the paths of the record and of its report, if it has one."""
+    last, average, forgetting = (
+        f"{in_percent(value)}{unit}" if value is not None else "–"
+        for value, unit in (
+            (record.last, " %"),
+            (record.average, " %"),
+            (record.forgetting, " points"),
+        )
+    )
+    say("", f"Last {last}   Avg {average}   forgetting {forgetting}", *record.info.notes)
+    say(f"record  {record.directory}", *([f"report  {report}"] if report else []))
 
 
 def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> None:

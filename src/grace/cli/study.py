@@ -17,8 +17,9 @@ from grace.cli import options
 from grace.cli.compare import ended_like_ctrl_c, numbers
 from grace.cli.console import emit_json, say
 from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.progress import StudyProgress
+from grace.cli.report import show_result
 from grace.cli.show import aligned
-from grace.cli.study_progress import StudyProgress, show_result
 from grace.settings.load import ConfigWarning
 from grace.studies.cells import Selection, scale_name
 from grace.studies.on_ray import ray_workers
