@@ -14,7 +14,7 @@ from grace.base import lock
 from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
 from grace.base.objects import ObjectStore
-from grace.learner.creation import Creation
+from grace.learner.document import Creation
 from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.request import remove_empty
@@ -30,7 +30,7 @@ CREATOR = """
 import sys
 from pathlib import Path
 from grace.settings.experiment import ExperimentSettings
-from grace.learner.creation import Creation
+from grace.learner.document import Creation
 from grace.learner.store import ModelStore
 from grace.base.errors import GraceError
 settings = ExperimentSettings(description=sys.argv[1])

@@ -19,8 +19,8 @@ from grace.learner.choosing import (
     classifier_of,
     fit_temperature,
 )
+from grace.learner.document import Predictor
 from grace.learner.learner import Learner
-from grace.learner.predictor import Predictor
 from grace.learner.statistics import calibration_error
 from grace.methods.der import DER
 from grace.methods.foster import Foster

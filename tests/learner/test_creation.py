@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grace.base.errors import GraceError
-from grace.learner.creation import Creation
+from grace.learner.document import Creation
 from grace.learner.model import Model
 from grace.learner.saving import carried_out_here
 from grace.learner.store import ModelStore

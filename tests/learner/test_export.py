@@ -20,10 +20,10 @@ from grace.base.randomness import generator
 from grace.data.decoders import read_pixels
 from grace.data.memory import nearest_mean
 from grace.learner import export as exporting
+from grace.learner.document import Predictor
 from grace.learner.export import Preprocessing, check_onnx, export_onnx, load_onnx
 from grace.learner.learner import Learner
 from grace.learner.prediction import cutoff
-from grace.learner.predictor import Predictor
 from grace.methods.finetune import Finetune
 from grace.methods.icarl import ICaRL
 from grace.methods.memo import Memo

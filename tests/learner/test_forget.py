@@ -338,7 +338,7 @@ class TestInterruptions:
         with pytest.raises(KeyboardInterrupt):
             teach(learner, {6: 8})
         documents = [path.read_bytes() for path in sorted((home / "versions").iterdir())]
-        with pytest.raises(GraceError, match="was interrupted: run it again to finish it, or set"):
+        with pytest.raises(GraceError, match="was interrupted: run it again to finish it, or drop"):
             Learner.load(home).forget("class 1")
         assert [p.read_bytes() for p in sorted((home / "versions").iterdir())] == documents
         assert not (home / "change.json").exists()

@@ -15,9 +15,8 @@ from grace.engine.work import Seconds, WorkDone
 from grace.learner.document import UpdateRecord
 from grace.learner.gate import Accuracies
 from grace.learner.history import Change, Made
-from grace.learner.inventory import take_inventory
+from grace.learner.inventory import LedgerEntry, as_row, ledger, other_threshold, take_inventory
 from grace.learner.learner import Learner
-from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
 from grace.learner.pruning import bytes_of, keep_within
 from grace.learner.store import ModelStore
 from grace.methods.outcome import Outcome

@@ -9,7 +9,7 @@ import pytest
 from grace.base.errors import DamagedError, GraceError
 from grace.base.files import inside, open_to_append, refuse_path
 from grace.engine.trainer import Trainer
-from grace.learner.creation import Creation
+from grace.learner.document import Creation
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay

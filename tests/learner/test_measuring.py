@@ -7,8 +7,8 @@ import torch
 
 from grace.learner.admit import check_input
 from grace.learner.gate import Accuracies, Limits
-from grace.learner.held_out import affordable, hold_out
 from grace.learner.learner import Learner
+from grace.learner.model_state import affordable, hold_out
 from grace.learner.request import RequestedSettings
 from grace.learner.update import compared
 from grace.methods.replay import Replay

@@ -11,8 +11,8 @@ import grace
 from grace.base.errors import BusyError
 from grace.learner.adapt import fit, with_settings
 from grace.learner.gate import Limits
+from grace.learner.inventory import ledger
 from grace.learner.learner import Learner
-from grace.learner.ledger import ledger
 from grace.learner.store import ModelStore
 from grace.methods.foster import Foster
 from grace.methods.grace import Grace

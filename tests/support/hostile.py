@@ -28,9 +28,8 @@ import torch
 
 from grace.cli.show import aligned, plain, show
 from grace.cli.versions import history_table, info_facts, update_facts
-from grace.learner.inventory import take_inventory
+from grace.learner.inventory import ledger, take_inventory
 from grace.learner.learner import Learner
-from grace.learner.ledger import ledger
 from grace.learner.store import ModelStore
 from support import hostile_mutations
 from support.hostile_guard import Guard

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from grace.learner.document import UpdateRecord
+from grace.learner.document import Predictor, UpdateRecord
 from grace.learner.gate import Accuracies, Ruling, can_show, lost_classes
-from grace.learner.predictor import Predictor
 from grace.settings.experiment import ExperimentSettings
 
 HIDDEN_OF_CLASSES = {

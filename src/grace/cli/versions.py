@@ -21,19 +21,23 @@ from grace.cli.facts import class_facts, gate_facts, gate_text, predictor_text
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
 from grace.learner.card import card_of
-from grace.learner.forgetting import versions_to_purge
 from grace.learner.history import Change
-from grace.learner.inventory import InUse, Inventory, take_inventory
-from grace.learner.ledger import LedgerEntry, as_row, ledger, other_threshold
-from grace.learner.pruning import bytes_of, keep_newest, keep_within
+from grace.learner.inventory import (
+    InUse,
+    Inventory,
+    LedgerEntry,
+    as_row,
+    ledger,
+    other_threshold,
+    take_inventory,
+)
+from grace.learner.pruning import bytes_of, keep_newest, keep_within, versions_to_purge
 from grace.learner.setting_changes import is_idle, why_fixed
 from grace.learner.store import ModelStore, to_drop
 from grace.settings.load import ConfigError, describe_settings
 from grace.settings.setting_problems import WrongValue
 
-_HIDDEN = {
-    "path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"
-}  # fmt: skip
+_HIDDEN = {"path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"}
 
 
 def info(

@@ -1,6 +1,7 @@
 """Make the model of a learner; give it other settings, and drop what no longer fits."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -9,9 +10,11 @@ from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
 from grace.learner import saving
 from grace.learner.budget import measured_passes, needs_passes
+from grace.learner.document import UpdateRecord
 from grace.learner.model import Model
 from grace.learner.setting_changes import differences, refuse_fixed
 from grace.methods.preprocessing import constants
+from grace.methods.saved import FILE, read, restore
 from grace.settings.experiment import BudgetSettings, ExperimentSettings
 from grace.settings.load import change_settings
 
@@ -161,3 +164,21 @@ def fit(model: Model) -> None:
         is_stale = is_stale or used > model.ceiling.num_bytes
     if is_stale:
         model.calibrate()  # Last, as the score of unknown images takes what room is left.
+
+
+def model_of_run(directory: Path, progress: Progress | None) -> Model:
+    """Return a model that knows what a run has learnt; see ``Learner.from_run``."""
+    path = directory / FILE
+    if not path.exists():
+        raise GraceError(f"'{directory}' holds no state of a run (no {FILE})", "run it with --keep")
+    saved, kept = read(path)
+    model = Model(saved.settings, saved.shape, saved.mean, saved.std, progress, is_saved=True)
+    state = model.state
+    restore(state.method, saved, kept, f"'{path}'")
+    state.method.state.refuse_unfit(saved.shape)
+    state.class_names = saved.class_names
+    state.history = [
+        UpdateRecord(task=number, new_class_names=task.new_class_names, outcome=task.outcome)
+        for number, task in enumerate(saved.tasks, start=1)
+    ]
+    return model

@@ -24,8 +24,14 @@ from grace.learner import saving
 from grace.learner.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_images, as_labels
-from grace.learner.held_out import ALWAYS_ALLOWED, HeldOut, affordable, first_wanted, hold_out
-from grace.learner.model_state import ModelState
+from grace.learner.model_state import (
+    ALWAYS_ALLOWED,
+    HeldOut,
+    ModelState,
+    affordable,
+    first_wanted,
+    hold_out,
+)
 from grace.learner.unknown import most_score_bytes
 from grace.settings.experiment import DataSettings, ExperimentSettings
 

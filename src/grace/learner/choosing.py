@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from grace.learner.predictor import Predictor
+from grace.learner.document import Predictor
 from grace.learner.statistics import LEVEL, calibration_error, sign_test
 from grace.methods.classification import corrects_shares
 from grace.methods.classifier import Classifier

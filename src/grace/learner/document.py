@@ -1,23 +1,49 @@
-"""The document of one version: everything about a learner except its tensors. Torch-free.
+"""What a home says of a learner: ``model.json``, and a document of every version. Torch-free.
 
-Every field is checked when a document is read: it may come from a stranger.
+Every field is checked when a file is read: it may come from a stranger.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, final
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from grace.base import strict_json
+from grace.base import atomic, strict_json
 from grace.base.errors import DamagedError, GraceError, NewerFormatError, first_problem
+from grace.base.files import read_small
 from grace.base.objects import Ref
+from grace.base.strict_json import checked
 from grace.data.folder_tree import class_name, spelling
 from grace.engine.work import WorkDone
-from grace.learner.gate import Accuracies, Limits, Ruling, Strict, accepts, judge
-from grace.learner.predictor import Predictor
+from grace.learner.gate import Accuracies, Limits, Ruling, Share, Strict, accepts, judge
 from grace.learner.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome
 from grace.settings.experiment import ExperimentSettings
+
+
+@final
+class Predictor(Strict):
+    """The predictor that a learner answers with, and its calibration.
+
+    A score z becomes ``(z − log π) / T``.
+    """
+
+    classifier: Annotated[str, Field(max_length=100, pattern=r"^[\w-]*$")] = ""
+    """Name of one of the method's predictors; empty: its primary one."""
+    prior: tuple[Annotated[int, Field(ge=0, le=1_000_000_000)], ...] = ()
+    """Training images of each class in the last phase, whose shares are π; empty: no correction."""
+    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """T: higher makes probabilities more even."""
+    calibration_error: tuple[Share, Share] | None = None
+    """Before and after the division by T, on the held-out images; ``None``: there were too few."""
+
+    @property
+    def words(self) -> str:
+        """Name it for people: "nearest mean", "linear with prior"."""
+        name = self.classifier.replace("_", " ") or "the method's own"
+        return f"{name} with prior" if self.prior else name
+
 
 FORMAT = 1
 """The format of documents that this grace writes."""
@@ -290,3 +316,85 @@ def check_format(found: object, known: int, what: str) -> None:
         raise NewerFormatError(
             f"{what} has format {found}, this grace reads up to {known}", "upgrade grace"
         )
+
+
+@final
+class Creation(BaseModel):
+    """The settings and image shape that a learner was created with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal[1] = 1
+    kind: Literal["grace learner"] = "grace learner"
+    settings: ExperimentSettings
+    shape: Shape
+    mean: tuple[Mean, ...]
+    std: tuple[StandardDeviation, ...]
+
+    @model_validator(mode="after")
+    def _has_a_number_for_each_channel(self) -> Self:
+        refuse_other_channels(self.shape, self.mean, self.std)
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        settings: ExperimentSettings,
+        shape: Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> Self:
+        """Check the settings and images of a new learner.
+
+        Args:
+            settings: the learner's settings.
+            shape: (C, H, W) of its images.
+            mean: normalisation constants per channel, of pixels in [0, 1].
+            std: likewise.
+
+        Raises:
+            GraceError: for images larger than 1024 pixels, or unusable constants.
+        """
+        given = {"shape": tuple(shape), "mean": tuple(mean), "std": tuple(std)}
+        try:
+            return cls.model_validate({"settings": settings, **given})
+        except ValidationError as error:
+            raise GraceError(f"no learner can be made: {first_problem(error)}") from None
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse a directory that holds more than an interrupted creation leaves behind.
+
+    A directory inside another learner is refused too.
+
+    Raises:
+        GraceError: naming what it is.
+    """
+    for parent in path.resolve().parents:
+        # Other programs write a file of this name, too.
+        if (parent / "model.json").exists() and (parent / "versions").is_dir():
+            raise GraceError(f"'{path}' lies in the learner '{parent}'", "choose a place outside")
+    if path.exists() and (
+        not path.is_dir()
+        or any(
+            entry.name not in ("lock", "versions") and not atomic.is_leftover(entry)
+            for entry in path.iterdir()
+        )
+    ):
+        what = "is another learner" if (path / "model.json").exists() else "is no learner"
+        raise GraceError(f"'{path}' exists already and {what}", "choose another name")
+
+
+def read_creation(path: Path) -> Creation:
+    """Read ``model.json`` of a learner's directory.
+
+    Raises:
+        NewerFormatError: if a newer grace made it.
+        DamagedError: if it is damaged.
+    """
+    what = f"'{path / 'model.json'}'"
+    raw = strict_json.parse(read_small(path / "model.json", what, 1 << 22), what)
+    if not isinstance(raw, dict):
+        raise DamagedError(f"{what} is damaged: it describes no learner")
+    check_format(raw.get("format"), FORMAT, what)
+    return checked(Creation, raw, what)

@@ -13,20 +13,17 @@ from grace.data.decoders import Pixels
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
 from grace.learner import pruning, saving, update
-from grace.learner.adapt import new_model, with_changes, with_settings
+from grace.learner.adapt import model_of_run, new_model, with_changes, with_settings
 from grace.learner.admit import check_input
 from grace.learner.card import card_of_model
-from grace.learner.document import UpdateRecord
+from grace.learner.document import Predictor, UpdateRecord
 from grace.learner.export import Exported, export_checked
-from grace.learner.forgetting import refuse_unknown
-from grace.learner.from_run import model_of_run
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_labels
-from grace.learner.held_out import HeldOut
 from grace.learner.model import Model
-from grace.learner.model_state import Size
+from grace.learner.model_state import HeldOut, Size
 from grace.learner.prediction import Answerer, Numbers
-from grace.learner.predictor import Predictor
+from grace.learner.pruning import refuse_unknown
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser

@@ -18,8 +18,7 @@ from grace.learner.admit import (
     split_validation,
 )
 from grace.learner.ceiling import Ceiling
-from grace.learner.creation import Creation
-from grace.learner.document import ScoreName
+from grace.learner.document import Creation, ScoreName
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.model_state import ModelState, Size
 from grace.learner.unknown import (

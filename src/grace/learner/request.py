@@ -14,8 +14,7 @@ from typing import Any, final
 from grace.base import atomic
 from grace.base.errors import BusyError, GraceError
 from grace.data.folder_tree import scan
-from grace.learner.creation import refuse_taken
-from grace.learner.document import Document
+from grace.learner.document import Document, refuse_taken
 from grace.learner.gate import Limits
 from grace.learner.recommend import facts_of, reasons, recommend
 from grace.learner.setting_changes import (

@@ -18,10 +18,10 @@ from grace.base.tensors import encoded_size
 from grace.base.words import one_line
 from grace.data.encoded import BYTES_PER_IMAGE
 from grace.data.images import Images
-from grace.learner.document import Document, ObjectRef, UpdateRecord
-from grace.learner.held_out import HeldOut
+from grace.learner.document import Creation, Document, ObjectRef, UpdateRecord
+from grace.learner.model_state import HeldOut
 from grace.learner.setting_changes import SettingChange
-from grace.learner.store import Creation, ModelStore, Put
+from grace.learner.store import ModelStore, Put
 from grace.learner.unknown import Recogniser, problem_of, recogniser_of
 from grace.methods.method import Method
 from grace.methods.saved import MAX_FEATURES, image_tensors, read_images

@@ -35,9 +35,15 @@ from grace.base.files import inside, read_small
 from grace.base.lock import exclusive
 from grace.base.objects import ObjectStore
 from grace.base.strict_json import read_model
-from grace.learner.creation import Creation as Creation
-from grace.learner.creation import read_creation, refuse_taken
-from grace.learner.document import MAX_BYTES, Document, ObjectRef, parse_document
+from grace.learner.document import (
+    MAX_BYTES,
+    Creation,
+    Document,
+    ObjectRef,
+    parse_document,
+    read_creation,
+    refuse_taken,
+)
 from grace.learner.history import Change, History, now, unnoted
 from grace.settings.experiment import ExperimentSettings
 

@@ -8,11 +8,10 @@ from grace.base.errors import GraceError
 from grace.engine.progress import Progress
 from grace.learner import saving, update
 from grace.learner.admit import UpdateInput
-from grace.learner.document import Document, UpdateRecord
+from grace.learner.document import Document, Predictor, UpdateRecord
 from grace.learner.gate import accepts
-from grace.learner.held_out import HeldOut
 from grace.learner.model import Model
-from grace.learner.predictor import Predictor
+from grace.learner.model_state import HeldOut
 from grace.learner.setting_changes import lasting
 from grace.learner.store import ModelStore, to_drop
 from grace.settings.experiment import EngineSettings
