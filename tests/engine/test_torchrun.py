@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from support.contract import VARIANTS
+from support.contract import VARIANTS, keeps_exemplars, trains
 from support.two_processes import LEFT_OVER, STREAM, WHOLE_BATCHES
 
 pytestmark = pytest.mark.skipif(
@@ -61,7 +61,7 @@ class TestEveryMethod:
         items = {entry["item"] for entry in gradients}
         if not VARIANTS[variant].traits.trains_backbone:
             # Its head alone trains, on features; nearest class means do not train at all.
-            assert items == (set() if variant == "probe-mean" else {"head"})
+            assert items == ({"head"} if trains(variant) else set())
         else:
             assert items >= {"base"}
         if not items:
@@ -82,7 +82,7 @@ class TestEveryMethod:
 
     def test_one_process_would_herd_the_same_exemplars(self, found: Found, variant: str) -> None:
         mine = found[0]["together"][variant]
-        if variant in ("ewc", "finetune", "joint"):  # None is herded: none kept, or all.
+        if not keeps_exemplars(variant):  # None is herded: none kept, or all.
             assert mine["herded alone"] == []
             return
         assert [len(kept) for kept in mine["exemplars"]] == [2, 4]
@@ -93,11 +93,12 @@ class TestEveryMethod:
 
         Without exemplars old classes are forgotten, some runs more than others.
         """
-        which = "new" if variant in ("ewc", "finetune") else "all"
+        traits = VARIANTS[variant].traits
+        which = "new" if traits.memory == "none" and traits.trains_backbone else "all"
         together = found[0]["together"][variant]["accuracy"][which]
         (alone,) = (p["alone"][variant]["accuracy"][which] for p in found if variant in p["alone"])
         # The frozen backbone of the probe has random weights here.
-        least = 0.9 if VARIANTS[variant].traits.trains_backbone else 0.8
+        least = 0.9 if traits.trains_backbone else 0.8
         assert alone >= least
         assert together >= least
         assert together == pytest.approx(alone, abs=0.1)

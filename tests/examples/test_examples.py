@@ -46,7 +46,7 @@ def test_two_methods_are_compared(run: Run, tmp_path: Path) -> None:
     words = ["finetune", "replay", few, "--epochs", "1", "--out", str(out)]
     shown = run("compare_methods.py", *words)
     rows = [line.split(" | ")[:3] for line in shown.splitlines() if line.startswith("digits")]
-    assert rows == [["digits", "replay", "1"], ["digits", "finetune", "1"]]
+    assert rows == [["digits", "finetune", "1"], ["digits", "replay", "1"]]
     assert (out / "replay" / "tasks.jsonl").read_text().count("\n") == 5
     assert (out / "report.html").read_text().startswith("<!doctype html>")
 

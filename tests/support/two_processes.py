@@ -74,6 +74,8 @@ from support.tiny_streams import (
 
 ENGINE = EngineSettings(device="cpu", compile=False, threads=1)
 LEARNS = recipe(epochs=4, batch_size=12)
+# CREATE's scores differ little in so few steps, the more the larger the scale.
+EASIER: dict[str, dict[str, Any]] = {"create": {"score_scale": 0.3}}
 # Images of the known class 0 beside new ones: some losses are means over the new ones alone.
 STREAM: tuple[Mapping[int, int], ...] = ({0: 14, 1: 14}, {0: 6, 2: 14, 3: 14})
 # A batch of three is the first process's alone. What stands before it is odd: 28 images in the
@@ -537,7 +539,7 @@ def look(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"together": {}, "alone": {}}
     with Ranks.started(ENGINE) as ranks:
         for number, (name, method) in enumerate(VARIANTS.items()):
-            own = learning(method, LEARNS)
+            own = learning(method, LEARNS).model_copy(update=EASIER.get(name, {}))
             found["together"][name] = taught(own, ranks)
             if number % ranks.num_processes == ranks.rank:
                 found["alone"][name] = taught_alone(own)
