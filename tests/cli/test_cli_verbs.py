@@ -12,7 +12,7 @@ import yaml
 import grace
 from grace.base.errors import GraceError
 from grace.cli.app import PLACES, VERBS
-from grace.cli.errors import one_line_warnings
+from grace.cli.console import one_line_warnings
 from grace.runs import RunRecord
 from grace.settings.load import ConfigWarning, load_experiment
 from grace.settings.registry import METHODS

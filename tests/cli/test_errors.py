@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from grace.base.errors import GraceError
-from grace.cli.errors import one_line_errors
+from grace.cli.console import one_line_errors
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """The command ``grace``: its verbs, and the options that all verbs share."""
 
 import os
-from typing import Annotated, final
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from typing import Annotated, Any, final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
 
 import grace
 from grace.base.errors import GraceError
-from grace.cli.console import say
-from grace.cli.errors import one_line_errors, show_tracebacks
-from grace.cli.lazy import LazyGroup
+from grace.cli.console import one_line_errors, say, show_tracebacks
 from grace.engine.launch import Launch
 
 VERBS = {
@@ -44,14 +47,55 @@ PLACES = {name: f"{name}:{name}" for name in VERBS} | {
     "history": "versions:history",
 }
 """The module of this room and the function of each verb."""
+_UsageError: Any = typer.BadParameter.mro()[1]
+"""The base of all errors of usage, for which typer has no public name."""
 
 
 @final
-class Verbs(LazyGroup):
-    """The verbs of the command."""
+class Verbs(TyperGroup):
+    """Imports a verb's module only to run the verb or to show its own help."""
 
-    verbs = VERBS
-    places = PLACES
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init__(**attributes)
+        for name, text in VERBS.items():
+            # It has what the group's help and suggestions need.
+            self.add_command(TyperCommand(name, help=text))
+
+    @override
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        # Without arguments, typer shows the help; it raises an error of usage for that too.
+        with _one_line_usage() if args else nullcontext():
+            return super().make_context(info_name, args, parent, **extra)
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        with _one_line_usage():
+            return super().invoke(ctx)
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, self._imported(name) if name and found else found, rest
+
+    def _imported(self, name: str) -> Any:  # noqa: ANN401 - typer has no public type of commands
+        module, _, function = PLACES[name].partition(":")
+        single = typer.Typer(add_completion=False)
+        single.command(name)(getattr(import_module(f"grace.cli.{module}"), function))
+        return typer.main.get_command(single)
+
+
+@contextmanager
+def _one_line_usage() -> Iterator[None]:
+    """Report errors of usage in one line, as all errors; typer would print a box of several."""
+    try:
+        yield
+    except _UsageError as error:
+        context = error.ctx
+        hint = f" (see '{context.command_path} -h')" if context else ""
+        say(f"error: {error.format_message()}{hint}", err=True)
+        raise typer.Exit(2) from None
 
 
 app = typer.Typer(

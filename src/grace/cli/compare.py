@@ -15,7 +15,7 @@ import typer
 
 from grace.base.errors import GraceError
 from grace.cli import options
-from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.console import one_line_errors, one_line_warnings
 from grace.cli.options import split
 from grace.cli.progress import StudyProgress
 from grace.cli.report import show_result

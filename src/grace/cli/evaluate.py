@@ -12,8 +12,7 @@ from grace.base.atomic import write_bytes
 from grace.base.errors import GraceError
 from grace.base.words import in_interval, printable
 from grace.cli import options
-from grace.cli.console import say
-from grace.cli.errors import one_line_errors
+from grace.cli.console import one_line_errors, say
 from grace.cli.show import show
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import in_bytes
 from grace.cli import options
-from grace.cli.console import say
-from grace.cli.errors import one_line_errors
+from grace.cli.console import one_line_errors, say
 
 
 def export(

@@ -11,8 +11,7 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import counted, in_seconds
 from grace.cli import options
-from grace.cli.console import say, terminal
-from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.console import one_line_errors, one_line_warnings, say, terminal
 from grace.cli.facts import HIDDEN_OF_CLASSES, class_facts, gate_facts, predictor_text, why
 from grace.cli.progress import RichProgress
 from grace.cli.show import show

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from grace.cli import options
-from grace.cli.console import emit, say
-from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.console import emit, one_line_errors, one_line_warnings, say
 from grace.cli.options import split
 from grace.cli.show import aligned
 from grace.settings.load import describe_settings, dump_settings, list_experiments, load_experiment

@@ -8,8 +8,7 @@ import typer
 
 from grace.base.words import counted
 from grace.cli import options
-from grace.cli.console import emit, emit_json, say
-from grace.cli.errors import one_line_errors
+from grace.cli.console import emit, emit_json, one_line_errors, say
 from grace.cli.show import aligned
 from grace.studies.claims import judge_claims
 from grace.studies.frame import group_records, read_runs

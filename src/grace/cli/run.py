@@ -12,8 +12,7 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import in_percent
 from grace.cli import options
-from grace.cli.console import say
-from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.console import one_line_errors, one_line_warnings, say
 from grace.cli.options import split
 from grace.cli.progress import RichProgress
 from grace.engine.launch import Launch

@@ -15,8 +15,7 @@ from grace.base.errors import GraceError
 from grace.base.words import counted, in_bytes, in_seconds
 from grace.cli import options
 from grace.cli.compare import ended_like_ctrl_c, numbers
-from grace.cli.console import emit_json, say
-from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.console import emit_json, one_line_errors, one_line_warnings, say
 from grace.cli.progress import StudyProgress
 from grace.cli.report import show_result
 from grace.cli.show import aligned

@@ -15,8 +15,7 @@ from grace.base.errors import DamagedError, GraceError
 from grace.base.lock import holder
 from grace.base.words import in_bytes, named_versions
 from grace.cli import options
-from grace.cli.console import ask, emit, emit_json, say
-from grace.cli.errors import one_line_errors, one_line_warnings
+from grace.cli.console import ask, emit, emit_json, one_line_errors, one_line_warnings, say
 from grace.cli.facts import class_facts, gate_facts, gate_text, predictor_text
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
