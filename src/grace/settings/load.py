@@ -40,7 +40,6 @@ from grace.settings.setting_problems import (
     MOST_PROBLEMS,
     Problem,
     WrongValue,
-    booleans_as_numbers,
     problems_of,
 )
 
@@ -279,7 +278,6 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[P
         given = merge(merge(below, without_backbone(presets.get(name))), method)
         # Problems of the chosen preset are reported once, under "method".
         problems = {key: line for key, line in problems.items() if _outside(key, name)}
-        problems |= booleans_as_numbers(given, model, "method")
         try:
             chosen = model.model_validate(given)
         except ValidationError as error:
@@ -290,7 +288,6 @@ def _resolve(layers: Sequence[Layer]) -> tuple[ExperimentSettings | None, list[P
     else:
         hint, known = did_you_mean(str(name), METHOD_SETTINGS), ", ".join(METHOD_SETTINGS)
         problems["method"] = WrongValue("method", repr(name), f"should be one of {known}{hint}")
-    problems = booleans_as_numbers(raw, ExperimentSettings) | problems
     settings = None
     try:
         beside = {} if chosen is None else {"method": chosen}

@@ -13,7 +13,11 @@ class Settings(BaseModel):
     """Base of all settings: frozen. The text below a field is its meaning, range and symbol."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     @override
@@ -25,14 +29,21 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_none(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
-        """Read the word "none", as the descriptions write it, where a setting can be ``None``."""
+    def _as_read(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was read
+        """Take lists for tuples, and the word "none" where a setting can be ``None``."""
         if not isinstance(values, dict):
             return values
         return {
-            key: None if value == "none" and _can_be_none(cls, key) else value
+            key: None if value == "none" and _can_be_none(cls, key) else _as_tuples(value)
             for key, value in values.items()
         }
+
+
+def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - whatever was read
+    """Return the value with tuples for its lists: strict models take no list for a tuple."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(inner) for key, inner in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def _can_be_none(kind: type[Settings], name: str) -> bool:

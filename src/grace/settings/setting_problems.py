@@ -1,12 +1,10 @@
 """Describe problems of settings: path, value, range, and the nearest valid key."""
 
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Union, final, get_args, get_origin
+from typing import Literal, final, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -66,90 +64,73 @@ def problems_of(
     for name, own in methods.items():
         for path in _all_paths(own, "method"):
             known.setdefault(path, []).append(f"method {name}")
-    found: dict[str, list[_Cause]] = {}
+    by_path: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False)[: 2 * MOST_PROBLEMS]:
-        path, owner, field = locate(model, detail["loc"])
-        path = _joined(prefix, path)
-        found.setdefault(path, []).append(_problem(detail, path, owner, field, known))
-    return {path: _joined_causes(path, problems, whole) for path, problems in found.items()}
-
-
-def booleans_as_numbers(
-    raw: Mapping[str, Any], model: Model, prefix: str = ""
-) -> dict[str, Problem]:
-    """Find booleans in place of other values; pydantic would read them as 1 and 0.
-
-    Args:
-        raw: settings as written by the user.
-        model: model of the settings.
-        prefix: dotted path of the model itself; empty for a whole experiment.
-
-    Returns:
-        The problems by dotted path.
-    """
+        by_path.setdefault(_joined(prefix, _located(model, detail["loc"])[0]), []).append(detail)
     found: dict[str, Problem] = {}
-    for key, value in raw.items():
-        field = model.model_fields.get(key)
-        if field is None:
-            continue
-        path = _joined(prefix, key)
-        inner = next(iter(models_in(field.annotation)), None)
-        if isinstance(value, bool) and bool not in set(_members(field.annotation)):
-            demand = f"should be a number or a word{_range(field)}"
-            found[path] = WrongValue(path, repr(value), demand)
-        elif isinstance(value, Mapping) and inner is not None:
-            found |= booleans_as_numbers(value, inner, path)
+    for path, details in by_path.items():
+        _, owner, field = _located(model, details[0]["loc"])
+        texts = dict.fromkeys(
+            demand + _range(field)
+            if (demand := demand_of(detail))
+            else _sentence(detail, path, owner, known)
+            for detail in details
+        )
+        value, said = details[0]["input"], " or ".join(texts)
+        if all(map(demand_of, details)):
+            words = _words(field.annotation if field else None)
+            said += did_you_mean(value, map(str, words)) if isinstance(value, str) else ""
+            shown = repr(list(value) if isinstance(value, tuple) else value)
+            shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+            found[path] = WrongValue(path, shown, f"should be {said}")
+        else:
+            found[path] = f"{path or whole}: {said}"
     return found
 
 
-def locate(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
+def _sentence(
+    detail: ErrorDetails, path: str, owner: Model | None, known: Mapping[str, list[str]]
+) -> str:
+    if detail["type"] == "extra_forbidden":
+        return f"no such setting{_nearest_key(path, owner, known)}"
+    if detail["type"] == "missing":
+        return "should be given"
+    return str(error_of(detail) or detail["msg"])
+
+
+def _located(model: Model, loc: Sequence[int | str]) -> tuple[str, Model | None, FieldInfo | None]:
     """Return the dotted path of an error's location, the model that has the field, and the field.
 
     Labels that pydantic adds for unions are left out.
     """
-    path = ""
-    owner: Model | None = model
-    holder: Model | None = model
+    path, has_entries = "", False
     field: FieldInfo | None = None
-    entries: Model | None = None
+    inner: Model | None = model
+    owner: Model | None = model
     for part in loc:
-        if part == "[key]":
+        if isinstance(part, int):
+            path, has_entries = f"{path}[{part}]", False
+        elif part == "[key]":
             continue
-        if entries is not None:
-            path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part)
-            owner, entries = entries, None
-        elif isinstance(part, int):
-            path += f"[{part}]"
-        elif owner is not None:
-            path, holder = _joined(path, part), owner
-            field = owner.model_fields.get(part)
-            owner = next(iter(models_in(field.annotation)), None) if field else None
-            entries = _entries(field.annotation if field else None)
-    return path, holder, field
+        elif has_entries:
+            path, has_entries = _joined(path, part), False
+        elif inner is not None:
+            path, owner, field = _joined(path, part), inner, inner.model_fields.get(part)
+            inner = next(iter(_models(field.annotation)), None) if field else None
+            has_entries = field is not None and inner is not None and not _sections(field)
+    return path, owner, field
 
 
-def models_in(annotation: object) -> list[Model]:
-    """List the settings models an annotation can hold."""
-    return [part for part in _members(annotation) if isinstance(part, type) and _is_model(part)]
+def _models(annotation: object) -> list[Model]:
+    """List the settings models that a value, or an entry of it, can be."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
-def _entries(annotation: object) -> Model | None:
-    """Return the settings model of the entries of a mapping or a list; ``None``: they have none."""
-    inside = get_args(annotation) if get_origin(annotation) in (dict, tuple) else ()
-    found = [model for part in inside for model in models_in(part)]
-    return found[0] if found else None
-
-
-def _is_model(kind: type) -> bool:
-    return issubclass(kind, BaseModel)
-
-
-def _members(annotation: object) -> Iterator[Any]:
-    if get_origin(annotation) in (Union, types.UnionType):
-        for part in get_args(annotation):
-            yield from _members(part)
-    else:
-        yield annotation
+def _sections(field: FieldInfo) -> list[Model]:
+    """List the settings models that the value itself can be."""
+    return [] if get_origin(field.annotation) in (dict, tuple) else _models(field.annotation)
 
 
 def _words(annotation: object) -> Iterator[object]:
@@ -165,67 +146,15 @@ def _joined(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix and path else prefix or path
 
 
-@final
-@dataclass(frozen=True)
-class _Cause:
-    """A problem of one setting.
-
-    Args:
-        text: a whole sentence, or what the value should be.
-        value: the given value, shortened; empty if ``text`` is a whole sentence.
-        hint: the value that was probably meant; may be empty.
-    """
-
-    text: str
-    value: str = ""
-    hint: str = ""
-
-
-def _joined_causes(path: str, problems: Sequence[_Cause], whole: str) -> Problem:
-    """Join the problems of one setting."""
-    first = problems[0]
-    texts = " or ".join(dict.fromkeys(problem.text for problem in problems))
-    if not all(problem.value for problem in problems):
-        return f"{path or whole}: {texts}"
-    return WrongValue(path, first.value, f"should be {texts}{first.hint}")
-
-
-def _problem(
-    detail: ErrorDetails,
-    path: str,
-    owner: Model | None,
-    field: FieldInfo | None,
-    known: Mapping[str, list[str]],
-) -> _Cause:
-    if detail["type"] == "extra_forbidden":
-        return _Cause(f"no such setting{_nearest_key(path, owner, known)}")
-    if detail["type"] == "missing":
-        return _Cause("should be given")
-    demand, value = demand_of(detail), detail["input"]
-    if demand is None:
-        return _Cause(str(error_of(detail) or detail["msg"]))
-    choices = map(str, _words(field.annotation if field else None))
-    return _Cause(
-        text=demand + _range(field),
-        value=repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}...",
-        hint=did_you_mean(value, choices) if isinstance(value, str) else "",
-    )
-
-
 def _range(field: FieldInfo | None) -> str:
     """Describe both ends of a number's range, e.g. " (range 0 <= value <= 1)"."""
-    low = high = ""
+    text = "value"
     for bound in field.metadata if field else ():
-        match bound:
-            case Ge(ge=limit):
-                low = f"{limit} <= "
-            case Gt(gt=limit):
-                low = f"{limit} < "
-            case Le(le=limit):
-                high = f" <= {limit}"
-            case Lt(lt=limit):
-                high = f" < {limit}"
-    return f" (range {low}value{high})" if low or high else ""
+        for name, sign in (("ge", "<="), ("gt", "<"), ("le", "<="), ("lt", "<")):
+            limit = getattr(bound, name, None)
+            if limit is not None:
+                text = f"{limit} {sign} {text}" if name[0] == "g" else f"{text} {sign} {limit}"
+    return f" (range {text})" if text != "value" else ""
 
 
 def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]]) -> str:
@@ -239,7 +168,7 @@ def _nearest_key(path: str, owner: Model | None, known: Mapping[str, list[str]])
     if owner and any(other.startswith(f"{path}.") for other in known):
         # A section of other methods, such as the recipe of a phase that this one does not have.
         fields = owner.model_fields.items()
-        own = [_joined(parent, name) for name, field in fields if models_in(field.annotation)]
+        own = [_joined(parent, name) for name, field in fields if _sections(field)]
         return f"; there is {' and '.join(own)}" if own else ""
     same = [other for other in known if other.rpartition(".")[2] == key]
     return f"; did you mean '{same[0]}'?" if same else did_you_mean(path, known)
@@ -249,6 +178,6 @@ def _all_paths(model: Model, prefix: str) -> list[str]:
     """List the dotted path of every setting, in order of appearance."""
     paths: list[str] = []
     for key, field in model.model_fields.items():
-        path, inner = _joined(prefix, key), models_in(field.annotation)
+        path, inner = _joined(prefix, key), _sections(field)
         paths += [below for own in inner for below in _all_paths(own, path)] if inner else [path]
     return paths

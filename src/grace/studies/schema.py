@@ -17,7 +17,7 @@ from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
 from grace.settings.load import ConfigError, find, packaged, read_mapping
 from grace.settings.recipe import Settings
-from grace.settings.setting_problems import booleans_as_numbers, problems_of
+from grace.settings.setting_problems import problems_of
 
 MAX_ROWS = 1000
 """The largest number of rows, those of grids included."""
@@ -371,11 +371,8 @@ def load_study(name_or_path: str) -> StudySettings:
     source, _ = find("study", name_or_path, Path())
     raw = read_mapping("study", source, name_or_path)
     raw.setdefault("name", Path(name_or_path).stem)
-    problems = booleans_as_numbers(raw, StudySettings)
     try:
-        study = StudySettings.model_validate(raw)
+        return StudySettings.model_validate(raw)
     except ValidationError as error:
-        problems |= problems_of(error, StudySettings, whole="study")
-    if problems:
-        raise ConfigError([f"{name_or_path}: {line}" for line in problems.values()])
-    return study
+        problems = problems_of(error, StudySettings, whole="study").values()
+        raise ConfigError([f"{name_or_path}: {line}" for line in problems]) from error

@@ -213,9 +213,6 @@ def _hardware(record: RunRecord) -> str:
     return f"{machine}, {known.get('cores')} cores, {in_words} a run"
 
 
-_COLUMNS = ("last", "average", "forgetting", "backbones", "parameters", "seconds")
-
-
 def compare(
     experiment: str = "digits",
     overrides: Sequence[str] = (),
@@ -285,6 +282,6 @@ def study_of(experiment: str, methods: Sequence[str], seeds: Sequence[int]) -> S
         title=f"Comparison: {name}",
         scales={"comparison": scale},
         rows={method: RowSettings(method=method) for method in chosen},
-        columns=_COLUMNS,
+        columns=("last", "average", "forgetting", "backbones", "parameters", "seconds"),
         figures=("accuracy", "backbones"),
     )
