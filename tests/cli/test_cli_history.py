@@ -115,7 +115,7 @@ def test_a_growth_that_the_ceiling_forbade_is_explained(copied: Path) -> None:
 
 def test_versions_that_were_removed_keep_their_lines(copied: Path) -> None:
     before = json.loads(call("history", copied, "--json").stdout)
-    Learner.load(copied).keep_versions(1)
+    Learner.load(copied).keep_within(0)
     told = json.loads(call("history", copied, "--json").stdout)
     updates = [own for own in told if own["kind"] == "update"]
     assert [own["version"] for own in updates] == [1, 2, 3, 4, 5]
@@ -154,7 +154,7 @@ def test_the_trail_tells_every_change(copied: Path) -> None:
     learner = Learner.load(copied)
     assert teach(learner, pictures(2, 18, seed=4), "cat")
     learner.rollback(5)
-    learner.keep_versions(1)
+    learner.keep_within(0)
     told = json.loads(call("history", copied, "--json").stdout)
     assert all(event["date"] for event in told)
     kinds = [event["kind"] for event in told]

@@ -159,7 +159,7 @@ def test_a_reader_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def learn_and_prune() -> None:
         data = labelled({4: 8})
         other.update(data.images, class_names(data))
-        other.keep_versions(1)
+        other.keep_within(0)
 
     done = change_once(monkeypatch, ModelStore, "document", learn_and_prune)
     assert Learner.load(home).version == 4
@@ -168,7 +168,7 @@ def test_a_reader_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_inventory_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Learner.load(home)
-    change_once(monkeypatch, ModelStore, "document", lambda: other.keep_versions(1))
+    change_once(monkeypatch, ModelStore, "document", lambda: other.keep_within(0))
     assert take_inventory(ModelStore.open(home)).versions == [3]
 
 

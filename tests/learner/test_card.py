@@ -87,7 +87,7 @@ def test_python_gives_the_same(saved: Path) -> None:
 
 def test_removed_versions_keep_their_hashes(copied: Path) -> None:
     digests = [made.digest for made in ModelStore.open(copied).documents()]
-    Learner.load(copied).keep_versions(1)
+    Learner.load(copied).keep_within(0)
     text = call("info", copied, "--card").stdout
     table = rows(section(text, "Data"))
     assert [row[0] for row in table] == [*(f"{n} (removed)" for n in range(1, 5)), "5"]

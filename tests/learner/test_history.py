@@ -170,7 +170,7 @@ class TestHistory:
         made = Learner.load(home)
         made.rollback(2)
         made.forget("class 1")
-        made.keep_versions(1)
+        made.keep_within(0)
         made.change_settings("memory.size=8")
         teach(made, 1, 5)
         told = [
@@ -181,7 +181,7 @@ class TestHistory:
             *[("learn", (), (), None)] * 4,
             ("rollback", (2,), (), 4),
             ("forget", (1, 2, 3, 4), ("class 1",), None),
-            ("prune", (1, 3), (), None),
+            ("prune", (1, 3, 4), (), None),
             ("set", (5,), (), None),
             ("learn", (), (), None),
         ]
@@ -278,7 +278,7 @@ class TestNumbers:
     def test_a_pruned_number_is_not_given_again(self, home: Path) -> None:
         made = Learner.load(home)
         made.rollback(3)
-        made.keep_versions(1)
+        made.keep_within(0)
         call("prune", home, "--keep", "0")
         assert ModelStore.open(home).numbers() == [3]
         teach(made, 5)
@@ -455,7 +455,7 @@ class TestLedger:
         made = Learner.load(copied)
         made.change_settings("memory.max_mb=4")
         digest = ModelStore.open(copied).document(5).digest
-        made.keep_versions(1)
+        made.keep_within(0)
         entries = entries_of(copied)
         assert [entry.version for entry in entries] == [1, 2, 3, 4, 5, 6]
         assert [entry.is_removed for entry in entries] == [True] * 5 + [False]

@@ -46,7 +46,7 @@ def test_a_folder_that_becomes_a_link_is_not_written_through(name: str, tmp_path
     before = files(other)
     data = labelled({4: 8})
     for change in (
-        lambda: made.keep_versions(1),
+        lambda: made.keep_within(0),
         lambda: made.forget("class 1"),
         lambda: made.update(data.images, class_names(data)),
     ):

@@ -148,7 +148,7 @@ def fit(model: Model) -> None:
     is_stale = any(state.held_out.count(index) > wanted for index in state.held_out.classes)
     if is_stale:
         state.held_out = state.held_out.first(wanted)
-    num_classes, weights = len(state.class_names), saving.count_part_bytes(model.contents())
+    num_classes, weights = len(state.class_names), saving.count_part_bytes(model.state)
     num_remembered = num_classes - len(state.forgotten)
     if model.ceiling is not None:
         model.admission.set_room(
@@ -160,7 +160,7 @@ def fit(model: Model) -> None:
         memory.reduce(memory.quota(num_remembered, weights, nothing))
         memory.fit(weights)
     if model.ceiling is not None:
-        used = saving.count_object_bytes(model.contents()) + model.admission.reserved
+        used = saving.count_object_bytes(model.state) + model.admission.reserved
         is_stale = is_stale or used > model.ceiling.num_bytes
     if is_stale:
         model.calibrate()  # Last, as the score of unknown images takes what room is left.

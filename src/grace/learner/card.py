@@ -129,7 +129,9 @@ def card_of_model(model: "Model", home: ModelStore | None) -> str:
         data = encode(tensors)
         return ObjectRef(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
 
-    return card(saving.to_document(model.contents(), put, number=1), name="a learner in memory")
+    return card(
+        saving.to_document(model.creation, model.state, put, number=1), name="a learner in memory"
+    )
 
 
 def _facts(in_use: InUse, measured: Sequence[ClassAccuracy]) -> Mapping[str, Any]:

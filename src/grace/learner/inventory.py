@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 from grace.base.errors import GraceError
 from grace.base.lock import holder
@@ -59,9 +59,32 @@ class InUse:
     """The last update that measured a saturation."""
 
     @classmethod
-    def of(cls, document: Document) -> "InUse":
+    def of(cls, document: Document) -> Self:
         """Summarise the document of a version."""
-        return _in_use(document)
+        counted: set[str] = set()
+        calibration = [document.calibration] if document.calibration else []
+        return cls(
+            document=document,
+            classes=[
+                ClassEntry(
+                    index=index,
+                    name=name,
+                    is_forgotten=index in document.forgotten,
+                    num_exemplars=document.exemplar_counts.get(index, 0),
+                    num_held_out=document.validation_counts.get(index, 0),
+                )
+                for index, name in enumerate(document.class_names)
+            ],
+            num_bytes=SavedBytes(
+                weights=_count(document.parts.values(), counted),
+                exemplars=_count(document.exemplars.values(), counted),
+                held_out=_count([*document.validation.values(), *calibration], counted),
+                document=len(document.dump()),
+            ),
+            assessed=next(
+                (u for u in reversed(document.history) if u.outcome.saturation is not None), None
+            ),
+        )
 
     @property
     def last(self) -> UpdateRecord:
@@ -121,7 +144,7 @@ def take_inventory(home: ModelStore) -> Inventory:
         std=source.std,
         versions=list(documents),
         rejected=[number for number, made in documents.items() if made.status == "rejected"],
-        in_use=None if current is None else _in_use(current),
+        in_use=None if current is None else InUse.of(current),
         damaged=sorted(survey.damaged),
         is_interrupted=is_interrupted,
         # The lock is only tried beside an update: asking never gets in the way of a start.
@@ -129,33 +152,6 @@ def take_inventory(home: ModelStore) -> Inventory:
         unfinished=home.log.unfinished(),
         changes=home.history(),
         num_bytes=bytes_of(survey.documents),
-    )
-
-
-def _in_use(document: Document) -> InUse:
-    counted: set[str] = set()
-    calibration = [document.calibration] if document.calibration else []
-    return InUse(
-        document=document,
-        classes=[
-            ClassEntry(
-                index=index,
-                name=name,
-                is_forgotten=index in document.forgotten,
-                num_exemplars=document.exemplar_counts.get(index, 0),
-                num_held_out=document.validation_counts.get(index, 0),
-            )
-            for index, name in enumerate(document.class_names)
-        ],
-        num_bytes=SavedBytes(
-            weights=_count(document.parts.values(), counted),
-            exemplars=_count(document.exemplars.values(), counted),
-            held_out=_count([*document.validation.values(), *calibration], counted),
-            document=len(document.dump()),
-        ),
-        assessed=next(
-            (u for u in reversed(document.history) if u.outcome.saturation is not None), None
-        ),
     )
 
 

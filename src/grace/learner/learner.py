@@ -216,10 +216,6 @@ class Learner:
         assert self.version is not None
         return self.version
 
-    def keep_versions(self, count: int) -> None:
-        """Remove all but the ``count`` newest versions from the home; the one in use stays."""
-        pruning.keep_newest(self._at_home().store, count)
-
     def keep_within(self, max_disk_mb: float) -> Sequence[int]:
         """Remove the oldest versions until the home takes at most so many megabytes; return which.
 

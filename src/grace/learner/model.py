@@ -156,7 +156,7 @@ class Model:
             return
         most_bytes = math.inf
         if self.ceiling is not None:
-            others = saving.count_object_bytes(self.contents())
+            others = saving.count_object_bytes(state)
             most_bytes = self.ceiling.num_bytes - self.admission.reserved - others
         exemplars, cache = self.exemplars(), state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
@@ -164,12 +164,8 @@ class Model:
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""
-        seen = self.see_images(images)
+        seen = self.see(self._unlabelled(images))
         return seen.logits, self.state.recogniser.score(seen.features, seen.logits)
-
-    def see_images(self, images: AnyImages) -> Seen:
-        """Compute what the chosen predictor makes of images without labels."""
-        return self.see(self._unlabelled(images))
 
     def see(self, data: LabelledImages, cache: FeatureCache | None = None) -> Seen:
         """Compute what the chosen predictor makes of images; refuse damaged weights.
@@ -193,24 +189,6 @@ class Model:
             images = images.subset(torch.arange(min(most, len(images))))
             parts.append(LabelledImages(images, torch.full((len(images),), index)))
         return concatenate(parts) if parts else None
-
-    def contents(self) -> saving.Contents:
-        """Return the contents of a saved version of this model."""
-        state = self.state
-        return saving.Contents(
-            settings=self.settings,
-            shape=self.shape,
-            mean=self.mean,
-            std=self.std,
-            class_names=state.class_names,
-            forgotten=state.forgotten,
-            history=state.history,
-            method=state.method,
-            held_out=state.held_out,
-            recogniser=state.recogniser,
-            parent=state.version,
-            changed=state.changed,
-        )
 
     def _unlabelled(self, images: AnyImages) -> LabelledImages:
         """Return images of any form, (N, C, H, W), with labels that mean nothing."""

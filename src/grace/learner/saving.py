@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,9 +18,8 @@ from grace.base.tensors import encoded_size
 from grace.base.words import one_line
 from grace.data.encoded import BYTES_PER_IMAGE
 from grace.data.images import Images
-from grace.learner.document import Creation, Document, ObjectRef, UpdateRecord
-from grace.learner.model_state import HeldOut
-from grace.learner.setting_changes import SettingChange
+from grace.learner.document import Creation, Document, ObjectRef
+from grace.learner.model_state import HeldOut, ModelState
 from grace.learner.store import ModelStore, Put
 from grace.learner.unknown import Recogniser, problem_of, recogniser_of
 from grace.methods.method import Method
@@ -28,27 +27,6 @@ from grace.methods.saved import MAX_FEATURES, image_tensors, read_images
 from grace.methods.slots import Parts
 from grace.methods.state import MethodState
 from grace.settings.experiment import EngineSettings, ExperimentSettings
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Contents:
-    """Everything that a saved version holds."""
-
-    settings: ExperimentSettings
-    shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_names: Sequence[str]
-    forgotten: Collection[int]
-    history: Sequence[UpdateRecord]
-    method: Method
-    held_out: HeldOut
-    recogniser: Recogniser
-    parent: int | None
-    """Number of the version that its last update started from."""
-    changed: Sequence[SettingChange] = ()
-    """Settings that differ from that version's."""
 
 
 @final
@@ -62,8 +40,8 @@ class _Objects:
     calibration: Mapping[str, Tensor] | None
 
 
-def _objects_of(contents: Contents) -> _Objects:
-    method, held_out = contents.method, contents.held_out
+def _objects_of(state: ModelState) -> _Objects:
+    method, held_out = state.method, state.held_out
     exemplars: dict[int, Mapping[str, Tensor]] = {}
     # A memory that keeps every image is not saved: its images stay where they came from.
     if not method.memory.keep_all:
@@ -75,12 +53,13 @@ def _objects_of(contents: Contents) -> _Objects:
         validation={
             i: image_tensors(held_out.of_class(i), method.features) for i in held_out.classes
         },
-        calibration=contents.recogniser.tensors or None,
+        calibration=state.recogniser.tensors or None,
     )
 
 
 def to_document(
-    contents: Contents,
+    creation: Creation,
+    state: ModelState,
     put: Put,
     *,
     number: int,
@@ -90,55 +69,56 @@ def to_document(
     """Store a learner's objects and return the document of its version.
 
     Args:
-        contents: contents of a learner that has learnt something.
+        creation: settings and images of the learner.
+        state: what it has learnt, which is something.
         put: stores tensors and returns their reference.
         number: number of the version.
         status: result of the acceptance gate.
         digest: digest of the images of its last update.
     """
-    objects = _objects_of(contents)
-    earlier = [update.past for update in contents.history[:-1]]
+    objects = _objects_of(state)
+    earlier = [update.past for update in state.history[:-1]]
     return Document(
         number=number,
-        parent=contents.parent,
+        parent=state.version,
         status=status,
         digest=digest,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         grace_version=grace.__version__,
-        settings=portable(contents.settings),
-        changed=tuple(contents.changed),
-        shape=contents.shape,
-        mean=contents.mean,
-        std=contents.std,
-        class_names=tuple(contents.class_names),
-        forgotten=tuple(sorted(contents.forgotten)),
-        values=dict(contents.method.state.collect().values),
+        settings=creation.settings,
+        changed=state.changed,
+        shape=creation.shape,
+        mean=creation.mean,
+        std=creation.std,
+        class_names=tuple(state.class_names),
+        forgotten=tuple(sorted(state.forgotten)),
+        values=dict(state.method.state.collect().values),
         parts={name: put(part) for name, part in objects.parts.items()},
-        original_counts=dict(contents.method.memory.original_counts),
+        original_counts=dict(state.method.memory.original_counts),
         exemplars={index: put(images) for index, images in objects.exemplars.items()},
-        exemplar_counts={i: len(contents.method.memory.of_class(i)) for i in objects.exemplars},
+        exemplar_counts={i: len(state.method.memory.of_class(i)) for i in objects.exemplars},
         validation={index: put(images) for index, images in objects.validation.items()},
-        validation_counts={i: contents.held_out.count(i) for i in objects.validation},
+        validation_counts={i: state.held_out.count(i) for i in objects.validation},
         calibration=put(objects.calibration) if objects.calibration else None,
-        unknown_score=contents.recogniser.score.name,
-        history=(*earlier, *contents.history[-1:]),
+        unknown_score=state.recogniser.score.name,
+        history=(*earlier, *state.history[-1:]),
     )
 
 
-def count_object_bytes(contents: Contents) -> int:
+def count_object_bytes(state: ModelState) -> int:
     """Return the number of bytes of a version's objects; its document is not counted.
 
     Nothing is written. Equal objects are counted twice.
     """
-    objects = _objects_of(contents)
+    objects = _objects_of(state)
     calibration = [objects.calibration] if objects.calibration else []
     groups = (objects.parts, objects.exemplars, objects.validation)
     return _encoded([*(tensors for group in groups for tensors in group.values()), *calibration])
 
 
-def count_part_bytes(contents: Contents) -> int:
+def count_part_bytes(state: ModelState) -> int:
     """Return the number of bytes of weights and method state; see ``count_object_bytes``."""
-    return _encoded(contents.method.state.collect().parts.values())
+    return _encoded(state.method.state.collect().parts.values())
 
 
 def _encoded(files: Iterable[Mapping[str, Tensor]]) -> int:

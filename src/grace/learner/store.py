@@ -382,8 +382,13 @@ class ModelStore:
         from grace.engine.journal import Journal
 
         folder = inside(self.path, "pending")
-        wanted = self._wanted(parent, digest, settings)
-        self._refuse_other(wanted)
+        number = self.next_number()
+        wanted = _Pending(parent=parent, digest=digest, number=number, settings=settings)
+        if self.pending() and self._pending_update() != wanted:
+            raise GraceError(
+                f"an update of '{self.path}' with other images or settings was interrupted",
+                f"run that one again to finish it, or {to_drop(self.path)}",
+            )
         if not self.pending():
             self.discard()
             folder.mkdir()
@@ -391,17 +396,6 @@ class ModelStore:
             atomic.write_bytes(folder / "update.json", text)
         atomic.remove_leftovers(folder)
         return Journal(folder)
-
-    def _wanted(self, parent: int | None, digest: str, settings: str) -> _Pending:
-        number = self.next_number()
-        return _Pending(parent=parent, digest=digest, number=number, settings=settings)
-
-    def _refuse_other(self, wanted: _Pending) -> None:
-        if self.pending() and self._pending_update() != wanted:
-            raise GraceError(
-                f"an update of '{self.path}' with other images or settings was interrupted",
-                f"run that one again to finish it, or {to_drop(self.path)}",
-            )
 
     def discard(self) -> None:
         """Drop the unfinished update, if there is one."""
@@ -447,30 +441,13 @@ class ModelStore:
             GraceError: if there is no such version.
             DamagedError: if it is damaged.
         """
-        return self.parsed(number, self.document_bytes(number))
-
-    def document_bytes(self, number: int) -> bytes:
-        """Read the file of one version's document.
-
-        Raises:
-            GraceError: if there is no such version.
-            DamagedError: if it is no regular file, or too large.
-        """
         path = self._document_path(number)
         if not os.path.lexists(path):
             numbers = self.numbers()
             known = ", ".join(map(str, numbers[-20:])) or "none"
             more = "…, " if len(numbers) > 20 else ""
             raise GraceError(f"'{self.path}' has no version {number} (it has {more}{known})")
-        return read_small(path, f"'{path}'", MAX_BYTES)
-
-    def parsed(self, number: int, data: bytes) -> Document:
-        """Return the document of one version that a file's content is.
-
-        Raises:
-            DamagedError: if it is damaged.
-        """
-        path = self._document_path(number)
+        data = read_small(path, f"'{path}'", MAX_BYTES)
         try:
             document = parse_document(data, f"'{path}'")
         except DamagedError as error:

@@ -50,7 +50,7 @@ def learn(
         update = _carry_out(model, given, journal)
         model.state.history.append(update)
         if model.ceiling or save is not None:
-            size = saving.count_object_bytes(model.contents())
+            size = saving.count_object_bytes(model.state)
             update = update.model_copy(update={"num_bytes": size})
         # All processes must agree on whether the update is accepted.
         update = _as_in_first_process(model, update)

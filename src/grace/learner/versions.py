@@ -94,7 +94,8 @@ class Versions:
     def _document(self, status: Literal["accepted", "rejected"], digest: str | None) -> Document:
         """Store the model's objects, and return the document of the next version."""
         document = saving.to_document(
-            self.model.contents(),
+            self.model.creation,
+            self.model.state,
             self.store.put,
             number=self.store.next_number(),
             status=status,
