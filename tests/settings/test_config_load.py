@@ -148,7 +148,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
         ("scenario.increment=1", "at least two classes"),
         ("scenario.increment=true", "scenario.increment = True should be a valid integer"),
         ("memory.max_mb=true", "memory.max_mb = True should be a valid number"),
-        ("data.channels=true", "data.channels = True should be 1 or 3"),
+        ("data.channels=true", "data.channels: True should be 1 or 3"),
         ("memory.size='5'", "memory.size = '5' should be a valid integer"),
         ("data.fit=[1, 2]", "data.fit = [1, 2] should be 'crop' or 'letterbox'"),
         ("scenario.class_order=[0, x]", "scenario.class_order[1] = 'x'"),

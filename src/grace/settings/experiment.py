@@ -109,6 +109,14 @@ class DataSettings(Settings):
     skip_duplicates: bool = False
     """true: leave out training images that are also test images; false: refuse them"""
 
+    @field_validator("channels", mode="before")
+    @classmethod
+    def _no_truth_value(cls, channels: object) -> object:
+        # To pydantic, true is the word 1 of a Literal.
+        if isinstance(channels, bool):
+            raise GraceError(f"{channels} should be 1 or 3")
+        return channels
+
     @field_validator("root")
     @classmethod
     def _root_can_be_recorded(cls, root: str | None) -> str | None:
