@@ -12,7 +12,7 @@ from typing_extensions import override
 
 import grace
 from grace.base.errors import GraceError
-from grace.cli.console import one_line_errors, say, show_tracebacks
+from grace.cli.console import one_line_errors, one_line_warnings, say, show_tracebacks
 from grace.engine.launch import Launch
 
 VERBS = {
@@ -71,7 +71,7 @@ class Verbs(TyperGroup):
 
     @override
     def invoke(self, ctx: Any) -> Any:
-        with _one_line_usage():
+        with one_line_errors(), one_line_warnings(), _one_line_usage():
             return super().invoke(ctx)
 
     @override
@@ -139,8 +139,7 @@ def common(
     GRACE grows a network, assesses whether that was needed, and compresses it.
     """
     show_tracebacks(traceback)
-    with one_line_errors():
-        _refuse_several_processes(context.invoked_subcommand)
+    _refuse_several_processes(context.invoked_subcommand)
 
 
 def _let_threads_sleep() -> None:

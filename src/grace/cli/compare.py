@@ -15,7 +15,6 @@ import typer
 
 from grace.base.errors import GraceError
 from grace.cli import options
-from grace.cli.console import one_line_errors, one_line_warnings
 from grace.cli.options import split
 from grace.cli.progress import StudyProgress
 from grace.cli.report import show_result
@@ -51,13 +50,13 @@ def compare(
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with one_line_errors(), ended_like_ctrl_c(), one_line_warnings():
+    with ended_like_ctrl_c():
         experiment, overrides = split(arguments or ())
         with StudyProgress() as progress:
             result = studies.compare(
                 experiment,
                 overrides,
-                methods=[name.strip() for name in methods.split(",")] if methods else [],
+                methods=list(options.words(methods)),
                 seeds=numbers(seeds),
                 directory=out,
                 watcher=progress,

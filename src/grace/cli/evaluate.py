@@ -12,7 +12,7 @@ from grace.base.atomic import write_bytes
 from grace.base.errors import GraceError
 from grace.base.words import in_interval, printable
 from grace.cli import options
-from grace.cli.console import one_line_errors, say
+from grace.cli.console import say
 from grace.cli.show import show
 
 if TYPE_CHECKING:
@@ -43,28 +43,27 @@ def evaluate(
     ] = None,
 ) -> None:
     """Test a learner on labelled images; exit code 3 below a required accuracy."""
-    with one_line_errors():
-        if html is not None and not html.resolve().parent.is_dir():
-            raise GraceError(f"there is no folder '{html.parent}' to write into", "create it")
-        # It takes half a second to import, and torch seconds.
-        from grace.learner.evaluate import evaluate as evaluate_folder
+    if html is not None and not html.resolve().parent.is_dir():
+        raise GraceError(f"there is no folder '{html.parent}' to write into", "create it")
+    # It takes half a second to import, and torch seconds.
+    from grace.learner.evaluate import evaluate as evaluate_folder
 
-        found = evaluate_folder(model, images, version)
-        say(*(f"warning: {note}" for note in [*found.notes, *found.problems]), err=True)
-        if html is not None:
-            write_page(found, html)
-        facts = found.facts(min_accuracy)
-        if not json:
-            facts |= {"confusions": facts["confusions"][:10]}
-        show(
-            facts,
-            as_json=json,
-            title=f"version {found.version} of '{found.model}' on '{found.images}'",
-            hide={"model", "version", "images", "notes", *(["reached"] * (min_accuracy is None))},
-            after=[] if html is None else [f"mistakes with their pictures: {html}"],
-        )
-        if not found.reaches(min_accuracy):
-            raise typer.Exit(3)
+    found = evaluate_folder(model, images, version)
+    say(*(f"warning: {note}" for note in [*found.notes, *found.problems]), err=True)
+    if html is not None:
+        write_page(found, html)
+    facts = found.facts(min_accuracy)
+    if not json:
+        facts |= {"confusions": facts["confusions"][:10]}
+    show(
+        facts,
+        as_json=json,
+        title=f"version {found.version} of '{found.model}' on '{found.images}'",
+        hide={"model", "version", "images", "notes", *(["reached"] * (min_accuracy is None))},
+        after=[] if html is None else [f"mistakes with their pictures: {html}"],
+    )
+    if not found.reaches(min_accuracy):
+        raise typer.Exit(3)
 
 
 def write_page(found: "Evaluated", path: Path, most: int = 48) -> None:

@@ -8,7 +8,7 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import in_bytes
 from grace.cli import options
-from grace.cli.console import one_line_errors, say
+from grace.cli.console import say
 
 
 def export(
@@ -24,19 +24,18 @@ def export(
 
     ``grace predict MODEL.onnx IMAGES`` answers from the file without torch.
     """
-    with one_line_errors():
-        place = model.resolve() if model.name in ("", "..") else model
-        path = out or place.with_name(f"{place.name}.onnx")
-        if path.exists() and not force:
-            raise GraceError(f"'{path}' exists already", "choose another --out, or use --force")
-        # torch takes seconds to import: --help and what is refused here do not wait for it.
-        from grace.learner.learner import Learner
+    place = model.resolve() if model.name in ("", "..") else model
+    path = out or place.with_name(f"{place.name}.onnx")
+    if path.exists() and not force:
+        raise GraceError(f"'{path}' exists already", "choose another --out, or use --force")
+    # torch takes seconds to import: --help and what is refused here do not wait for it.
+    from grace.learner.learner import Learner
 
-        learner = Learner.load(model, version)
-        exported = learner.export(path, replace=force)
-        say(
-            f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}",
-            f"checked on {exported.num_images} {exported.checked_on}: the same classes, logits "
-            f"within {exported.max_difference:.1g}",
-            f"class names: {exported.labels}; outputs: logits, probabilities, familiarity",
-        )
+    learner = Learner.load(model, version)
+    exported = learner.export(path, replace=force)
+    say(
+        f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}",
+        f"checked on {exported.num_images} {exported.checked_on}: the same classes, logits "
+        f"within {exported.max_difference:.1g}",
+        f"class names: {exported.labels}; outputs: logits, probabilities, familiarity",
+    )

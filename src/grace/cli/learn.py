@@ -11,7 +11,7 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import counted, in_seconds
 from grace.cli import options
-from grace.cli.console import one_line_errors, one_line_warnings, say, terminal
+from grace.cli.console import say, terminal
 from grace.cli.facts import HIDDEN_OF_CLASSES, class_facts, gate_facts, predictor_text, why
 from grace.cli.progress import RichProgress
 from grace.cli.show import show
@@ -27,7 +27,6 @@ from grace.learner.request import (
     drop_update,
     resolved,
 )
-from grace.settings.pretrained import recommended
 
 _HIDDEN = HIDDEN_OF_CLASSES | {
     "model", "version", "status", "learnt_now", "in_use", "max_drop", "max_class_drop", "min_new",
@@ -91,28 +90,14 @@ _Minutes = Annotated[
 ]
 _MaxDrop = Annotated[
     float | None,
-    options.option(
-        min=0,
-        max=100,
-        metavar="POINTS",
-        help="Reject an update if the accuracy on old classes drops by more than this many "
-        "percentage points.",
-    ),
+    options.points(help="Reject an update that costs old classes more percentage points."),
 ]
 _MaxClassDrop = Annotated[
-    float | None,
-    options.option(
-        min=0,
-        max=100,
-        metavar="POINTS",
-        help="Likewise for every old class, if a paired test shows that it lost accuracy.",
-    ),
+    float | None, options.points(help="Likewise for every old class, if a paired test shows it.")
 ]
 _MinNew = Annotated[
     float | None,
-    options.percent(
-        help="Reject an update if fewer percent of the images of new classes are right."
-    ),
+    options.percent(help="Reject an update that gets fewer percent of new classes' images right."),
 ]
 _SkipUnreadable = Annotated[
     bool, typer.Option("--skip-unreadable", help="Leave unreadable images out.")
@@ -154,39 +139,38 @@ def learn(
     Called again after an interruption, it continues where it stopped. 'grace doctor' (or --dry-run)
     only examines the images and exits with 2 if they would be refused.
     """
-    with one_line_errors(), one_line_warnings():
-        dry_run = dry_run or context.info_name == "doctor"
-        how = LearnOptions(
-            max_drop=max_drop,
-            max_class_drop=max_class_drop,
-            min_new=min_new,
-            skip_unreadable=skip_unreadable,
-            skip_duplicates=skip_duplicates,
-            discard=discard,
-            again=again,
-            max_disk_mb=max_disk_mb,
-        )
-        shorts = {"memory.max_mb": max_mb, "budget.minutes": minutes}
-        given = [f"{key}={value:.15g}" for key, value in shorts.items() if value is not None]
-        requested = RequestedSettings(experiment, [*given, *(texts or ())])
-        if dry_run:
-            _examine(images, model, requested, how, as_json=as_json)
-            return
-        if model is None:
-            raise GraceError("which learner?", "give its directory by --model")
-        if images is None:
-            _discard(model, wanted=discard)
-            return
-        with RichProgress(terminal(err=True)) as progress:
-            result = learn_folder(model, images, requested, how, progress)
-        title = _headline(result)
-        if as_json or result.is_new or result.is_rejected:
-            notes = list(_notes(result))
-            show(_facts(result), as_json=as_json, title=title, hide=_HIDDEN, after=notes)
-        else:
-            say(title, *_removed(result))
-        if result.is_rejected:
-            raise typer.Exit(3)
+    dry_run = dry_run or context.info_name == "doctor"
+    how = LearnOptions(
+        max_drop=max_drop,
+        max_class_drop=max_class_drop,
+        min_new=min_new,
+        skip_unreadable=skip_unreadable,
+        skip_duplicates=skip_duplicates,
+        discard=discard,
+        again=again,
+        max_disk_mb=max_disk_mb,
+    )
+    shorts = {"memory.max_mb": max_mb, "budget.minutes": minutes}
+    given = [f"{key}={value:.15g}" for key, value in shorts.items() if value is not None]
+    requested = RequestedSettings(experiment, [*given, *(texts or ())])
+    if dry_run:
+        _examine(images, model, requested, how, as_json=as_json)
+        return
+    if model is None:
+        raise GraceError("which learner?", "give its directory by --model")
+    if images is None:
+        _discard(model, wanted=discard)
+        return
+    with RichProgress(terminal(err=True)) as progress:
+        result = learn_folder(model, images, requested, how, progress)
+    title = _headline(result)
+    if as_json or result.is_new or result.is_rejected:
+        notes = list(_notes(result))
+        show(_facts(result), as_json=as_json, title=title, hide=_HIDDEN, after=notes)
+    else:
+        say(title, *_removed(result))
+    if result.is_rejected:
+        raise typer.Exit(3)
 
 
 def _discard(model: Path, *, wanted: bool) -> None:
@@ -298,7 +282,6 @@ def _notes(result: LearnResult) -> Iterator[str]:
     )
     if update.predictor is not None:
         yield f"predictor  {predictor_text(update.predictor)}"
-    yield _advice(result, update)
     yield from _removed(result)
     if document.number in result.pruned:
         yield "to keep it, give a larger --max-disk-mb"
@@ -308,22 +291,6 @@ def _notes(result: LearnResult) -> Iterator[str]:
         yield f"ask it    grace predict {model} IMAGES"
         if document.parent is not None and document.parent not in result.pruned:
             yield f"go back   grace rollback {model} {document.parent}"
-
-
-def _advice(result: LearnResult, update: UpdateRecord) -> str:
-    """Say what of the backbone learns, and what would suit so many images."""
-    settings = result.document.settings
-    weights = sum(ref.bytes for name, ref in result.document.parts.items() if "backbone" in name)
-    num_classes = len(result.class_names)
-    best, reason = recommended(update.num_images, num_classes, weights, settings.memory.max_mb)
-    now = settings.backbone.train or "all"
-    if settings.backbone.weights == "none":
-        advice = (
-            f"pre-trained weights are likely better (backbone.weights=timm backbone.train={best})"
-        )
-        return f"backbone   learns from scratch; {reason}: {advice}"
-    advice = "as recommended" if now == best else f"backbone.train={best} may be better"
-    return f"backbone   pre-trained, learns: {now}; {reason}: {advice}"
 
 
 def _removed(result: LearnResult) -> Sequence[str]:
@@ -361,13 +328,8 @@ def _examined(checked: Checked) -> dict[str, Any]:
         "verdict": found.verdict,
         **asdict(found),
         "findings": [
-            {
-                "severity": finding.severity,
-                "text": finding.text,
-                "where": finding.where,
-                "remedy": finding.remedy,
-            }
-            for finding in found.findings
+            {name: getattr(own, name) for name in ("severity", "text", "where", "remedy")}
+            for own in found.findings
         ],
         "passes": checked.passes,
         "chosen": checked.chosen,

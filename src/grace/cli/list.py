@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from grace.cli import options
-from grace.cli.console import emit, one_line_errors, one_line_warnings, say
+from grace.cli.console import emit, say
 from grace.cli.options import split
 from grace.cli.show import aligned
 from grace.settings.load import describe_settings, dump_settings, list_experiments, load_experiment
@@ -27,14 +27,13 @@ def list_names(
     kind: Annotated[Kind | None, options.argument(help="List only this kind.")] = None,
 ) -> None:
     """List the experiments, methods, datasets and backbones known by name."""
-    with one_line_errors():
-        for number, shown in enumerate([kind] if kind else list(Kind)):
-            if kind is None:
-                say(*([""] if number else []), shown.value)
-            lines = aligned([[name, meaning] for name, meaning in _described(shown).items()])
-            say(*(line if kind else f"  {line}" for line in lines))
-            if shown is Kind.METHODS:
-                say(*(f"warning: {note}" for note in METHOD_NOTES), err=True)
+    for number, shown in enumerate([kind] if kind else list(Kind)):
+        if kind is None:
+            say(*([""] if number else []), shown.value)
+        lines = aligned([[name, meaning] for name, meaning in _described(shown).items()])
+        say(*(line if kind else f"  {line}" for line in lines))
+        if shown is Kind.METHODS:
+            say(*(f"warning: {note}" for note in METHOD_NOTES), err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:
@@ -51,18 +50,17 @@ def show_settings(
     ] = False,
 ) -> None:
     """Show an experiment's resolved settings with their meanings."""
-    with one_line_errors(), one_line_warnings():
-        settings = load_experiment(*split(arguments or ()))
-        if yaml:
-            emit(dump_settings(settings))
-            return
-        rows = [
-            ["" if row.is_default else "*", row.path, setting_text(row.value), row.meaning]
-            for row in describe_settings(settings)
-        ]
-        heading, *lines = aligned([["", "setting", "value", "meaning"], *rows])
-        say(heading, bold=True)
-        say(*lines, "", "* differs from its default")
+    settings = load_experiment(*split(arguments or ()))
+    if yaml:
+        emit(dump_settings(settings))
+        return
+    rows = [
+        ["" if row.is_default else "*", row.path, setting_text(row.value), row.meaning]
+        for row in describe_settings(settings)
+    ]
+    heading, *lines = aligned([["", "setting", "value", "meaning"], *rows])
+    say(heading, bold=True)
+    say(*lines, "", "* differs from its default")
 
 
 def setting_text(value: object) -> str:

@@ -55,6 +55,8 @@ def percent(**more: Any) -> Any:  # noqa: ANN401 - typer's
     return option(min=0, max=100, metavar="PERCENT", callback=checked, **more)
 
 
+points = partial(option, min=0, max=100, metavar="POINTS")
+
 Learner = Annotated[Path, argument(metavar="MODEL", help="Directory of the learner.")]
 Version = Annotated[int | None, option(help="Version of the learner. Default: the one in use.")]
 ExperimentSettings = Annotated[
@@ -68,19 +70,28 @@ ExperimentSettings = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
-def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Split ``[EXPERIMENT] [KEY=VALUE…]``; the default experiment is "digits".
+def split(
+    arguments: Sequence[str], kind: str = "experiment", default: str = "digits"
+) -> tuple[str, list[str]]:
+    """Split ``[NAME] [KEY=VALUE…]``, of which the name is that of an experiment or a study.
 
     Raises:
-        GraceError: if two experiments are named.
+        GraceError: if two names are given, or only settings where no name is the default.
     """
     # The path of a file may hold a "=" too.
-    words = [text for text in arguments if "=" not in text or _is_file(text)]
-    if len(words) > 1:
+    names = [text for text in arguments if "=" not in text or _is_file(text)]
+    if len(names) > 1:
         raise GraceError(
-            f"'{words[1]}' is no setting: after the experiment '{words[0]}' write KEY=VALUE"
+            f"'{names[1]}' is no setting: after the {kind} '{names[0]}' write KEY=VALUE"
         )
-    return words[0] if words else "digits", [text for text in arguments if text not in words]
+    if arguments and not names and not default:
+        raise GraceError(f"'{arguments[0]}' is no {kind}", f"name one: 'grace {kind}' lists them")
+    return names[0] if names else default, [text for text in arguments if text not in names]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a comma-separated text."""
+    return tuple(word.strip() for word in text.split(",")) if text else ()
 
 
 def _is_file(text: str) -> bool:

@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from grace.base.errors import GraceError
 from grace.base.words import printable
 from grace.cli import options
-from grace.cli.console import emit, one_line_errors, say
+from grace.cli.console import emit, say
 from grace.data.folder_tree import given_files, names_in
 
 if TYPE_CHECKING:
@@ -55,27 +55,26 @@ def predict(
 
     From a file of ``grace export`` it answers in half a second: torch is not imported.
     """
-    with one_line_errors():
-        if json and csv:
-            raise GraceError("--json and --csv are two forms", "choose one of them")
-        rate = _rate(unknown, false_alarms)
-        files = _found_files(images)
-        answerer = _answerer(model, version)
-        from grace.learner.prediction import FilePredictor
+    if json and csv:
+        raise GraceError("--json and --csv are two forms", "choose one of them")
+    rate = _rate(unknown, false_alarms)
+    files = _found_files(images)
+    answerer = _answerer(model, version)
+    from grace.learner.prediction import FilePredictor
 
-        predictor = FilePredictor(answerer, top=top, false_alarms=rate)
-        form: Form = "json" if json else "csv" if csv else "table"
-        rows = Rows(form, answerer.class_names, predictor.top, unknown)
-        emit(rows.head())
-        num_problems = 0
-        for batch in predictor.predict(files):
-            num_problems += sum(prediction.problem is not None for prediction in batch)
-            emit(b"".join(rows.row(prediction) for prediction in batch))
-        if rate is not None:
-            say(_about_unknown(predictor, rate), err=form != "table")
-        if num_problems:
-            say(f"{num_problems} of {len(files)} images could not be read", err=True)
-            raise typer.Exit(1)
+    predictor = FilePredictor(answerer, top=top, false_alarms=rate)
+    form: Form = "json" if json else "csv" if csv else "table"
+    rows = Rows(form, answerer.class_names, predictor.top, unknown)
+    emit(rows.head())
+    num_problems = 0
+    for batch in predictor.predict(files):
+        num_problems += sum(prediction.problem is not None for prediction in batch)
+        emit(b"".join(rows.row(prediction) for prediction in batch))
+    if rate is not None:
+        say(_about_unknown(predictor, rate), err=form != "table")
+    if num_problems:
+        say(f"{num_problems} of {len(files)} images could not be read", err=True)
+        raise typer.Exit(1)
 
 
 def _rate(unknown: bool, false_alarms: float | None) -> float | None:

@@ -8,7 +8,7 @@ import typer
 
 from grace.base.words import counted
 from grace.cli import options
-from grace.cli.console import emit, emit_json, one_line_errors, say
+from grace.cli.console import emit, emit_json, say
 from grace.cli.show import aligned
 from grace.studies.claims import judge_claims
 from grace.studies.frame import group_records, read_runs
@@ -50,26 +50,25 @@ def report(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare runs: one self-contained HTML page, or a table to paste."""
-    with one_line_errors():
-        records, left_out = read_runs(runs)
-        for line in left_out:
-            say(f"warning: left out: {line}", err=True)
-        groups = group_records(records)
-        shown = comparison_table(groups)
-        if table == "csv":
-            emit(comparison_numbers(groups).to_csv(index=False, lineterminator="\n"))
-        elif table == "latex":
-            emit(shown.to_latex())
-        elif as_json:
-            emit_json(table_json(shown))
-        else:
-            say(*table_lines(shown))
-        if table is None or output is not None:
-            path = write_report(records, output or Path("report.html"))
-            say(
-                f"report of {counted(len(records), 'run')}: {path}",
-                err=table is not None or as_json,
-            )
+    records, left_out = read_runs(runs)
+    for line in left_out:
+        say(f"warning: left out: {line}", err=True)
+    groups = group_records(records)
+    shown = comparison_table(groups)
+    if table == "csv":
+        emit(comparison_numbers(groups).to_csv(index=False, lineterminator="\n"))
+    elif table == "latex":
+        emit(shown.to_latex())
+    elif as_json:
+        emit_json(table_json(shown))
+    else:
+        say(*table_lines(shown))
+    if table is None or output is not None:
+        path = write_report(records, output or Path("report.html"))
+        say(
+            f"report of {counted(len(records), 'run')}: {path}",
+            err=table is not None or as_json,
+        )
 
 
 def show_result(made: StudyResult, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from grace.base.errors import GraceError
 from grace.base.words import in_percent
 from grace.cli import options
-from grace.cli.console import one_line_errors, one_line_warnings, say
+from grace.cli.console import say
 from grace.cli.options import split
 from grace.cli.progress import RichProgress
 from grace.engine.launch import Launch
@@ -59,25 +59,24 @@ def run(
     """
     if with_parent:
         _end_with_input()
-    with one_line_errors(), one_line_warnings():
-        settings = load_experiment(*split(arguments or ()))
-        if Launch.from_environment().rank:
-            _follow(settings, out, resume=resume)
-            return
-        if out is not None and out.exists() and not resume:
-            raise GraceError(f"{out} exists already", "choose another --out or remove it")
-        try:
-            with RichProgress() as progress:
-                record = run_experiment(
-                    settings, out, progress, resume=resume, keep=keep, first_tasks=first_tasks
-                )
-        except KeyboardInterrupt as error:
-            if getattr(error, "__notes__", ()):  # There is a record to go on with.
-                more = "the same command continues" if resume else "add --resume to continue"
-                error.add_note(more)
-            raise
-        page = record.directory / "report.html"
-        print_summary(record, write_report([record], page) if report else None)
+    settings = load_experiment(*split(arguments or ()))
+    if Launch.from_environment().rank:
+        _follow(settings, out, resume=resume)
+        return
+    if out is not None and out.exists() and not resume:
+        raise GraceError(f"{out} exists already", "choose another --out or remove it")
+    try:
+        with RichProgress() as progress:
+            record = run_experiment(
+                settings, out, progress, resume=resume, keep=keep, first_tasks=first_tasks
+            )
+    except KeyboardInterrupt as error:
+        if getattr(error, "__notes__", ()):  # There is a record to go on with.
+            more = "the same command continues" if resume else "add --resume to continue"
+            error.add_note(more)
+        raise
+    page = record.directory / "report.html"
+    print_summary(record, write_report([record], page) if report else None)
 
 
 def print_summary(record: RunRecord, report: Path | None) -> None:

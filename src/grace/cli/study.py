@@ -15,7 +15,7 @@ from grace.base.errors import GraceError
 from grace.base.words import counted, in_bytes, in_seconds
 from grace.cli import options
 from grace.cli.compare import ended_like_ctrl_c, numbers
-from grace.cli.console import emit_json, one_line_errors, one_line_warnings, say
+from grace.cli.console import emit_json, say
 from grace.cli.progress import StudyProgress
 from grace.cli.report import show_result
 from grace.cli.show import aligned
@@ -75,15 +75,17 @@ def study(
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with one_line_errors(), ended_like_ctrl_c(), one_line_warnings():
-        name, overrides = _split(arguments or ())
+    with ended_like_ctrl_c():
+        name, overrides = options.split(arguments or (), "study", "")
         if not name:
             _list(as_json=as_json)
             return
         if plan and ray:
             raise GraceError("--ray has no effect on --plan, which makes no runs", "leave one out")
         chosen_seeds = tuple(numbers(seeds)) if seeds else ()
-        selection = Selection(scale, _words(protocols), _words(rows), chosen_seeds, overrides)
+        selection = Selection(
+            scale, options.words(protocols), options.words(rows), chosen_seeds, tuple(overrides)
+        )
         others = [*_folders(runs), *(folder for folder in _HABITUAL if folder.is_dir())]
         found = load_study(name)
         planned = plan_study(found, selection, out, others)
@@ -115,23 +117,6 @@ def _folders(runs: Sequence[Path] | None) -> Sequence[Path]:
             what = "it is no folder" if folder.exists() else "there is no such folder"
             raise GraceError(f"--runs {folder}: {what}", "give a folder of runs")
     return runs or ()
-
-
-def _split(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Split arguments into the study and the settings; no study: an empty name."""
-    names = [text for text in arguments if "=" not in text]
-    if len(names) > 1:
-        raise GraceError(
-            f"'{names[1]}' is no setting: after the study '{names[0]}' write KEY=VALUE"
-        )
-    settings = tuple(text for text in arguments if "=" in text)
-    if settings and not names:
-        raise GraceError(f"'{settings[0]}' is no study", "name one: 'grace study' lists them")
-    return names[0] if names else "", settings
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",")) if text else ()
 
 
 def _list(*, as_json: bool) -> None:

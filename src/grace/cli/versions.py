@@ -15,7 +15,7 @@ from grace.base.errors import DamagedError, GraceError
 from grace.base.lock import holder
 from grace.base.words import in_bytes, named_versions
 from grace.cli import options
-from grace.cli.console import ask, emit, emit_json, one_line_errors, one_line_warnings, say
+from grace.cli.console import ask, emit, emit_json, say
 from grace.cli.facts import class_facts, gate_facts, gate_text, predictor_text
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
@@ -51,22 +51,21 @@ def info(
     ] = None,
 ) -> None:
     """Show a learner's classes, method, backbones and size, or its model card."""
-    with one_line_errors():
-        if as_card and json:
-            raise GraceError("--json and --card exclude each other", "give one of them")
-        if out is not None and not as_card:
-            raise GraceError("--out has no effect without --card", "add --card or leave it out")
-        home = ModelStore.open(model)
-        if as_card:
-            _print_card(home, out)
-            return
-        inventory = take_inventory(home)
-        if not json:
-            say(str(home.path), *under_way(home), "")
-        facts = info_facts(inventory)
-        settings = [[path, setting_text(value)] for path, value in facts["settings"].items()]
-        after = ["settings that differ from their defaults", *aligned(settings)] * bool(settings)
-        show(facts, as_json=json, hide=_HIDDEN, after=after)
+    if as_card and json:
+        raise GraceError("--json and --card exclude each other", "give one of them")
+    if out is not None and not as_card:
+        raise GraceError("--out has no effect without --card", "add --card or leave it out")
+    home = ModelStore.open(model)
+    if as_card:
+        _print_card(home, out)
+        return
+    inventory = take_inventory(home)
+    if not json:
+        say(str(home.path), *under_way(home), "")
+    facts = info_facts(inventory)
+    settings = [[path, setting_text(value)] for path, value in facts["settings"].items()]
+    after = ["settings that differ from their defaults", *aligned(settings)] * bool(settings)
+    show(facts, as_json=json, hide=_HIDDEN, after=after)
 
 
 def _print_card(home: ModelStore, out: Path | None) -> None:
@@ -176,38 +175,35 @@ def history(
     json: options.AsJson = False,
 ) -> None:
     """List all updates of a learner, and what was forgotten, pruned or rolled back."""
-    with one_line_errors():
-        home = ModelStore.open(model)
-        survey = home.survey()
-        for error in survey.damaged.values():
-            say(f"warning: {error}", err=True)
-        say(*under_way(home), err=True)
-        initial = other_threshold(survey.documents, threshold, decay)
-        changes = home.history()
-        kept = [made.number for made in survey.documents]
-        entries = ledger(changes, kept, survey.current, initial)
-        if initial is not None:
-            say(
-                "a verdict of another threshold is certain up to the first that differs: from "
-                "there on the network, and so the saturations, would have been others",
-                err=True,
-            )
-        if json:
-            rows = (update_facts(entry, asked=initial is not None) for entry in entries)
-            emit_json([next(rows) if own.made else own.model_dump(mode="json") for own in changes])
-            return
-        if not entries:
-            say("nothing has been learnt yet")
-            return
-        heading, *lines = aligned(
-            list(history_table(entries, asked=initial is not None)), ">>><>>>>>"
+    home = ModelStore.open(model)
+    survey = home.survey()
+    for error in survey.damaged.values():
+        say(f"warning: {error}", err=True)
+    say(*under_way(home), err=True)
+    initial = other_threshold(survey.documents, threshold, decay)
+    changes = home.history()
+    kept = [made.number for made in survey.documents]
+    entries = ledger(changes, kept, survey.current, initial)
+    if initial is not None:
+        say(
+            "a verdict of another threshold is certain up to the first that differs: from "
+            "there on the network, and so the saturations, would have been others",
+            err=True,
         )
-        say(heading, bold=True)
-        say(*lines, "", "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed")
-        others = [own for own in changes if own.kind != "learn" or _revives(own)]
-        if others:
-            say("", "changes other than new classes and images")
-        say(*(f"  {own.date[:16].replace('T', ' ')}  {own.words}" for own in others))
+    if json:
+        rows = (update_facts(entry, asked=initial is not None) for entry in entries)
+        emit_json([next(rows) if own.made else own.model_dump(mode="json") for own in changes])
+        return
+    if not entries:
+        say("nothing has been learnt yet")
+        return
+    heading, *lines = aligned(list(history_table(entries, asked=initial is not None)), ">>><>>>>>")
+    say(heading, bold=True)
+    say(*lines, "", "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed")
+    others = [own for own in changes if own.kind != "learn" or _revives(own)]
+    if others:
+        say("", "changes other than new classes and images")
+    say(*(f"  {own.date[:16].replace('T', ' ')}  {own.words}" for own in others))
 
 
 def _revives(change: Change) -> bool:
@@ -270,43 +266,42 @@ def rollback(
     ],
 ) -> None:
     """Put a version of a learner in use: an earlier, a later, or a rejected one."""
-    with one_line_errors():
-        home = ModelStore.open(model)
-        home.finish()
-        wanted = home.document(version)
-        number: int | None = None
-        undo: int | None = None
-        names: Sequence[str] = ()
-        try:
-            number = home.current()
-            names = home.document(number).live_class_names if number is not None else ()
-        except DamagedError as error:
-            # It is what people roll back from, not to.
-            say(f"warning: {error}", err=True)
-        else:
-            undo = number
-        if number == version:
-            say(f"'{model}' is at version {version} already: nothing to do")
-            return
-        grace.Learner.load(model, version).rollback(version)
-        was = "" if number is None else f", it was at {number}"
-        say(f"'{model}' is at version {version} now{was}")
-        live = wanted.live_class_names
-        gone = [name for name in names if name not in live]
-        back = [name for name in live if names and name not in names]
-        say(*(f"classes gone  {', '.join(gone)}" for _ in gone[:1]))
-        say(*(f"classes back  {', '.join(back)}" for _ in back[:1]))
-        if wanted.status == "rejected":
-            failed = [own for own in wanted.history[-1].rulings if not own.is_passed]
-            say(*(f"it was {gate_text(own, wanted.class_names)}" for own in failed))
-        if home.pending():
-            say(
-                "warning: an interrupted update only goes on from the version it began with; "
-                f"{to_drop(model)}",
-                err=True,
-            )
-        if undo is not None:
-            say(f"undo  grace rollback {shlex.quote(str(model))} {undo}")
+    home = ModelStore.open(model)
+    home.finish()
+    wanted = home.document(version)
+    number: int | None = None
+    undo: int | None = None
+    names: Sequence[str] = ()
+    try:
+        number = home.current()
+        names = home.document(number).live_class_names if number is not None else ()
+    except DamagedError as error:
+        # It is what people roll back from, not to.
+        say(f"warning: {error}", err=True)
+    else:
+        undo = number
+    if number == version:
+        say(f"'{model}' is at version {version} already: nothing to do")
+        return
+    grace.Learner.load(model, version).rollback(version)
+    was = "" if number is None else f", it was at {number}"
+    say(f"'{model}' is at version {version} now{was}")
+    live = wanted.live_class_names
+    gone = [name for name in names if name not in live]
+    back = [name for name in live if names and name not in names]
+    say(*(f"classes gone  {', '.join(gone)}" for _ in gone[:1]))
+    say(*(f"classes back  {', '.join(back)}" for _ in back[:1]))
+    if wanted.status == "rejected":
+        failed = [own for own in wanted.history[-1].rulings if not own.is_passed]
+        say(*(f"it was {gate_text(own, wanted.class_names)}" for own in failed))
+    if home.pending():
+        say(
+            "warning: an interrupted update only goes on from the version it began with; "
+            f"{to_drop(model)}",
+            err=True,
+        )
+    if undo is not None:
+        say(f"undo  grace rollback {shlex.quote(str(model))} {undo}")
 
 
 def forget(
@@ -319,25 +314,24 @@ def forget(
     Its index stays, and the weights do not change: new images of a class of this name bring it
     back in its old place.
     """
-    with one_line_errors():
-        home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
-        unfinished = home.finish()
-        versions = versions_to_purge(home, name)
-        if not versions:
-            if unfinished is not None and unfinished.class_names == (name,):
-                say(f"finished what was interrupted: no image of '{name}' is left")
-                return
-            say(f"'{model}' has forgotten '{name}' already: nothing to do")
+    home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
+    unfinished = home.finish()
+    versions = versions_to_purge(home, name)
+    if not versions:
+        if unfinished is not None and unfinished.class_names == (name,):
+            say(f"finished what was interrupted: no image of '{name}' is left")
             return
-        if not yes:
-            _make_sure(f"'{model}'", name, named_versions(versions))
-        with home.changing():
-            change = home.purge(name)
-        which = named_versions(change.versions)
-        say(f"forgot '{name}': removed its images from {which} of '{model}'")
-        if change.damaged:
-            say(f"removed {named_versions(change.damaged)}, which cannot be read")
-        say("the weights are not unlearnt: what they know of it is hidden, not gone")
+        say(f"'{model}' has forgotten '{name}' already: nothing to do")
+        return
+    if not yes:
+        _make_sure(f"'{model}'", name, named_versions(versions))
+    with home.changing():
+        change = home.purge(name)
+    which = named_versions(change.versions)
+    say(f"forgot '{name}': removed its images from {which} of '{model}'")
+    if change.damaged:
+        say(f"removed {named_versions(change.damaged)}, which cannot be read")
+    say("the weights are not unlearnt: what they know of it is hidden, not gone")
 
 
 def _make_sure(model: str, name: str, which: str) -> None:
@@ -382,25 +376,24 @@ def prune(
 
     Exit code 1 if what must stay takes more than --max-disk-mb.
     """
-    with one_line_errors():
-        if (keep is None) == (max_disk_mb is None):
-            raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
-        home = ModelStore.open(model)
-        unfinished = home.finish()
-        before = bytes_of(home.documents())
-        gone = keep_newest(home, keep) if keep is not None else keep_within(home, max_disk_mb or 0)
-        after = bytes_of(home.documents())
-        if gone:
-            say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
-        elif unfinished is not None and unfinished.kind == "prune":
-            say(f"finished what was interrupted: {named_versions(unfinished.versions)} removed")
-        else:
-            say(f"'{model}' has no version to remove: nothing to do")
-        say(f"{in_bytes(after)} are left")
-        if max_disk_mb is not None and after > max_disk_mb * 1_000_000:
-            more = f"more than the {max_disk_mb:g} MB asked for"
-            say(f"warning: the version in use alone takes {more}", err=True)
-            raise typer.Exit(1)
+    if (keep is None) == (max_disk_mb is None):
+        raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
+    home = ModelStore.open(model)
+    unfinished = home.finish()
+    before = bytes_of(home.documents())
+    gone = keep_newest(home, keep) if keep is not None else keep_within(home, max_disk_mb or 0)
+    after = bytes_of(home.documents())
+    if gone:
+        say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
+    elif unfinished is not None and unfinished.kind == "prune":
+        say(f"finished what was interrupted: {named_versions(unfinished.versions)} removed")
+    else:
+        say(f"'{model}' has no version to remove: nothing to do")
+    say(f"{in_bytes(after)} are left")
+    if max_disk_mb is not None and after > max_disk_mb * 1_000_000:
+        more = f"more than the {max_disk_mb:g} MB asked for"
+        say(f"warning: the version in use alone takes {more}", err=True)
+        raise typer.Exit(1)
 
 
 def set_settings(
@@ -420,35 +413,34 @@ def set_settings(
     'grace rollback' takes it back.
     """
     quoted = shlex.quote(str(model))
-    with one_line_errors(), one_line_warnings():
-        home = ModelStore.open(model)
-        if not texts:
-            say(*_changeable(home), "", "'grace show folder' explains them")
-            return
-        unfinished = home.finish()
-        before = home.current()
-        learner = grace.Learner.load(model)
-        try:
-            changes = learner.change_settings(*texts)
-        except ConfigError as error:
-            if not all(isinstance(problem, WrongValue) for problem in error.problems):
-                error.remedy = f"'grace set {quoted}' lists what can be set"
-            raise
-        if not changes and unfinished is not None and unfinished.kind == "set":
-            changes, before = unfinished.settings, home.document(unfinished.versions[0]).parent
-        if not changes:
-            say(f"'{model}' is set so already: nothing to do")
-            return
-        number = home.current()
-        assert before is not None
-        assert number is not None
-        old, new = InUse.of(home.document(before)), InUse.of(home.document(number))
-        size = in_bytes(new.num_bytes.total)
-        say(
-            *(f"set {change}" for change in changes),
-            f"'{model}' is at version {number} now: {size}, {_images_kept(old, new)}",
-            f"undo  grace rollback {quoted} {before}",
-        )
+    home = ModelStore.open(model)
+    if not texts:
+        say(*_changeable(home), "", "'grace show folder' explains them")
+        return
+    unfinished = home.finish()
+    before = home.current()
+    learner = grace.Learner.load(model)
+    try:
+        changes = learner.change_settings(*texts)
+    except ConfigError as error:
+        if not all(isinstance(problem, WrongValue) for problem in error.problems):
+            error.remedy = f"'grace set {quoted}' lists what can be set"
+        raise
+    if not changes and unfinished is not None and unfinished.kind == "set":
+        changes, before = unfinished.settings, home.document(unfinished.versions[0]).parent
+    if not changes:
+        say(f"'{model}' is set so already: nothing to do")
+        return
+    number = home.current()
+    assert before is not None
+    assert number is not None
+    old, new = InUse.of(home.document(before)), InUse.of(home.document(number))
+    size = in_bytes(new.num_bytes.total)
+    say(
+        *(f"set {change}" for change in changes),
+        f"'{model}' is at version {number} now: {size}, {_images_kept(old, new)}",
+        f"undo  grace rollback {quoted} {before}",
+    )
 
 
 def _images_kept(old: InUse, new: InUse) -> str:

@@ -1,13 +1,12 @@
 """What a new learner does with pre-trained weights where the call leaves it open. Torch-free."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.recipe import Recipe
 
-Train = Literal["all", "last-stages", "frozen"]
 FULL_RATE = 0.1
 """Factor on the learning rates if all of a pre-trained backbone trains."""
 _FROZEN = "probe"
@@ -67,27 +66,3 @@ def refuse_random_features(settings: ExperimentSettings) -> None:
             "features would be random",
             "give backbone.weights a file of pre-trained weights",
         )
-
-
-def recommended(
-    num_images: int, num_classes: int, weight_bytes: int, max_mb: float | None
-) -> tuple[Train, str]:
-    """Return what of a pre-trained backbone should train, and why.
-
-    A rule of thumb: few images cannot move millions of weights to a better place, and a network
-    that grows needs room for a second last stage.
-
-    Args:
-        num_images: training images of the update.
-        num_classes: their classes.
-        weight_bytes: bytes of the weights now.
-        max_mb: ceiling on the learner in megabytes; ``None``: no ceiling.
-    """
-    each = num_images // max(1, num_classes)
-    if max_mb is not None and 2 * weight_bytes > 1e6 * max_mb:
-        return "frozen", f"a second backbone would not fit into {max_mb:g} MB"
-    if each < 300:
-        return "frozen", f"{each} images a class are few"
-    if each < 2000:
-        return "last-stages", f"{each} images a class can adapt the last stages"
-    return "all", f"{each} images a class can train all of it"
