@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
+from grace.learner.gate import sign_test
 from grace.learner.learner import Learner
-from grace.learner.statistics import sign_test
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
 from support.commands import call, ran

@@ -7,8 +7,8 @@ import pytest
 
 from grace.base.errors import GraceError
 from grace.learner.card import card, card_of
+from grace.learner.gate import wilson
 from grace.learner.learner import Learner
-from grace.learner.statistics import wilson
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
 from grace.settings.experiment import BackboneSettings, MemorySettings

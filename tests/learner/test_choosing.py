@@ -20,8 +20,8 @@ from grace.learner.choosing import (
     fit_temperature,
 )
 from grace.learner.document import Predictor
+from grace.learner.gate import calibration_error
 from grace.learner.learner import Learner
-from grace.learner.statistics import calibration_error
 from grace.methods.der import DER
 from grace.methods.foster import Foster
 from grace.methods.replay import Replay

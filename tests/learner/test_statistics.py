@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.learner.statistics import calibration_error, holm, sign_test, smallest_drop, wilson
+from grace.learner.gate import calibration_error, holm, sign_test, smallest_drop, wilson
 
 
 @given(st.data(), st.integers(1, 400))

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from grace.base.errors import GraceError
 from grace.base.words import in_bytes, in_count, in_interval, markdown
 from grace.learner.document import Document, ObjectRef
-from grace.learner.gate import ClassAccuracy
+from grace.learner.gate import ClassAccuracy, wilson
 from grace.learner.history import Change, unnoted
 from grace.learner.inventory import InUse, ledger
-from grace.learner.statistics import wilson
 from grace.learner.store import ModelStore
 from grace.settings.load import describe_settings
 

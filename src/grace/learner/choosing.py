@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grace.learner.document import Predictor
-from grace.learner.statistics import LEVEL, calibration_error, sign_test
+from grace.learner.gate import LEVEL, calibration_error, sign_test
 from grace.methods.classification import corrects_shares
 from grace.methods.classifier import Classifier
 from grace.methods.method import Method

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 from grace.base.errors import GraceError
 from grace.data.findings import Rules, judge_layout, refuse_first
 from grace.data.folder_tree import ImageFile, scan
+from grace.learner.gate import calibration_error, wilson
 from grace.learner.prediction import FilePredictor
-from grace.learner.statistics import calibration_error, wilson
 
 if TYPE_CHECKING:
     from grace.learner.learner import Learner
