@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from grace.methods.energies import energy_samples
-from grace.methods.fusion import Fusion
 from torch import Tensor, nn
 
 from grace.base.errors import DamagedError
@@ -18,7 +16,7 @@ from grace.data.scenario import Task
 from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Mode, Phase
 from grace.learner.learner import Learner
-from grace.methods.beef import Beef
+from grace.methods.beef import Beef, Fusion, energy_samples
 from grace.methods.der import DER
 from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
