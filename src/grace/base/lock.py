@@ -12,6 +12,9 @@ from pathlib import Path
 
 from grace.base.errors import BusyError, DamagedError
 
+BUSY = "is being changed by another process"
+"""What a refusal says of a thing that is locked."""
+
 _FLAGS = os.O_RDWR | os.O_CREAT
 _NUM_TRIES = 5
 
@@ -140,7 +143,7 @@ def _taken(path: Path, what: str, take: Callable[[int], None], seconds: float = 
                 os.close(handle)
                 time.sleep(0.01)
                 continue
-            text = f"{what} is being changed by another process (pid {_holder(handle)})"
+            text = f"{what} {BUSY} (pid {_holder(handle)})"
             os.close(handle)
             raise BusyError(text, "wait for it to end") from None
         os.close(handle)

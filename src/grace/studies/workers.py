@@ -21,7 +21,7 @@ from typing import Protocol, final
 import grace
 from grace.base.atomic import write_text
 from grace.base.files import inside, open_to_append
-from grace.base.lock import holder
+from grace.base.lock import BUSY, holder
 from grace.base.machine import memory_bytes, usable_cores
 from grace.runs.reading import num_tasks
 from grace.settings.experiment import ExperimentSettings
@@ -220,6 +220,8 @@ class _Queue:
         failed = [run for run in alike if run in plan.left]
         if self._stopping.is_set():
             return  # It was ended, and can be resumed.
+        if failure is not None and BUSY in failure:
+            return  # Another process was faster; if that has ended since, the run is free again.
         if failed and holder(job.place / "lock") is None:
             # A record with this fingerprint that is not found has other settings or versions.
             is_made = job.place in plan.records.known
