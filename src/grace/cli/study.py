@@ -4,7 +4,7 @@ import shlex
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ from grace.studies.cells import Selection, scale_name
 from grace.studies.on_ray import ray_workers
 from grace.studies.plan import LeftOutWarning, Plan
 from grace.studies.schema import StudySettings, list_studies, load_study
-from grace.studies.study import make_study, plan_study
+from grace.studies.study import StudyResult, make_study, plan_study
 from grace.studies.workers import workers_here
 
 _HABITUAL = (Path("comparisons"), Path("runs"))
@@ -48,9 +48,7 @@ def study(
     seeds: Annotated[str, options.option(help="1,2,3 or 1-3. Default: the scale's.")] = "",
     jobs: Annotated[
         int | None,
-        options.option(
-            min=1, help="Runs at a time. Default: as many as cores, memory and GPUs allow."
-        ),
+        options.option(min=1, help="Runs at a time. Default: what cores, memory and GPUs allow."),
     ] = None,
     out: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of all studies, which share their runs.")
@@ -61,10 +59,7 @@ def study(
     ] = None,
     ray: Annotated[
         str,
-        options.option(
-            metavar="ADDRESS",
-            help="Make the runs on a Ray cluster that shares the folder: auto, or HOST:PORT.",
-        ),
+        options.option(metavar="ADDRESS", help="Ray cluster with this folder: auto, or HOST:PORT."),
     ] = "",
     plan: Annotated[
         bool, typer.Option("--plan", help="Only tell what is done and what is left.")
@@ -82,32 +77,29 @@ def study(
             return
         if plan and ray:
             raise GraceError("--ray has no effect on --plan, which makes no runs", "leave one out")
+        texts = (options.words(protocols), options.words(rows))
         chosen_seeds = tuple(numbers(seeds)) if seeds else ()
-        selection = Selection(
-            scale, options.words(protocols), options.words(rows), chosen_seeds, tuple(overrides)
-        )
+        selection = Selection(scale, *texts, chosen_seeds, tuple(overrides))
         others = [*_folders(runs), *(folder for folder in _HABITUAL if folder.is_dir())]
         found = load_study(name)
         planned = plan_study(found, selection, out, others)
         if plan:
             _show_plan(found, selection, planned, as_json=as_json)
             return
-        for told in (ConfigWarning, LeftOutWarning):  # By the plan.
-            warnings.simplefilter("ignore", told)
-        workers = partial(ray_workers, ray) if ray else workers_here
-        with StudyProgress() as progress:
-            made = make_study(
-                found,
-                selection,
-                out,
-                progress,
-                others=others,
-                workers=partial(workers, at_once=jobs),
-                command=shlex.join(["grace", *sys.argv[1:]]),
-            )
-        show_result(made, as_json=as_json)
-        if made.failures:
-            raise typer.Exit(1)
+        workers = partial(partial(ray_workers, ray) if ray else workers_here, at_once=jobs)
+        make = partial(make_study, found, selection, out, others=others, workers=workers)
+        _make(make, as_json=as_json)
+
+
+def _make(make: Callable[..., StudyResult], *, as_json: bool) -> None:
+    """Make a study, show its result, and exit with 1 if a run failed."""
+    for told in (ConfigWarning, LeftOutWarning):  # By the plan.
+        warnings.simplefilter("ignore", told)
+    with StudyProgress() as progress:
+        made = make(watcher=progress, command=shlex.join(["grace", *sys.argv[1:]]))
+    show_result(made, as_json=as_json)
+    if made.failures:
+        raise typer.Exit(1)
 
 
 def _folders(runs: Sequence[Path] | None) -> Sequence[Path]:
