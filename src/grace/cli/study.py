@@ -23,8 +23,9 @@ from grace.settings.load import ConfigWarning
 from grace.studies.cells import Selection, scale_name
 from grace.studies.on_ray import ray_workers
 from grace.studies.plan import LeftOutWarning, Plan
+from grace.studies.results import StudyResult
 from grace.studies.schema import StudySettings, list_studies, load_study
-from grace.studies.study import StudyResult, make_study, plan_study
+from grace.studies.study import make_study, plan_study
 from grace.studies.workers import workers_here
 
 _HABITUAL = (Path("comparisons"), Path("runs"))
