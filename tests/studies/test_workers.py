@@ -213,8 +213,13 @@ def test_ctrl_c_ends_the_other_workers(tmp_path: Path) -> None:
         stopped.append(stopping.wait(30))
         return None
 
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(planned(1, 2), tmp_path, [work, work], Started())
+    # A suite that runs in the background of a shell ignores this signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(planned(1, 2), tmp_path, [work, work], Started())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stopped == [True]
 
 
