@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (850, 11),
     "settings": (1533, 13),
-    "data": (2852, 18),
+    "data": (2853, 18),
     "engine": (1850, 21),
     "runs": (1150, 11),
     "learner": (4792, 30),
