@@ -1,10 +1,8 @@
 """One at a time, across processes and within one."""
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,24 +11,29 @@ import pytest
 
 from grace.base import lock
 from grace.base.errors import BusyError, DamagedError
-from grace.base.lock import exclusive, shared
+from grace.base.lock import exclusive
 
 HOLDER = """
-import sys
-import threading
+import os, sys
 from pathlib import Path
 from grace.base.lock import exclusive
 with exclusive(Path(sys.argv[1]), "the model"):
     print("held", flush=True)
-    sys.stdin.read()
+    if sys.argv[2:] and os.fork() == 0:
+        sys.stdin.read()  # A child that lives on.
+        os._exit(0)
+    if not sys.argv[2:]:
+        sys.stdin.read()
+print("released", flush=True)
+sys.stdin.read()
 """
 
 
 @contextmanager
-def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(path: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until its standard input ends."""
     pipe = subprocess.PIPE
-    command = [sys.executable, "-c", HOLDER, str(path)]
+    command = [sys.executable, "-c", HOLDER, str(path), *more]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             assert process.stdout.readline() == "held\n"
@@ -39,63 +42,48 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_second_process_is_told_who_holds_it(tmp_path: Path) -> None:
+def assert_free(path: Path) -> None:
+    assert lock.holder(path) is None
+    with exclusive(path, "it"):
+        assert path.read_text() == f"{os.getpid()}\n"
+        assert lock.holder(path) == str(os.getpid())
+
+
+def test_a_second_process_is_told_who_holds_it_until_that_one_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path) as other:
         says = rf"^the model is being changed by another process \(pid {other.pid}\): wait for it"
         with pytest.raises(BusyError, match=says), exclusive(path, "the model"):
             pytest.fail("entered")
-        other.communicate("")
-        assert other.returncode == 0
-    with exclusive(path, "the model"):
-        assert path.read_text() == f"{os.getpid()}\n"
-
-
-def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with holder(path) as other:
-        other.send_signal(signal.SIGKILL)
-        assert other.wait() == -signal.SIGKILL
-        with exclusive(path, "the model"):
-            assert path.read_text() == f"{os.getpid()}\n"
-
-
-def test_a_second_use_in_one_process_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with exclusive(path, "it"):
-        for _ in range(2):  # a refusal must not release what it did not get
-            with pytest.raises(BusyError, match=rf"pid {os.getpid()}"), exclusive(path, "it"):
-                pytest.fail("entered")
-    with exclusive(path, "it"), exclusive(tmp_path / "other", "the other"):
-        pass
-
-
-def test_an_error_inside_releases(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with pytest.raises(KeyError), exclusive(path, "it"):
-        raise KeyError
-    with exclusive(path, "it"):
-        pass
+        assert lock.holder(path) == str(other.pid)
+        other.kill()
+        other.wait()
+        assert_free(path)
 
 
 def test_a_child_that_lives_on_does_not_keep_it(tmp_path: Path) -> None:
-    script = (
-        "import os, sys\nfrom pathlib import Path\n"
-        "from grace.base.lock import exclusive\n"
-        "with exclusive(Path(sys.argv[1]), 'it'):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        sys.stdin.read()\n"
-        "        os._exit(0)\n"
-        "print('released', flush=True)\n"
-        "os.waitpid(child, 0)\n"
-    )
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with holder(tmp_path / "lock", "with a child") as process:
         assert process.stdout.readline() == "released\n"
-        with exclusive(tmp_path / "lock", "it"):
-            assert process.poll() is None
+        assert_free(tmp_path / "lock")
+        assert process.poll() is None
+
+
+def test_a_second_use_in_one_process_is_refused_until_an_error_ends_the_first(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lock"
+
+    def use() -> None:
+        with exclusive(path, "it"):
+            for _ in range(2):  # a refusal must not release what it did not get
+                with pytest.raises(BusyError, match=rf"pid {os.getpid()}"), exclusive(path, "it"):
+                    pytest.fail("entered")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        use()
+    with exclusive(path, "it"), exclusive(tmp_path / "other", "the other"):
+        pass
 
 
 @pytest.mark.parametrize("content", [b"", b"12", b"\xff\n", b"9" * 50, b"12\n34\n"])
@@ -106,74 +94,54 @@ def test_other_content_names_nobody(tmp_path: Path, content: bytes) -> None:
         with pytest.raises(BusyError, match="pid unknown"), exclusive(path, "it"):
             pytest.fail("entered")
     path.write_bytes(content)
-    with exclusive(path, "it"):
-        assert path.read_text() == f"{os.getpid()}\n"
+    assert_free(path)
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "folder"])
 def test_other_kinds_are_refused_and_left_alone(tmp_path: Path, kind: str) -> None:
     path, victim = tmp_path / "lock", tmp_path / "victim"
-    if kind == "link":
-        victim.write_bytes(b"precious")
-        path.symlink_to(victim)
-    elif kind == "broken link":
-        path.symlink_to(victim)
-    elif kind == "pipe":
+    if kind == "pipe":
         os.mkfifo(path)
-    else:
+    elif kind == "folder":
         path.mkdir()
+    else:
+        path.symlink_to(victim)
+        if kind == "link":
+            victim.write_bytes(b"precious")
     with pytest.raises(DamagedError, match="its lock 'lock' is"), exclusive(path, "it"):
         pytest.fail("entered")
+    assert lock.holder(path) is None
     assert victim.exists() == (kind == "link")
     assert kind != "link" or victim.read_bytes() == b"precious"
 
 
-def test_a_lock_that_is_deleted_meanwhile_has_no_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_of_two_names_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    (tmp_path / "diary").write_bytes(b"precious")
+    path.hardlink_to(tmp_path / "diary")
+    with exclusive(path, "it"):
+        assert path.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_lock_that_its_holder_deletes_meanwhile_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     path, opened = tmp_path / "lock", os.open
 
-    def late(name: Path, flags: int) -> int:
-        path.unlink()
-        return opened(name, flags)
+    def meanwhile(name: Path, flags: int, mode: int = 0o777) -> int:
+        if asks:
+            path.unlink()
+            return opened(name, flags)
+        handle = opened(name, flags, mode)
+        path.unlink()  # After it was opened: what is locked then is no lock of anybody.
+        monkeypatch.undo()
+        return handle
 
     path.touch()
-    monkeypatch.setattr("grace.base.lock.os.open", late)
-    assert lock.holder(path) is None
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows shares no lock")
-def test_many_may_share_a_lock_but_not_with_one_who_has_it_alone(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-
-    def held_alone() -> None:
-        with exclusive(path, "the studies"):
-            pass
-
-    def held_too() -> None:
-        with shared(path, "the studies"):
-            pass
-
-    held_alone()  # Its pid, which stays in the file, is no longer the holder's.
-    with shared(path, "the studies"):
-        held_too()
-        with pytest.raises(BusyError, match="pid unknown"):
-            held_alone()
-    with holder(path) as process, pytest.raises(BusyError, match=str(process.pid)):
-        held_too()
-    held_too()
-    held_alone()
-    path.unlink()
-    path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DamagedError, match="is a link"):
-        held_too()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows shares no lock")
-def test_one_who_waits_shares_a_lock_after_the_end_of_who_has_it_alone(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with holder(path) as process:
-        # It ends while this process waits, whose first tries find it.
-        threading.Timer(0.3, process.kill).start()
-        with shared(path, "the studies", 60):
-            assert process.wait(60) is not None
+    monkeypatch.setattr("grace.base.lock.os.open", meanwhile)
+    if asks:
+        assert lock.holder(path) is None
+    else:
+        with exclusive(path, "it"):
+            assert path.read_text() == f"{os.getpid()}\n"

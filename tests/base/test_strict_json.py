@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.base.errors import DamagedError
-from grace.base.strict_json import dump, parse
+from grace.base.strict_json import MAX_BYTES, dump, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 VALUES = st.recursive(
@@ -76,7 +76,7 @@ def test_the_form_is_compact_and_readable() -> None:
         (b'"\xed\xa0\x80"', "byte 1 is no UTF-8"),
         ('"ä"'.encode("latin-1"), "byte 1 is no UTF-8"),
         ("[]".encode("utf-16"), "no UTF-8"),
-        (b"\xef\xbb\xbf[]", "BOM"),
+        (b"\xef\xbb\xbf[]", "Expecting value"),
         (b'"\\ud800"', "half a surrogate pair"),
         (b'{"\\uDC00": 1}', "half a surrogate pair"),
         (b"[" * 65 + b"]" * 65, "nested more than 64 deep"),
@@ -105,10 +105,14 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert math.copysign(1, parse(b"-0.0", "it")) == -1
 
 
-def test_size_is_limited() -> None:
-    assert parse(b'"1234"', "it", max_bytes=6) == "1234"
-    with pytest.raises(DamagedError, match="7 bytes, where at most 6"):
-        parse(b'"12345"', "it", max_bytes=6)
+def test_size_and_values_are_limited() -> None:
+    with pytest.raises(DamagedError, match=f"{MAX_BYTES + 1} bytes, where at most {MAX_BYTES}"):
+        parse(b" " * (MAX_BYTES + 1), "it")
+    # One bracket, and a comma after all but the last.
+    assert len(parse(b"[" + b"1," * 999_999 + b"1]", "it")) == 1_000_000
+    for more in (b"1," * 1_000_000, b"{}," * 500_000):
+        with pytest.raises(DamagedError, match="more than 1000000 values"):
+            parse(b"[" + more + b"1]", "it")
 
 
 @pytest.mark.parametrize("unit", [b'\\"', b"\\", b'"', b'"\\', b"[]"])

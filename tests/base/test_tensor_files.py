@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from grace.base.errors import DamagedError
-from grace.base.tensors import decode, encode, encoded_size
+from grace.base.tensors import decode, encode, encoded_size, outline
 
 DTYPES = [
     torch.float32,
@@ -222,83 +222,95 @@ def test_forging_as_such_is_no_reason_to_refuse() -> None:
 
 ONE = b'"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}'
 TWICE = b"{" + ONE + b"," + ONE + b"}"
-HUGE = 2**63
 
 
 @pytest.mark.parametrize(
     ("data", "says"),
     [
         # Overlaps, gaps and ends.
-        (forged({"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 0, 8)}), "overlaps another"),
-        (forged({"a": entry("U8", [5], 0, 5), "b": entry("U8", [4], 4, 8)}), "overlaps another"),
-        (forged({"a": entry("U8", [3], 0, 3), "b": entry("U8", [4], 4, 8)}), "leaves a gap"),
-        (forged({"a": entry("U8", [7], 1, 8)}), "leaves a gap"),
-        (forged({"a": entry("U8", [7], 0, 7)}), "take 7 bytes, but 8 follow"),
-        (forged({"a": entry("U8", [9], 0, 9)}), "take 9 bytes, but 8 follow"),
-        (forged({}), "take 0 bytes, but 8 follow"),
-        (forged({"a": entry("U8", [0], 4, 4), "b": entry("U8", [8], 0, 8)}), "overlaps another"),
-        (forged({"a": entry("U8", [8], 8, 0)}), "of 8 bytes has room for -8"),
-        (forged({"a": entry("U8", [4], 0, 8)}), "of 4 bytes has room for 8"),
+        (forged({"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 0, 8)}), "bytes 8 to 16"),
+        (forged({"a": entry("U8", [5], 0, 5), "b": entry("U8", [4], 4, 8)}), "bytes 5 to 9"),
+        (forged({"a": entry("U8", [3], 0, 3), "b": entry("U8", [4], 4, 8)}), "bytes 3 to 7"),
+        (forged({"a": entry("U8", [7], 1, 8)}), "tensor 'a' should lie in the bytes 0 to 7"),
+        (forged({"a": entry("U8", [7], 0, 7)}), "take 7 of 8 bytes"),
+        (forged({"a": entry("U8", [9], 0, 9)}), "take 9 of 8 bytes"),
+        (forged({}), "take 0 of 8 bytes"),
+        (forged({"a": entry("U8", [0], 4, 4), "b": entry("U8", [8], 0, 8)}), "bytes 8 to 8"),
+        (forged({"a": entry("U8", [8], 8, 0)}), "bytes 0 to 8"),
+        (forged({"a": entry("U8", [4], 0, 8)}), "bytes 0 to 4"),
         # Shapes that ask for more than there is.
-        (forged({"a": entry("F32", [2**40], 0, 8)}), "has room for 8"),
-        (forged({"a": entry("F32", [2**40], 0, 2**42)}), "but 8 follow"),
+        (forged({"a": entry("F32", [2**40], 0, 8)}), f"bytes 0 to {2**42}"),
+        (forged({"a": entry("F32", [2**40], 0, 2**42)}), "of 8 bytes"),
         (forged({"a": entry("U8", [2**32, 2**32], 0, 0)}, 0), "impossible shape"),
         (forged({"a": entry("F32", [2**62, 1], 0, 0)}, 0), "impossible shape"),
         (forged({"a": entry("U8", [2**64 + 8], 0, 8)}), "impossible shape"),
-        (forged({"a": entry("U8", [0, HUGE], 0, 0)}, 0), "impossible shape"),
+        (forged({"a": entry("U8", [0, 2**63], 0, 0)}, 0), "impossible shape"),
         (forged({"a": entry("U8", [0, 2**32, 2**32], 0, 0)}, 0), "impossible shape"),
-        (forged({"a": entry("U8", [1] * 9, 0, 1)}, 1), "impossible shape"),
+        (forged({"a": entry("U8", [1] * 9, 0, 1)}, 1), "at most 8 items"),
         (forged({"a": entry("U8", [10**25], 0, 8)}), "more than 20 digits"),
         # Numbers that are none.
-        (forged({"a": entry("U8", [-1, -8], 0, 8)}), "impossible shape"),
-        (forged({"a": entry("U8", [True], 0, 1)}, 1), "impossible shape"),
-        (forged({"a": entry("U8", [8.0], 0, 8)}), "impossible shape"),
-        (forged({"a": entry("U8", ["8"], 0, 8)}), "impossible shape"),
-        (forged({"a": entry("U8", 8, 0, 8)}), "impossible shape"),
-        (forged({"a": entry("U8", {"0": 8}, 0, 8)}), "impossible shape"),
-        (forged({"a": entry("U8", [8], -8, 0)}), "impossible offsets"),
-        (forged({"a": entry("U8", [1], False, True)}, 1), "impossible offsets"),
-        (forged({"a": entry("U8", [8], 0, 8, 8)}), "impossible offsets"),
-        (forged({"a": entry("U8", [8], 8)}), "impossible offsets"),
-        (forged({"a": entry("U8", [8], 0.0, 8)}), "impossible offsets"),
-        # Types.
-        (forged({"a": entry("I8", [8], 0, 8)}), "unknown type"),
-        (forged({"a": entry("F8_E4M3", [8], 0, 8)}), "unknown type"),
-        (forged({"a": entry("f32", [2], 0, 8)}), "unknown type"),
-        (forged({"a": entry(["F32"], [2], 0, 8)}), "unknown type"),
-        (forged({"a": entry(None, [2], 0, 8)}), "unknown type"),
+        (forged({"a": entry("U8", [-1, -8], 0, 8)}), "a.shape.0: it should be greater than or"),
+        (forged({"a": entry("U8", [True], 0, 1)}, 1), "a.shape.0: it should be a valid integer"),
+        (forged({"a": entry("U8", [8.0], 0, 8)}), "a.shape.0: it should be a valid integer"),
+        (forged({"a": entry("U8", ["8"], 0, 8)}), "a.shape.0: it should be a valid integer"),
+        (forged({"a": entry("U8", {"0": 8}, 0, 8)}), "a.shape: it should be a list"),
+        (forged({"a": entry("U8", [8], -8, 0)}), "a.data_offsets.0: it should be greater than"),
+        (forged({"a": entry("U8", [1], False, True)}, 1), "a.data_offsets.0: it should be a valid"),
+        (forged({"a": entry("U8", [8], 0, 8, 8)}), "a.data_offsets: .*at most 2 items"),
+        (forged({"a": entry("U8", [8], 8)}), "a.data_offsets: .*at least 2 items"),
+        # Types and entries.
+        (forged({"a": entry("I8", [8], 0, 8)}), "a.dtype: it should be 'F64', 'F32'"),
+        (forged({"a": entry("f32", [2], 0, 8)}), "a.dtype: it should be"),
+        (forged({"a": entry(["F32"], [2], 0, 8)}), "a.dtype: it should be"),
         (forged({"a": entry("BOOL", [8], 0, 8)})[:-1] + b"\x02", "booleans other than 0 and 1"),
-        # Entries.
-        (forged({"a": {"dtype": "U8", "shape": [8]}}), "other entries than"),
-        (forged({"a": entry("U8", [8], 0, 8) | {"more": 1}}), "other entries than"),
-        (forged({"a": [1]}), "other entries than"),
+        (forged({"a": {"dtype": "U8", "shape": [8]}}), "a.data_offsets: Field required"),
+        (forged({"a": entry("U8", [8], 0, 8) | {"more": 1}}), "a.more: Extra inputs"),
+        (forged({"a": [1]}), "a: it should be a mapping"),
         (forged(TWICE), "the key 'a' stands twice"),
         (forged(TWICE.replace(b'"dtype":"U8",', b'"dtype":"U8","dtype":"U8",')), "stands twice"),
-        (forged({"__metadata__": {"a": 1}}, 0), "metadata are not text"),
-        (forged({"__metadata__": []}, 0), "metadata are no object"),
-        (forged({"__metadata__": None}, 0), "metadata are no object"),
+        (forged({"__metadata__": {"a": 1}}, 0), "__metadata__.a: it should be a text"),
+        (forged({"__metadata__": None}, 0), "__metadata__: it should be a mapping"),
         (forged({"\ud800": entry("U8", [8], 0, 8)}), "half a surrogate pair"),
-        (forged({"x" * 1000 + "\n": entry("I8", [8], 0, 8)}), "unknown type"),
+        (forged({"x" * 1000 + "\n": entry("I8", [8], 0, 8)}), "xxx: it should be"),
+        (forged({"x" * 1000 + "\n": entry("U8", [8], 1, 9)}), "xxx.* should lie in"),
         # Headers.
-        (forged([]), "its header is no object"),
+        (forged([]), "it should be a mapping"),
         (forged(b"{"), "Expecting"),
         (forged(b""), "Expecting value"),
         (forged(b"[" * 100_000), "nested more than 64 deep"),
-        (forged(b'{"a": NaN}'), "NaN is no number"),
-        (b"", "it ends before its header"),
-        (b"\x02\x00\x00\x00{}", "it ends before its header"),
-        (struct.pack("<Q", 3) + b"{}", "its header of 3 bytes is too long"),
-        (struct.pack("<Q", 2**64 - 1) + b"{}", "is too long"),
-        (struct.pack("<Q", 2**24 + 8) + b"{}".ljust(2**24 + 8), "is too long"),
+        (b"", "its header is cut off"),
+        (b"\x02\x00\x00\x00{}", "its header is cut off"),
+        (struct.pack("<Q", 3) + b"{}", "its header is cut off or too long"),
+        (struct.pack("<Q", 2**64 - 1) + b"{}", "is cut off or too long"),
+        (struct.pack("<Q", 2**24 + 8) + b"{}".ljust(2**24 + 8), "is cut off or too long"),
     ],
 )
 def test_forged_files(data: bytes, says: str) -> None:
-    with pytest.raises(DamagedError, match=says) as caught:
-        decode(data, "head")
-    message = str(caught.value)
-    assert message.startswith("head is damaged: ")
-    assert "\n" not in message
-    assert len(message) < 200
+    for read in (decode, lambda data, what: outline(lambda n: data[:n], len(data), what)):
+        if "booleans" in says and read is not decode:
+            continue  # No numbers are read for an outline.
+        with pytest.raises(DamagedError, match=says) as caught:
+            read(data, "head")
+        message = str(caught.value)
+        assert message.startswith("head is damaged: ")
+        assert "\n" not in message
+        assert len(message) < 400
+
+
+def test_an_outline_has_no_numbers() -> None:
+    asked: list[int] = []
+
+    def read(num_bytes: int) -> bytes:
+        asked.append(num_bytes)
+        return EXAMPLE_BYTES[:num_bytes]
+
+    found, metadata = outline(read, len(EXAMPLE_BYTES), "it")
+    assert metadata == {"role": "fixed"}
+    assert {name: (t.shape, t.dtype) for name, t in found.items()} == {
+        name: (t.shape, t.dtype) for name, t in EXAMPLE.items()
+    }
+    assert all(tensor.is_meta for tensor in found.values())
+    assert asked == [8, len(EXAMPLE_BYTES) - 26]
 
 
 def test_numbers_are_stored_as_ieee_754_little_endian() -> None:

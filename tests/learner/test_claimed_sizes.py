@@ -120,8 +120,8 @@ def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_header_alone_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    assert files.read_start(path, "it", 10, 4) == b"0123"
-    assert files.read_start(path, "it", 10, 40) == b"0123456789"
-    refused: Callable[[], object] = lambda: files.read_start(path, "it", 11, 4)  # noqa: E731
+    assert files.read_exactly(path, "it", 10, 4) == b"0123"
+    assert files.read_exactly(path, "it", 10, 40) == b"0123456789"
+    refused: Callable[[], object] = lambda: files.read_exactly(path, "it", 11, 4)  # noqa: E731
     with pytest.raises(DamagedError, match="it has 10 bytes instead of 11"):
         refused()

@@ -233,16 +233,19 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
         lambda raw: raw["validation_counts"].pop("0"),
         "it counts images of other classes than it keeps images of",
     ),
-    "hash": (put("parts", "head", "sha256", "../" * 20), "parts.head.sha256: it has another form"),
+    "hash": (
+        put("parts", "head", "sha256", "../" * 20),
+        "parts.head.sha256: it should be a text of",
+    ),
     "bytes": (put("parts", "head", "bytes", -1), "parts.head.bytes: it should be greater than"),
     "status": (put("status", "perfect"), "status: it should be 'accepted' or 'rejected'"),
     "size": (put("shape", [3, 8, 1025]), "shape.2: it should be less than or equal to 1024"),
-    "date": (put("created", "now\x1b[2J"), "created: it has another form"),
+    "date": (put("created", "now\x1b[2J"), "created: it should be a text of"),
     "long date": (
         put("history", 0, "date", "9" * 101),
         "history.0.date: it should be a text of at most 100",
     ),
-    "extra": (put("hook", "rm -rf"), "hook: it is unknown"),
+    "extra": (put("hook", "rm -rf"), "hook: Extra inputs are not permitted"),
     "share": (put("history", 0, "accuracy", "new_after", 1.5), "new_after: it should be less"),
     "settings": (
         put("settings", "method", "name", "magic"),

@@ -141,7 +141,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a path for a hash": (
         specials.document(("calibration/sha256", "../../../outside/secret")),
-        f"{DOCUMENT}calibration.sha256: it has another form",
+        f"{DOCUMENT}calibration.sha256: it should be a text of the form",
     ),
     "a class that is none": (
         specials.document(("forgotten", [1, 4])),

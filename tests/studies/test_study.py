@@ -290,7 +290,7 @@ def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbon
     ("old", "new", "why"),
     [
         ("{", "", "is damaged"),
-        ('"run": "', '"run": "../', "fingerprints.run: it has another form"),
+        ('"run": "', '"run": "../', "fingerprints.run: it should be a text of"),
         ('"run": "', '"walk": "', "has no fingerprint"),
     ],
 )

@@ -6,11 +6,7 @@ import re
 import secrets
 from pathlib import Path
 
-_LEFTOVER = re.compile(
-    r"\.grace-unfinished-[0-9a-f]{32}"
-    # What an earlier version left of an object, whose name is a hash.
-    r"|\.[0-9a-f]{64}\.safetensors\.\d+\.tmp"
-)
+_LEFTOVER = re.compile(r"\.grace-unfinished-[0-9a-f]{32}")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -30,13 +26,11 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError as error:
-        # A full disk does not say which file it has no room for; nobody knows the name beside it.
-        error.filename, error.filename2 = str(path), None
+    except BaseException as error:
         beside.unlink(missing_ok=True)
-        raise
-    except BaseException:
-        beside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            # A full disk does not say which file it has no room for; nobody knows the name beside.
+            error.filename, error.filename2 = str(path), None
         raise
     sync_folder(path.parent)
 

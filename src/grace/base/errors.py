@@ -78,16 +78,9 @@ if TYPE_CHECKING:
 MAX_LENGTH = 10_000
 """Characters of the longest error that is shown."""
 _DEMANDS: Mapping[str, str] = {
-    "bool_type": "a valid boolean",
-    "bool_parsing": "a valid boolean",
-    "int_type": "a valid integer",
-    "int_parsing": "a valid integer",
-    "int_from_float": "a valid integer",
-    "float_type": "a valid number",
-    "float_parsing": "a valid number",
-    "finite_number": "a finite number",
     "string_type": "a text",
     "string_too_long": "a text of at most {max_length} characters",
+    "string_pattern_mismatch": "a text of the form {pattern}",
     "tuple_type": "a list",
     "list_type": "a list",
     "dict_type": "a mapping",
@@ -95,20 +88,10 @@ _DEMANDS: Mapping[str, str] = {
     "model_attributes_type": "a mapping of settings",
     "none_required": "none",
     "literal_error": "{expected}",
-    "greater_than": "greater than {gt}",
-    "greater_than_equal": "greater than or equal to {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "less than or equal to {le}",
-    "string_pattern_mismatch": "a text of the form {pattern}",
 }
-"""What a value should be, by pydantic's error type; braces hold facts of the error."""
-_OF_FILES: Mapping[str, str] = {
-    "missing": "it is missing",
-    "extra_forbidden": "it is unknown",
-    "model_type": "it should be a mapping",
-    "string_pattern_mismatch": "it has another form",
-}
-"""What is wrong with a part of a file, where these are other words than those of a setting."""
+"""What a value should be, by pydantic's error type, where pydantic's own words are not plain."""
+_USUAL = "Input should be "
+"""How pydantic says what a value should be."""
 
 
 def error_of(detail: "ErrorDetails") -> ValueError | None:
@@ -119,8 +102,12 @@ def error_of(detail: "ErrorDetails") -> ValueError | None:
 
 def demand_of(detail: "ErrorDetails") -> str | None:
     """Return what a value should be, such as "greater than 0"; ``None``: there are no words."""
-    demand, facts = _DEMANDS.get(detail["type"]), detail.get("ctx", {})
-    return demand and demand.format(**{key: _short(fact) for key, fact in facts.items()})
+    if detail["type"] in _DEMANDS:
+        return _DEMANDS[detail["type"]].format(**detail.get("ctx", {}))
+    if not detail["msg"].startswith(_USUAL):
+        return None
+    # What follows the comma tells why it is something else.
+    return detail["msg"].removeprefix(_USUAL).partition(",")[0]
 
 
 def first_problem(error: "ValidationError") -> str:
@@ -131,22 +118,10 @@ def first_problem(error: "ValidationError") -> str:
     """
     detail = error.errors(include_url=False)[0]
     cause = error_of(detail)
-    where = [".".join(str(part) for part in detail["loc"])[:200]]
+    where = ".".join(str(part) for part in detail["loc"])[:200]
     if isinstance(cause, GraceError):
-        where += [cause.where, cause.what]
+        parts = [where, cause.where, cause.what]
     else:
-        where += [str(cause or _fault(detail))]
-    return printable(": ".join(part for part in where if part))
-
-
-def _fault(detail: "ErrorDetails") -> str:
-    """Return what is wrong with a part of a file."""
-    if detail["type"] in _OF_FILES:
-        return _OF_FILES[detail["type"]]
-    demand = demand_of(detail)
-    return f"it should be {demand}" if demand else detail["msg"]
-
-
-def _short(fact: object) -> str:
-    """Write a whole number without decimals: 1, not 1.0."""
-    return str(int(fact) if isinstance(fact, float) and fact.is_integer() else fact)
+        demand = demand_of(detail)
+        parts = [where, f"it should be {demand}" if demand else str(cause or detail["msg"])]
+    return printable(": ".join(filter(None, parts)))

@@ -11,75 +11,55 @@ from typing import BinaryIO
 
 from grace.base.errors import DamagedError, GraceError
 
-_FLAGS = os.O_RDONLY
-_NO_LINKS = 0
 if sys.platform == "win32":
-    _FLAGS |= os.O_BINARY
+    _FLAGS, _NO_LINKS = os.O_BINARY, 0
 else:
-    _NO_LINKS = os.O_NOFOLLOW
-    _FLAGS |= _NO_LINKS | os.O_NONBLOCK | os.O_NOCTTY
+    _FLAGS, _NO_LINKS = os.O_NONBLOCK | os.O_NOCTTY, os.O_NOFOLLOW
 
 
-def read_small(path: Path, what: str, max_bytes: int) -> bytes:
+def read_small(path: Path, what: str, max_bytes: int, *, given: bool = False) -> bytes:
     """Read a regular file of limited size; the file may not be a link, its folders may.
 
     Args:
-        path: the file.
+        path: the file. A pipe or device is refused without being opened, so that it can never be
+            waited for.
         what: name of the file in messages.
         max_bytes: the largest size in bytes that is read.
+        given: a person named the file: it may be a link, and one that is missing is no damage.
 
     Raises:
         DamagedError: if it is missing, a link, no regular file, larger, or changing.
         OSError: if the system refuses to read it, or there is no memory for it.
     """
-    with _opened(path, what) as (file, size):
-        _refuse_larger(size, max_bytes, f"{what} is damaged")
+    with _opened(path, what, follows_links=given) as (file, size):
+        if size > max_bytes:
+            verdict = "too large" if given else "damaged"
+            expected = f"where at most {max_bytes} are expected"
+            raise DamagedError(f"{what} is {verdict}: it has {size} bytes, {expected}")
         return _read(file, size, what)
 
 
-def read_exactly(path: Path, what: str, num_bytes: int) -> bytes:
+def read_exactly(path: Path, what: str, num_bytes: int, first: int | None = None) -> bytes:
     """Read a regular file of known size; the file may not be a link, its folders may.
 
     Args:
         path: the file.
         what: name of the file in messages.
         num_bytes: its expected size, compared before the file is read.
+        first: read this many bytes from its beginning, or all if it has fewer; ``None``: all.
 
     Raises:
         DamagedError: if it is missing, a link, no regular file, of another size, or changing.
         OSError: if the system refuses to read it, or there is no memory for it.
     """
     with _opened(path, what) as (file, size):
-        _refuse_other_size(size, num_bytes, what)
-        return _read(file, size, what)
-
-
-def read_given(path: Path, what: str, max_bytes: int) -> bytes:
-    """Read a regular file of limited size that a person named; links are followed.
-
-    A pipe or device is refused without being opened, so that it can never be waited for.
-
-    Args:
-        path: the file.
-        what: name of the file in messages.
-        max_bytes: the largest size in bytes that is read.
-
-    Raises:
-        DamagedError: if it is no regular file, larger, or changing.
-        OSError: if it is missing, the system refuses to read it, or there is no memory for it.
-    """
-    with _opened(path, what, follows_links=True) as (file, size):
-        _refuse_larger(size, max_bytes, f"{what} is too large")
-        return _read(file, size, what)
+        if size != num_bytes:
+            raise DamagedError(f"{what} is damaged: it has {size} bytes instead of {num_bytes}")
+        return _read(file, size, what) if first is None else file.read(first)
 
 
 def read_head(path: Path, what: str, num_bytes: int) -> bytes:
-    """Read the first bytes of a regular file that a person named; links are followed.
-
-    Args:
-        path: the file.
-        what: name of the file in messages.
-        num_bytes: the largest number of bytes that is read.
+    """Read the first bytes, at most so many, of a regular file that a person named.
 
     Raises:
         DamagedError: if it is no regular file.
@@ -89,34 +69,17 @@ def read_head(path: Path, what: str, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
-def read_start(path: Path, what: str, num_bytes: int, length: int) -> bytes:
-    """Read the first bytes of a regular file of known size, as ``read_exactly`` would.
-
-    Args:
-        path: the file.
-        what: name of the file in messages.
-        num_bytes: the file's expected size.
-        length: number of bytes to read; fewer are returned if the file has fewer.
-
-    Raises:
-        DamagedError: if it is missing, a link, no regular file, or of another size.
-        OSError: if the system refuses to read it.
-    """
-    with _opened(path, what) as (file, size):
-        _refuse_other_size(size, num_bytes, what)
-        return file.read(length)
-
-
 @contextmanager
 def _opened(
     path: Path, what: str, *, follows_links: bool = False
 ) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file, and yield it with its size in bytes."""
+    flags = os.O_RDONLY | _FLAGS | (0 if follows_links else _NO_LINKS)
     try:
         # Checked before opening, because opening a device or a pipe may have effects; checked again
         # after, because the file may have been replaced.
         _refuse_other_kinds(path.stat(follow_symlinks=follows_links).st_mode, what)
-        handle = os.open(path, _FLAGS & ~_NO_LINKS if follows_links else _FLAGS)
+        handle = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError):
         if follows_links:
             raise  # A person named it wrongly.
@@ -134,16 +97,6 @@ def _refuse_other_kinds(mode: int, what: str) -> None:
         raise DamagedError(f"{what} is damaged: it is no regular file")
 
 
-def _refuse_larger(size: int, most: int, verdict: str) -> None:
-    if size > most:
-        raise DamagedError(f"{verdict}: it has {size} bytes, where at most {most} are expected")
-
-
-def _refuse_other_size(size: int, expected: int, what: str) -> None:
-    if size != expected:
-        raise DamagedError(f"{what} is damaged: it has {size} bytes instead of {expected}")
-
-
 def _read(file: BinaryIO, size: int, what: str) -> bytes:
     try:
         data = file.read(size + 1)
@@ -152,11 +105,6 @@ def _read(file: BinaryIO, size: int, what: str) -> bytes:
     if len(data) != size:
         raise DamagedError(f"{what} is damaged: its size changed while it was read")
     return data
-
-
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-if sys.platform != "win32":
-    _APPEND |= os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def inside(root: Path, *names: str) -> Path:
@@ -208,9 +156,6 @@ def open_to_append(path: Path) -> BinaryIO:
         DamagedError: if it is a link or no regular file.
         OSError: if it cannot be opened.
     """
-    inside(path.parent, path.name)
-    handle = os.open(path, _APPEND, 0o666)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+    if inside(path.parent, path.name).exists() and not path.is_file():
         raise DamagedError(f"'{path}' is no regular file", "remove it")
-    return os.fdopen(handle, "ab")
+    return path.open("ab")

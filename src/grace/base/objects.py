@@ -10,7 +10,7 @@ from typing import final
 
 from grace.base.atomic import remove_leftovers, sync_folder, write_bytes
 from grace.base.errors import DamagedError
-from grace.base.files import read_exactly, read_start
+from grace.base.files import read_exactly
 
 _SUFFIX = ".safetensors"
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -105,7 +105,7 @@ class ObjectStore:
         """
         self._refuse_linked_folder()
         ref = Ref.checked(ref.sha256, ref.num_bytes, what)
-        return read_start(self._path(ref.sha256), what, ref.num_bytes, length)
+        return read_exactly(self._path(ref.sha256), what, ref.num_bytes, length)
 
     def names(self) -> set[str]:
         """List the hashes of all stored objects; their content is not checked.

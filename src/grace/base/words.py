@@ -33,14 +33,6 @@ def is_shown(char: str, before: str) -> bool:
     return char.isprintable() or category(char) == "Zs"
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error, which may have many lines.
-
-    If the error has no text, return the name of its type.
-    """
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def in_one_line(error: BaseException | str) -> str:
     """Return another library's error with single spaces for its line breaks.
 

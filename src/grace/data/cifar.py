@@ -3,6 +3,7 @@
 Shapes: N images.
 """
 
+import os
 import tarfile
 import tempfile
 import zlib
@@ -17,8 +18,7 @@ import torch
 from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.base.machine import cache_folder
-from grace.base.words import first_line
+from grace.base.words import in_one_line
 from grace.data.arrays import RawDataset, finish
 from grace.data.images import Dataset
 from grace.settings.experiment import DataSettings
@@ -76,8 +76,8 @@ _CIFAR100 = _Archive(
 def load_cifar10(settings: DataSettings) -> Dataset:
     """Load CIFAR-10 from ``root/cifar-10-batches-bin``; missing files are downloaded.
 
-    ``root`` defaults to the cache folder (``cache_folder``). The checksum of the archive is
-    verified; of files on disk, only sizes and labels are checked.
+    ``root`` defaults to ``~/.cache/grace``, or ``$XDG_CACHE_HOME/grace`` where that is set.
+    The checksum of the archive is verified; of files on disk, only sizes and labels are checked.
 
     Raises:
         GraceError: if the files are missing and cannot be downloaded, or are damaged.
@@ -91,7 +91,8 @@ def load_cifar100(settings: DataSettings) -> Dataset:
 
 
 def _load(settings: DataSettings, archive: _Archive) -> Dataset:
-    root = Path(settings.root).expanduser() if settings.root else cache_folder()
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    root = Path(settings.root or f"{caches}/grace").expanduser()
     folder = root / archive.folder
     if not all((folder / name).is_file() for name in archive.files):
         _fetch(root, archive)
@@ -177,6 +178,6 @@ def _extract(archive: Path, folder: Path, names: Sequence[str]) -> None:
                     (Path(scratch) / member.name).replace(folder / name)
                     missing.remove(name)
     except (tarfile.TarError, EOFError, zlib.error, OverflowError) as error:
-        raise GraceError(f"'{archive}' is damaged ({first_line(error)})", "remove it") from None
+        raise GraceError(f"'{archive}' is damaged ({in_one_line(error)})", "remove it") from None
     if missing:
         raise GraceError(f"'{archive}' lacks {folder.name}/{min(missing)}", "remove it")

@@ -9,6 +9,9 @@ from typing import Any, Protocol, final
 
 from torch import Tensor
 
+_TENSOR = "a tensor"
+"""Key of the name that stands for a tensor in a value that is saved."""
+
 
 @final
 @dataclass(frozen=True)
@@ -60,3 +63,36 @@ class SnapshotStore(Protocol):
 
     def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
         """Store a snapshot, taken by ``take()``, if one is due; the last epoch's always is."""
+
+
+def take_apart(value: Any, kept: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
+    """Convert a value to JSON; put its tensors, of any shape, into ``kept``.
+
+    Args:
+        value: a tensor, ``None``, a boolean, number or text, or a mapping with text keys, list or
+            tuple of such values.
+        kept: receives the tensors by name.
+    """
+    match value:
+        case Tensor():
+            name = str(len(kept))
+            kept[name] = value
+            return {_TENSOR: name}
+        case Mapping():
+            assert all(isinstance(key, str) and key != _TENSOR for key in value), value.keys()
+            return {key: take_apart(item, kept) for key, item in value.items()}
+        case list() | tuple():
+            return [take_apart(item, kept) for item in value]
+    return value
+
+
+def put_together(described: Any, kept: Mapping[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
+    """Undo ``take_apart``, with its tensors of any shape; a tuple becomes a list."""
+    match described:
+        case dict() if _TENSOR in described:
+            return kept[described[_TENSOR]]
+        case dict():
+            return {key: put_together(item, kept) for key, item in described.items()}
+        case list():
+            return [put_together(item, kept) for item in described]
+    return described

@@ -12,7 +12,7 @@ from torch import nn
 
 from grace.base.errors import GraceError, GraceWarning
 from grace.base.machine import computes_in_bfloat16, processor_name
-from grace.base.words import first_line
+from grace.base.words import in_one_line
 from grace.settings.experiment import EngineSettings
 from grace.settings.recipe import Recipe
 
@@ -147,7 +147,7 @@ def can_compile(device: str) -> bool:
     try:
         torch.compile(torch.sin)(torch.ones(2, device=device))
     except Exception as error:
-        reason = first_line(error)
+        reason = in_one_line(error)
         text = f"steps are not compiled, the compiler fails: {reason}"
         warnings.warn(text, GraceWarning, stacklevel=2)
         return False

@@ -24,10 +24,9 @@ from torch import Tensor
 
 from grace.base import atomic, strict_json, tensors
 from grace.base.errors import DamagedError, GraceWarning
-from grace.base.files import inside, read_exactly, read_start
-from grace.base.tensors import put_together, take_apart
+from grace.base.files import inside, read_exactly
 from grace.base.words import one_line
-from grace.engine.checkpoint import Snapshot, SweepResult
+from grace.engine.checkpoint import Snapshot, SweepResult, put_together, take_apart
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, LossProbe, Phase, Rounds, Work
 from grace.engine.phase_run import PHASE_STATE
@@ -165,7 +164,7 @@ class Journal:
             num_bytes, what = path.lstat().st_size, f"'{path}'"
             # The header first: tensors that are too large are not read.
             outline, metadata = tensors.outline(
-                partial(read_start, path, what, num_bytes), num_bytes, what
+                partial(read_exactly, path, what, num_bytes), num_bytes, what
             )
             text = metadata.get("entry", "null")
             entry = strict_json.parse(text.encode(), "journal")

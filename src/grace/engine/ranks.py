@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from grace.base import strict_json, tensors
 from grace.base.errors import GraceError
+from grace.engine.checkpoint import put_together, take_apart
 from grace.engine.device import device_name
 from grace.engine.launch import Launch
 from grace.settings.experiment import EngineSettings
@@ -254,7 +255,7 @@ class Ranks:
         if self.is_first:
             self.barrier()
 
-    def broadcast_value(self, value: Any, source: int = 0) -> Any:  # noqa: ANN401 - what ``values`` can write
+    def broadcast_value(self, value: Any, source: int = 0) -> Any:  # noqa: ANN401 - a value of ``take_apart``
         """Return one process's value on every process.
 
         Args:
@@ -267,18 +268,21 @@ class Ranks:
             return value
         data, is_source = torch.empty(0, dtype=torch.uint8), self.rank == source
         if is_source:
-            data = torch.frombuffer(bytearray(tensors.encode_value(value)), dtype=torch.uint8)
+            kept: dict[str, Tensor] = {}
+            text = strict_json.dump(take_apart(value, kept)).decode()
+            encoded = tensors.encode(kept, {"value": text})
+            data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
         size = torch.tensor(len(data))
         with self._needing_others():
             dist.broadcast(size, source)
             if not is_source:
                 data = torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(data, source)
-        return (
-            value
-            if is_source
-            else tensors.decode_value(data.numpy().tobytes(), "a broadcast value")
-        )
+        if is_source:
+            return value
+        what = "a broadcast value"
+        kept, metadata = tensors.decode(data.numpy().tobytes(), what)
+        return put_together(strict_json.parse(metadata["value"].encode(), what), kept)
 
     def _exchange(self, tensors: Sequence[Tensor], work: Callable[[Tensor], object]) -> None:
         """Run a collective on the tensors joined to one of each dtype and device."""

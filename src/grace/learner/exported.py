@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError
-from grace.base.files import read_given, read_head
+from grace.base.files import read_head, read_small
 from grace.base.machine import usable_cores
 from grace.data.decoders import Pixels
 from grace.data.folder_tree import class_name
@@ -86,7 +86,7 @@ def open_exported(path: Path) -> Answerer:
     what = f"'{path}'"
     if read_head(path, what, 1) != b"\x08":
         raise DamagedError(f"{what} is neither a learner nor a file of 'grace export'")
-    data = read_given(path, what, MAX_BYTES)
+    data = read_small(path, what, MAX_BYTES, given=True)
     try:
         words = _Outline(MAX_ENTRIES).metadata(data)
         raw = {**words, **{key: strict_json.parse(words[key].encode(), key) for key in _JSON}}

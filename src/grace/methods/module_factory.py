@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from grace.base.errors import GraceError
 from grace.base.machine import refuse_too_large
 from grace.base.randomness import generator
-from grace.base.words import first_line
+from grace.base.words import in_one_line
 from grace.engine.device import Device
 from grace.methods.preprocessing import input_shape
 from grace.nn.backbone import Backbone
@@ -189,7 +189,7 @@ class ModuleFactory:
         except (RuntimeError, AssertionError) as error:
             raise GraceError(
                 f"backbone {self.settings.backbone.name} cannot take images of shape {shape} "
-                f"({first_line(error)})",
+                f"({in_one_line(error)})",
                 "choose another backbone, or set data.image_size",
             ) from error
 

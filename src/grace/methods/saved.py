@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grace.base import strict_json, tensors
 from grace.base.errors import DamagedError, GraceError
-from grace.base.files import read_exactly, read_start
+from grace.base.files import read_exactly
 from grace.base.machine import refuse_too_large
 from grace.base.strict_json import checked
 from grace.data.encoded import EncodedImages
@@ -116,7 +116,7 @@ def read(path: Path) -> tuple[SavedMethod, dict[str, Tensor]]:
         DamagedError: if it is another file, or damaged.
     """
     what, num_bytes = f"'{path}'", path.lstat().st_size
-    start = partial(read_start, path, what, num_bytes)
+    start = partial(read_exactly, path, what, num_bytes)
     outline, metadata = tensors.outline(start, num_bytes, what)
     text = metadata.get("facts", "null")
     facts = checked(SavedMethod, strict_json.parse(text.encode(), what), what)

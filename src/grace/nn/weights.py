@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from grace.base.errors import DamagedError, GraceError
-from grace.base.files import read_exactly, read_start
+from grace.base.files import read_exactly
 from grace.base.machine import refuse_too_large
 from grace.base.tensors import decode, encode, outline
 from grace.base.words import nearest, one_line
@@ -237,7 +237,7 @@ def _read_file(path: Path, what: str, num_bytes: int, _changed: int) -> Mapping[
     # The file and what is made of it are in memory together.
     refuse_too_large(2 * num_bytes, what)
     # The header first: a hole of gigabytes has none, and is not read.
-    outline(partial(read_start, path, what, num_bytes), num_bytes, what)
+    outline(partial(read_exactly, path, what, num_bytes), num_bytes, what)
     return decode(read_exactly(path, what, num_bytes), what)[0]
 
 

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError, GraceWarning, first_problem, not_there
-from grace.base.files import read_given
+from grace.base.files import read_small
 from grace.base.words import one_line
 from grace.runs.model import RunInfo, RunRecord, TaskRecord
 
@@ -42,7 +42,7 @@ def num_tasks(directory: Path) -> int:
     """Return the number of finished tasks of a run that may be running; 0 if it is unreadable."""
     path = directory / "tasks.jsonl"
     with suppress(GraceError, OSError):
-        return read_given(path, str(path), MAX_BYTES).count(b"\n")
+        return read_small(path, str(path), MAX_BYTES, given=True).count(b"\n")
     return 0
 
 
@@ -144,7 +144,7 @@ def _read_info(directory: Path) -> RunInfo:
     path = directory / "run.json"
     with _naming(f"{path} is damaged", directory):
         try:
-            data = read_given(path, str(path), MAX_INFO_BYTES)
+            data = read_small(path, str(path), MAX_INFO_BYTES, given=True)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise GraceError(
                 f"{directory} is no run (no run.json)", "give the directory that 'grace run' wrote"
@@ -164,7 +164,7 @@ def _read_info(directory: Path) -> RunInfo:
 def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
     """Read the tasks, and ``True`` if the last line was cut off."""
     try:
-        data = read_given(path, str(path), MAX_BYTES)
+        data = read_small(path, str(path), MAX_BYTES, given=True)
     except FileNotFoundError:
         return (), False
     with _naming(f"{path} is damaged", path.parent):

@@ -12,7 +12,7 @@ from typing import Any, final
 import yaml
 
 from grace.base.errors import GraceError
-from grace.base.files import read_given
+from grace.base.files import read_small
 from grace.base.words import in_one_line
 
 MAX_BYTES = 2**20
@@ -156,7 +156,7 @@ def read(path: Path, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
         GraceError: if it is missing, no regular file, not UTF-8, or refused by :func:`parse`.
         OSError: if the system refuses to read it.
     """
-    data = read_given(path, f"'{where}'", MAX_BYTES)
+    data = read_small(path, f"'{where}'", MAX_BYTES, given=True)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

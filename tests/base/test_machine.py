@@ -1,4 +1,4 @@
-"""How much memory there is, whoever says so, and what asks for too much of it."""
+"""How much memory and how many cores there are, whoever says so."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grace.base import machine
-from grace.base.machine import memory_bytes, refuse_too_large
+from grace.base.machine import memory_bytes, refuse_too_large, usable_cores
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -22,7 +22,7 @@ PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         ("not a number", "", PHYSICAL),
     ],
 )
-def test_a_container_may_have_less(
+def test_a_container_may_have_less_memory(
     monkeypatch: pytest.MonkeyPatch, first: str | None, second: str | None, expected: int
 ) -> None:
     files = {
@@ -31,19 +31,29 @@ def test_a_container_may_have_less(
     }
 
     def read_text(path: Path) -> str:
-        text = files[str(path)]
-        if text is None:
+        if files[str(path)] is None:
             raise FileNotFoundError(path)
-        return text
+        return files[str(path)]
 
     monkeypatch.setattr(Path, "read_text", read_text)
     assert memory_bytes() == expected
 
 
-def test_half_of_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_memory_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "memory_bytes", lambda: 1001)
     refuse_too_large(500, "a thing")
     with pytest.raises(ValueError, match="a thing takes 501 bytes"):
         refuse_too_large(501, "a thing")
     monkeypatch.setattr(machine, "memory_bytes", lambda: None)
     refuse_too_large(10**15, "a thing")
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"), [("200000 100000\n", 2), ("max 100000\n", 8), ("50000 100000", 1)]
+)
+def test_a_containers_cores_count(
+    monkeypatch: pytest.MonkeyPatch, quota: str, expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda path: quota)
+    assert usable_cores() == expected
