@@ -14,10 +14,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
-    "base": (850, 11),
+    "base": (680, 11),
     "settings": (1533, 13),
     "data": (2853, 18),
-    "engine": (1850, 21),
+    "engine": (1870, 21),
     "runs": (1150, 11),
     "learner": (4792, 30),
     "studies": (2680, 16),
