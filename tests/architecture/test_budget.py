@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (680, 11),
     "settings": (1533, 13),
-    "data": (2853, 18),
+    "data": (2854, 18),
     "engine": (1870, 21),
     "runs": (1150, 11),
     "learner": (4792, 30),
