@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from grace.cli.progress import StudyProgress
 from grace.studies import study as studies
 from grace.studies.results import StudyResult
 from support import commands
@@ -102,21 +101,3 @@ def test_a_request_to_end_counts_as_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 130
     assert "the same command continues them" in result.stderr
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_line_for_every_run_that_ends(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(0, 1000, 30))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    with StudyProgress() as progress:
-        progress.planned(3, 1)
-        progress.started("der s1", Path("runs/a"))
-        progress.ended("der s1", None, 1)
-        progress.started("wa s1", Path("runs/b"))
-        progress.ended("wa s1", "no \x1b[31m room", 0)
-    assert capsys.readouterr().err.splitlines() == [
-        "3 runs to make, 1 at a time",
-        "1/2  der s1  done in 30.0 s, about 60.0 s left",
-        "2/2  wa s1  failed: no \\x1b[31m room",
-    ]

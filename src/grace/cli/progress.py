@@ -1,117 +1,114 @@
-"""Show the progress of runs, updates and studies: bars on a terminal, elsewhere a line at times."""
+"""Progress of runs, updates and studies: a bar on a terminal, elsewhere a line at times."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import dropwhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Self, final
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column, Table
+from rich.table import Column
 
 from grace.base.words import counted, in_bytes, in_count, in_percent, in_seconds, printable
 from grace.cli.console import terminal, text_of
 from grace.runs import TaskRecord
-from grace.runs.reading import num_tasks
 
 
 @final
-class RunClock:
-    """Estimates the time left of a run from its finished tasks; the first counts only at first."""
+class Clock:
+    """Estimates the time left of some work from the share that this process has done of it.
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._started: float | None = None
-        self._finished: list[float] = []
-        self._total = 0
+    Args:
+        share: what was done before.
+        now: the time in seconds.
+    """
 
-    def task_started(self, total: int) -> None:
-        """Start timing one of ``total`` tasks."""
-        self._started, self._total = self._now(), total
+    def __init__(self, share: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._started = now, now()
+        self.share, self._done = share, 0.0
 
-    def task_finished(self) -> None:
-        """Stop timing the task."""
-        assert self._started is not None
-        self._finished.append(self._now() - self._started)
-        self._started = None
+    def reach(self, share: float, *, worked: bool) -> None:
+        """Note how much is done; ``worked``: it took time, it was not left out or read from disk.
+
+        A share that is smaller than before changes nothing: several phases may take turns.
+        """
+        self._done += max(0.0, share - self.share) * worked
+        self.share = max(share, self.share)
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds until the last task ends; ``None``: nothing tells how long."""
-        if not self._finished:
+        """Estimate the seconds until the end; ``None``: nothing tells how long, or all is done."""
+        if not self._done or self.share > 1 - 1e-9:
             return None
-        later = self._finished[1:] or self._finished
-        mean = sum(later) / len(later)
-        spent = min(mean, self._now() - self._started) if self._started is not None else 0.0
-        left = (self._total - len(self._finished)) * mean - spent
-        return left if left > 0 else None
+        return (1 - self.share) * (self._now() - self._started) / self._done
 
 
 @final
-class UpdateClock:
-    """Estimates the time left of an update from the planned cost of its phases, in their order.
+class Bar:
+    """One bar with a text on a terminal; elsewhere the text as a line, at times.
 
-    Only epochs that this process trained count for its speed: after an interruption, the others are
-    read from disk. A planned phase that is left out takes no time once a later one starts.
+    Args:
+        console: shows the bar.
+        notes: gets the lines if ``console`` is no terminal.
+        seconds_between_notes: how often a line is printed that is not important.
+        now: the time in seconds.
     """
 
     def __init__(
-        self, passes: Mapping[str, float], now: Callable[[], float] = time.monotonic
+        self,
+        console: Console,
+        notes: Console,
+        seconds_between_notes: float,
+        now: Callable[[], float],
     ) -> None:
-        self._passes = dict(passes)
-        self._now, self._started = now, now()
-        self._phase: str | None = None
-        self._epoch, self._done = 0, 0.0
-        self._left = sum(self._passes.values())
+        self._console, self._notes, self._now = console, notes, now
+        self._between, self._noted = seconds_between_notes, 0.0
+        self.clock = Clock(now=now)
+        # The names of phases and losses are a method's, not markup. What may not fit stands last.
+        cut = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            TextColumn("{task.description}", markup=False, table_column=cut),
+            console=console,
+            expand=True,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None, visible=False)
 
-    @property
-    def share_done(self) -> float:
-        """The share of the planned passes that is over, from 0 to 1."""
-        total = sum(self._passes.values())
-        return 1 - self._left / total if total else 1.0
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
 
-    def plans(self, name: str) -> bool:
-        """Return ``True`` if a phase or sweep of this name is in the plan."""
-        return name in self._passes
+    def __exit__(self, *error: object) -> None:
+        """Remove the bar, also after an error."""
+        self._progress.live.stop()
 
-    def phase_started(self, name: str) -> None:
-        """Go on to a phase; one that was not planned stands after all planned ones."""
-        self._phase, self._epoch = name if self.plans(name) else None, 0
-        self._left = sum(self._passes[later] for later in dropwhile(name.__ne__, self._passes))
-
-    def epoch_finished(self, epoch: int, epochs: int) -> None:
-        """Count an epoch of the phase, once if several phases take turns."""
-        if self._phase is None or epoch <= self._epoch:
-            return
-        each = self._passes[self._phase] / epochs
-        before = self._epoch or epoch - 1  # The first may be any: a phase goes on from a snapshot.
-        self._done += each * (epoch - before)
-        self._left -= each * (epoch - self._epoch)
-        self._epoch = epoch
-
-    def phase_finished(self) -> None:
-        """End the phase, also one that was read from disk."""
-        if self._phase is not None:
-            whole = self._passes[self._phase]
-            self.phase_started(self._phase)
-            self._left -= whole
-        self._phase = None
-
-    def seconds_left(self) -> float | None:
-        """Estimate the seconds of training left; ``None`` before an epoch and after the last."""
-        if not self._done or self._left <= 1e-9 * sum(self._passes.values()):
-            return None
-        return self._left * (self._now() - self._started) / self._done
+    def show(self, *parts: str, important: bool = True) -> None:
+        """Show what is done now, and the time left."""
+        left = self.clock.seconds_left()
+        more = [] if left is None else [f"about {in_seconds(left)} left"]
+        text = "  ".join([*filter(None, parts), *more])
+        self._progress.update(
+            self._task,
+            description=printable(text),
+            total=1 if self.clock.share else None,
+            completed=self.clock.share,
+            visible=True,
+        )
+        if important or self._now() - self._noted >= self._between:
+            self._noted = self._now()
+            if not self._console.is_terminal:
+                self._notes.print(text_of(text), soft_wrap=True)
 
 
 @final
 class RichProgress:
     """Shows task, phase, epoch, loss and time left of a run, and a table row per finished task.
 
-    On a terminal two bars (run or update, and phase) stay below the growing table. Elsewhere the
-    table goes to ``console`` and an occasional plain line to ``notes``, so that a file of the one
-    stays a table. It implements :class:`grace.runs.progress.RunProgress`.
+    Without a terminal the table goes to ``console`` and the bar's lines to ``notes``, so that a
+    file of the one stays a table. It implements :class:`grace.runs.progress.RunProgress`.
     """
 
     def __init__(
@@ -120,170 +117,110 @@ class RichProgress:
         notes: Console | None = None,
         *,
         seconds_between_notes: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or terminal()
-        self._notes = notes or terminal(err=True)
-        self._between, self._noted = seconds_between_notes, 0.0
-        self._clock = RunClock()
-        self._update: UpdateClock | None = None
+        self._console, self._now = console or terminal(), now
+        self._bar = Bar(self._console, notes or terminal(err=True), seconds_between_notes, now)
+        self._passes: Mapping[str, float] = {}
         self._total, self._task, self._has_header = 0, "", False
-        # The names of phases and losses are a method's, not markup. What may not fit stands last.
-        cut = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-        self._bars = Progress(
-            TextColumn("{task.description:<12}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[count]}", markup=False),
-            TextColumn("{task.fields[state]}", markup=False, table_column=cut),
-            console=self._console,
-            expand=True,
-            transient=True,
-        )
-        self._run, self._phase = (
-            self._bars.add_task("run", total=None, visible=False, count="", state="")
-            for _ in range(2)
-        )
 
     def __enter__(self) -> Self:
         """Start drawing."""
-        if self._console.is_terminal:
-            self._bars.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Remove the bars, also after an error."""
-        self._bars.live.stop()
+        """Remove the bar, also after an error."""
+        self._bar.__exit__(*error)
 
     def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
         """Show the task and its new classes."""
-        self._clock.task_started(total)
+        if number <= 2 or not self._total:
+            # The first task has more classes than the others, and tells little of them.
+            self._bar.clock = Clock((number - 1) / total, self._now)
         self._task, self._total = f"task {number}/{total}", total
-        self._bars.update(self._run, total=total, visible=True)
-        self._count(number - 1)
-        self._note(f"{self._task}: {_new_classes(class_names)}")
+        self._bar.show(f"{self._task}: {_new_classes(class_names)}")
 
     def waiting(self, what: str) -> None:
         """Show work of unknown length."""
-        self._show_phase(what, None, "", "")
+        self._bar.show(what, important=False)
 
     def update_started(self, class_names: Sequence[str]) -> None:
         """Show a learner's update and its new classes."""
-        self._task, self._update = "update", None
-        self._note(f"{self._task}: {_new_classes(class_names)}")
+        self._task, self._passes = "update", {}
+        self._bar.show(f"{self._task}: {_new_classes(class_names)}")
 
     def update_planned(self, passes: Mapping[str, float]) -> None:
         """Start the bar of a learner's update; a run shows its tasks."""
         if not self._total:
-            self._update = UpdateClock(passes)
-            self._bars.reset(self._run, total=1, visible=True, description="update")
+            self._passes = passes
+            self._bar.clock = Clock(now=self._now)
 
     def phase_started(self, name: str, epochs: int, images: int) -> None:
-        """Start the bar of a phase."""
-        if self._update is not None:
-            self._update.phase_started(name)
-        self._advance()
-        self._show_phase(self._named(name), epochs, f"epoch 0/{epochs}", counted(images, "image"))
+        """Show the work of a phase."""
+        self._reach(name, 0, worked=False)
         work = f"{counted(epochs, 'epoch')} over {counted(images, 'image')}"
-        self._note(f"{self._task}: {name}, {work}")
+        self._bar.show(f"{self._task}: {name}, {work}")
 
     def epoch_finished(
         self, name: str, epoch: int, epochs: int, losses: Mapping[str, float], lr: float
     ) -> None:
-        """Advance the bar and show the losses."""
+        """Show the losses."""
+        # The first epoch may be any: a phase goes on from a snapshot.
+        self._reach(name, (epoch - 1) / epochs, worked=False)
+        self._reach(name, epoch / epochs, worked=True)
         shown = "  ".join(f"{key} {value:.3f}" for key, value in losses.items())
-        place, state = f"epoch {epoch}/{epochs}", f"{printable(shown)}  lr {lr:.2g}"
-        self._bars.update(self._phase, completed=epoch, count=place, state=state)
-        if self._update is not None:
-            self._update.epoch_finished(epoch, epochs)
-        self._advance()
-        if time.monotonic() - self._noted >= self._between:
-            parts = (f"{self._task}: {name} {place}", state, self._left())
-            self._note("  ".join(part for part in parts if part))
+        place = f"{self._task}: {name} epoch {epoch}/{epochs}"
+        self._bar.show(place, shown, f"lr {lr:.2g}", important=False)
 
     def phase_finished(self, name: str, seconds: float) -> None:
-        """Show the seconds that the phase took."""
-        if self._update is not None:
-            self._update.phase_finished()
-        self._advance()
-        self._bars.update(self._phase, state=f"done in {seconds:.1f} s")
+        """Go on behind the phase, also behind one that was read from disk."""
+        self._reach(name, 1, worked=False)
 
     def sweep_started(self, name: str, images: int) -> None:
         """Show a pass over data without training."""
-        if self._update is not None and self._update.plans(name):
-            self._update.phase_started(name)
-            self._advance()
-            # Over a frozen backbone this is most of the work, and there is no epoch to tell of.
-            self._note(f"{self._task}: {name} of {counted(images, 'image')}")
-        self._show_phase(self._named(name), None, "looking", counted(images, "image"))
+        # Over a frozen backbone a planned one is most of the work.
+        self._reach(name, 0, worked=False)
+        text = f"{self._task}: {name} of {counted(images, 'image')}"
+        self._bar.show(text, important=name in self._passes)
 
     def task_finished(self, task: TaskRecord) -> None:
         """Print the table row of the task."""
-        self._clock.task_finished()
-        self._bars.update(self._phase, visible=False)
-        self._count(task.task)
+        self._bar.clock.reach(task.task / self._total, worked=True)
         lines = [] if self._has_header else [(_cells(line), "bold") for line in _HEADER]
         for line, style in [*lines, (_task_row(task), "")]:
             self._console.print(text_of(line, style), soft_wrap=True)
         self._has_header = True
 
-    def _named(self, phase: str) -> str:
-        return f"update  {phase}" if self._task == "update" else phase
-
-    def _show_phase(self, name: str, epochs: int | None, count: str, state: str) -> None:
-        self._bars.reset(
-            self._phase,
-            total=epochs,
-            visible=True,
-            description=printable(name),
-            count=count,
-            state=state,
-        )
-
-    def _count(self, num_done: int) -> None:
-        """Show the number of finished tasks of a run."""
-        self._bars.update(self._run, completed=num_done, count=f"{num_done}/{self._total} tasks")
-        self._advance()
-
-    def _advance(self) -> None:
-        """Show how far the update is, and the time left of the run or update."""
-        if self._update is not None:
-            self._bars.update(self._run, completed=self._update.share_done)
-        self._bars.update(self._run, state=self._left())
-
-    def _left(self) -> str:
-        left = (self._update or self._clock).seconds_left()
-        return f"about {in_clock(left)} left" if left is not None else ""
-
-    def _note(self, text: str) -> None:
-        self._noted = time.monotonic()
-        if not self._console.is_terminal:
-            self._notes.print(text_of(text), soft_wrap=True)
+    def _reach(self, phase: str, share: float, *, worked: bool) -> None:
+        """Note how far a planned phase or sweep of an update is; those before it are over."""
+        if phase in self._passes:
+            before = sum(self._passes[name] for name in takewhile(phase.__ne__, self._passes))
+            done = before + share * self._passes[phase]
+            self._bar.clock.reach(done / (sum(self._passes.values()) or 1), worked=worked)
 
 
 @final
 class StudyProgress:
-    """Prints a line for every finished run; on a terminal also the current runs.
+    """Shows the runs that go on, and prints a line for every finished run.
 
     It implements :class:`grace.studies.workers.Watcher`.
     """
 
-    def __init__(self) -> None:
-        self._console = terminal(err=True)
-        self._done = 0
-        self._running: dict[str, tuple[Path, float]] = {}
-        self._started = time.monotonic()
-        self._live = Live(
-            console=self._console, get_renderable=self._drawn, transient=True, refresh_per_second=1
-        )
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._now = terminal(err=True), now
+        self._bar = Bar(self._console, self._console, float("inf"), now)
+        self._num_done = 0
+        self._started: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         """Start drawing."""
-        if self._console.is_terminal:
-            self._live.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Stop drawing; after an interruption print how to continue."""
-        self._live.stop()
+        self._bar.__exit__()
         if isinstance(error, KeyboardInterrupt):
             self._say("the runs were stopped; the same command continues them")
 
@@ -293,24 +230,20 @@ class StudyProgress:
 
     def started(self, name: str, place: Path) -> None:
         """Add the run to the current runs."""
-        self._running[name] = (place, time.monotonic())
+        self._started[name] = self._now()
+        self._bar.show(", ".join(self._started), important=False)
 
     def ended(self, name: str, failure: str | None, num_left: int) -> None:
         """Print the line of a finished run."""
-        now, (_, started) = time.monotonic(), self._running.pop(name)
-        what = f"failed: {failure}" if failure else f"done in {in_seconds(now - started)}"
-        self._done += 1
-        left = (now - self._started) / self._done * num_left
-        more = f", about {in_seconds(left)} left" if num_left else ""
-        # The total may fall: a finished run may stand for others.
-        self._say(f"{self._done}/{self._done + num_left}  {name}  {what}{more}")
-
-    def _drawn(self) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for name, (place, started) in list(self._running.items()):
-            done = f"{counted(num_tasks(place), 'task')} done"
-            table.add_row(text_of(name), done, in_seconds(time.monotonic() - started))
-        return table
+        seconds = self._now() - self._started.pop(name)
+        what = f"failed: {failure}" if failure else f"done in {in_seconds(seconds)}"
+        self._num_done += 1
+        total = self._num_done + num_left  # It may fall: a finished run may stand for others.
+        self._bar.clock.reach(self._num_done / total, worked=True)
+        left = self._bar.clock.seconds_left()
+        more = "" if left is None else f", about {in_seconds(left)} left"
+        self._say(f"{self._num_done}/{total}  {name}  {what}{more}")
+        self._bar.show(", ".join(self._started), important=False)
 
     def _say(self, text: str) -> None:
         self._console.print(text_of(text), soft_wrap=True)
@@ -331,7 +264,7 @@ _HEADER = (
 
 def _task_row(task: TaskRecord) -> str:
     """Return the row of one task, 80 characters wide."""
-    shown, seconds = task.accuracy, task.seconds.total
+    shown = task.accuracy
     shares = (shown.all, shown.old, shown.new) if shown else (None, None, None)
     assessed = [
         "–" if value is None else f"{value:.3f}" for value in (task.saturation, task.threshold)
@@ -347,7 +280,7 @@ def _task_row(task: TaskRecord) -> str:
             in_count(task.parameters.total),
             in_bytes(task.bytes.weights),
             in_bytes(task.bytes.exemplars),
-            f"{seconds:.1f} s" if seconds < 100 else in_clock(seconds),
+            in_seconds(task.seconds.total).removesuffix(" min"),
         )
     )
 
@@ -355,10 +288,3 @@ def _task_row(task: TaskRecord) -> str:
 def _cells(cells: Sequence[str]) -> str:
     widths = (4, 5, 5, 5, 11, 8, 5, 6, 7, 7, 7)
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
-def in_clock(seconds: float) -> str:
-    """Return "0:04:05"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
