@@ -38,7 +38,7 @@ from grace.data.scenario import Scenario
 from grace.data.sources import load_dataset
 from grace.learner.learner import Learner
 from grace.methods.grace import Grace
-from grace.runs import collect_hardware, collect_versions, commit
+from grace.runs.provenance import collect_hardware, collect_versions, commit
 from grace.settings.experiment import ExperimentSettings
 from plain import PlainRecipe, run_plain
 

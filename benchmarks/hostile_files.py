@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from grace.runs import collect_hardware, collect_versions, commit
+from grace.runs.provenance import collect_hardware, collect_versions, commit
 
 ROOT = Path(__file__).parents[1]
 

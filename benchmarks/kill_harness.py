@@ -32,7 +32,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from grace.runs import collect_hardware, collect_versions, commit
+from grace.runs.provenance import collect_hardware, collect_versions, commit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 kills: Any = importlib.import_module("support.kills")

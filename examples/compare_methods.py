@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 from grace.base.errors import GraceError
-from grace.runs import RunRecord
-from grace.runs.run import run_experiment
+from grace.runs.model import RunRecord
+from grace.runs.run import run as run_experiment
 from grace.settings.load import load_experiment
 from grace.studies.frame import group_records
 from grace.studies.report import write_report
@@ -28,7 +28,7 @@ def overrides(method: str, epochs: int) -> list[str]:
 
 def run(method: str, settings: list[str], out: Path) -> RunRecord:
     """Run one method on the digits; its record goes to ``out/<method>``."""
-    return run_experiment(load_experiment("digits", settings), out / method)
+    return run_experiment(load_experiment("digits", settings), directory=out / method)
 
 
 def main() -> None:

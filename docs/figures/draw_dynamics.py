@@ -12,7 +12,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from grace.runs import RunRecord, read_record
+from grace.runs.model import RunRecord
+from grace.runs.record import read_record
 
 COLOURS = {"grow": "#D55E00", "compress": "#0072B2"}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7b8794"

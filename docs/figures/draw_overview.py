@@ -17,7 +17,8 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from grace.runs import RunRecord, TaskRecord, read_records
+from grace.runs.model import RunRecord, TaskRecord
+from grace.runs.record import read_records
 
 HERE = Path(__file__).parent
 ARCHIVE = HERE.parent / "results" / "data" / "xeon-records.tar.xz"

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from grace.learner.learn import learn
     from grace.learner.learner import Learner
     from grace.learner.request import LearnOptions, LearnResult, RequestedSettings
-    from grace.runs import RunRecord, TaskRecord, read_record
+    from grace.runs.model import RunRecord, TaskRecord
+    from grace.runs.record import read_record
     from grace.runs.run import run
     from grace.settings.experiment import ExperimentSettings
     from grace.settings.load import ConfigError, ConfigWarning, load_experiment
@@ -75,16 +76,16 @@ else:
         "Learner": "grace.learner.learner:Learner",
         "NewerFormatError": "grace.base.errors:NewerFormatError",
         "RequestedSettings": "grace.learner.request:RequestedSettings",
-        "RunRecord": "grace.runs:RunRecord",
+        "RunRecord": "grace.runs.model:RunRecord",
         "StudyResult": "grace.studies.results:StudyResult",
-        "TaskRecord": "grace.runs:TaskRecord",
+        "TaskRecord": "grace.runs.model:TaskRecord",
         "UpdateRecord": "grace.learner.document:UpdateRecord",
         "compare": "grace.studies.study:compare",
         "evaluate": "grace.learner.evaluate:evaluate",
         "frame": "grace.studies.frame:frame",
         "learn": "grace.learner.learn:learn",
         "load_experiment": "grace.settings.load:load_experiment",
-        "read_record": "grace.runs:read_record",
+        "read_record": "grace.runs.record:read_record",
         "run": "grace.runs.run:run",
         "write_report": "grace.studies.report:write_report",
     }

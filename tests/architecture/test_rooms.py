@@ -152,7 +152,7 @@ def test_starts_without_torch() -> None:
     steps = [
         "import grace",
         "import grace.cli",
-        "import grace.runs, grace.studies.report, grace.studies.table",
+        "import grace.runs.record, grace.studies.report, grace.studies.table",
         "from grace.studies import claims, figures, measures, paper, pareto, plan, study",
         "import grace.base.lock, grace.base.objects, grace.base.strict_json",
         "import grace.learner.prediction, grace.learner.exported",

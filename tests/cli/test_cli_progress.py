@@ -10,7 +10,8 @@ from rich.console import Console
 
 from grace.cli.progress import Clock, RichProgress, StudyProgress
 from grace.cli.run import print_summary
-from grace.runs import RunProgress, TaskRecord
+from grace.runs.model import TaskRecord
+from grace.runs.run import RunProgress
 from support.synthetic_records import MakeRecord
 
 PLAN = {"grow": 60.0, "compress": 40.0, "fuse": 20.0}

@@ -41,12 +41,12 @@ def test_an_existing_directory_is_the_first_ones_to_refuse(
     """The first one may have made it a moment ago."""
     called = []
     monkeypatch.setattr(
-        "grace.cli.run.run_experiment", lambda *given, resume: called.append((given, resume))
+        "grace.cli.run.run_experiment", lambda settings, **given: called.append((settings, given))
     )
     result = call("run", "digits", "--out", tmp_path)
     if place:
-        ((settings, directory, progress), resume), *_ = called
-        assert (settings.name, directory, progress, resume) == ("digits", tmp_path, None, False)
+        [(settings, given)] = called
+        assert (settings.name, given) == ("digits", {"directory": tmp_path, "resume": False})
         assert result.output == ""
     else:
         assert called == []

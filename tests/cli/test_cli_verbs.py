@@ -13,7 +13,7 @@ import grace
 from grace.base.errors import GraceError
 from grace.cli.app import PLACES, VERBS
 from grace.cli.console import one_line_warnings
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.settings.load import ConfigWarning, load_experiment
 from grace.settings.registry import METHODS
 from support import one_process
@@ -31,9 +31,9 @@ def fake_experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any
 
         def run_experiment(
             settings: Any,
+            *,
             directory: Path | None,
             progress: Any,
-            *,
             resume: bool,
             first_tasks: Path | None,
             keep: bool,

@@ -11,7 +11,7 @@ import typer
 from grace.cli.app import VERBS as KNOWN
 from grace.cli.app import app
 from grace.cli.options import split
-from grace.runs import read_record
+from grace.runs.record import read_record
 from grace.settings.load import load_experiment
 from grace.studies.cells import Selection, study_cells
 from grace.studies.study import study_of

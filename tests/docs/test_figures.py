@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 

@@ -13,7 +13,7 @@ from grace.learner.document import Creation
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import ExperimentSettings, ScenarioSettings
 from grace.studies.study import compare
 from support.interruptions import interrupted
@@ -61,12 +61,12 @@ def test_a_linked_checkpoint_of_a_run_is_not_another_learner(tmp_path: Path) -> 
     chosen = settings(REPLAY, scenario=ScenarioSettings(base=2, increment=1))
     images = dataset(3, train=6, test=4)
     with interrupted(Trainer, "optimise", lambda _, phase, *__: phase.name == "update"):
-        run_experiment(chosen, run, dataset=images)
+        run_experiment(chosen, directory=run, dataset=images)
     shutil.rmtree(run / "checkpoint")
     (run / "checkpoint").symlink_to(other)
     before = files(other)
     with pytest.raises(DamagedError, match="checkpoint' is a link"):
-        run_experiment(chosen, run, dataset=images, resume=True)
+        run_experiment(chosen, directory=run, dataset=images, resume=True)
     assert files(other) == before
 
 

@@ -14,7 +14,7 @@ from grace.engine.journal import Journal
 from grace.engine.phase import Phase, Work
 from grace.engine.trainer import NonFiniteLossError
 from grace.learner.learner import Learner
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import EngineSettings, ScenarioSettings, SeedSettings
 from grace.settings.load import ConfigWarning
@@ -65,7 +65,9 @@ def test_an_experiment_keeps_its_test_images_and_later_tasks_to_itself(
 
     monkeypatch.setattr(Stream, "learn", counted)
     stream = ScenarioSettings(base=2, increment=1, class_order=(0, 1, 2, 3))
-    run_experiment(settings(VARIANTS[variant], scenario=stream), tmp_path / "run", dataset=images)
+    run_experiment(
+        settings(VARIANTS[variant], scenario=stream), directory=tmp_path / "run", dataset=images
+    )
     for now, present in enumerate(([0, 1], [2], [3]), start=1):
         assert int(reads.of("test", f"task {now}").sum()) == 0
         own = torch.isin(train.labels, torch.tensor(present))

@@ -18,7 +18,7 @@ from grace.methods.module_factory import ModuleFactory
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED, LinearHead
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import MemorySettings
 from support.driven import backbones_of, batch, drive, forget, head_of, module_of
@@ -333,10 +333,10 @@ class TestTeacher:
 def test_a_run_killed_before_its_test_reports_the_same(tmp_path: Path) -> None:
     data = dataset(4)
     chosen = settings(foster())
-    straight = run_experiment(chosen, tmp_path / "straight", dataset=data)
+    straight = run_experiment(chosen, directory=tmp_path / "straight", dataset=data)
     assert list(straight.tasks[1].classifiers) == ["linear", "nearest_mean", "teacher"]
     with interrupted(Stream, "test", lambda _, task, *__: task.number == 2):
-        run_experiment(chosen, tmp_path / "run", dataset=data)
-    resumed = run_experiment(chosen, tmp_path / "run", dataset=data, resume=True)
+        run_experiment(chosen, directory=tmp_path / "run", dataset=data)
+    resumed = run_experiment(chosen, directory=tmp_path / "run", dataset=data, resume=True)
     assert resumed.tasks[1].classifiers == straight.tasks[1].classifiers
     assert resumed.tasks[1].confusion == straight.tasks[1].confusion

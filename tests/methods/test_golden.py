@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from grace.learner.learner import Learner
-from grace.runs import collect_hardware
+from grace.runs.provenance import collect_hardware
 from grace.settings.method import AnyMethodSettings
 from support.contract import trains, variants
 from support.tiny_streams import class_names, labelled, learner, recipe

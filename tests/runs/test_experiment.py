@@ -19,8 +19,10 @@ from grace.methods.foster import Foster
 from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.replay import Replay
-from grace.runs import RecordWriter, RunRecord, TaskRecord, read_record
-from grace.runs.run import identify, run_experiment
+from grace.runs.model import RunRecord, TaskRecord
+from grace.runs.record import RecordWriter, read_record
+from grace.runs.run import identify
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import EngineSettings, MemorySettings, ScenarioSettings, SeedSettings
 from support.interruptions import interrupted
 from support.tiny_streams import dataset, recipe, settings
@@ -35,7 +37,7 @@ IMAGES = dataset(6, train=9, test=5)
 
 def run(method: Any, directory: Path, images: Dataset = IMAGES, **changes: Any) -> RunRecord:
     sections = {"scenario": ScenarioSettings(base=3, increment=2), **changes}
-    return run_experiment(settings(method, **sections), directory, dataset=images)
+    return run_experiment(settings(method, **sections), directory=directory, dataset=images)
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -180,7 +182,7 @@ class TestRecord:
                 assert told["all"] >= line["classifiers"][name]["all"]
         first = record.tasks[0].classifiers["linear"]
         assert (first.task_aware.all, first.task_aware.per_task) == (first.all, first.per_task)
-        assert (record.task_aware_matrix[2][2], record.lone_class_tasks) == (100.0, (3,))
+        assert record.tasks[2].classifiers["linear"].task_aware.per_task[2] == 100.0
 
     def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
         method = Joint.Settings(base=recipe(4), final_task_only=True)
@@ -322,7 +324,7 @@ class TestResumingWithoutItsCheckpoint:
         wild = settings(Replay.Settings(base=recipe(2), update=recipe(8, lr=1e30)))
         for resume in (False, True):
             with pytest.raises(NonFiniteLossError, match="phase 'update'"):
-                run_experiment(wild, tmp_path / "run", dataset=IMAGES, resume=resume)
+                run_experiment(wild, directory=tmp_path / "run", dataset=IMAGES, resume=resume)
             record = read_record(tmp_path / "run")
             assert (record.info.status, len(record.tasks)) == ("failed", 1)
 
@@ -335,7 +337,7 @@ class TestResumingWithoutItsCheckpoint:
         lost = tmp_path / "run" / missing
         shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
         chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
-        record = run_experiment(chosen, tmp_path / "run", dataset=IMAGES, resume=True)
+        record = run_experiment(chosen, directory=tmp_path / "run", dataset=IMAGES, resume=True)
         assert record.complete
         assert [timeless(line) for line in lines(tmp_path / "run")] == [
             timeless(line) for line in lines(straight.directory)
@@ -363,7 +365,7 @@ def test_progress_hears_tasks(tmp_path: Path) -> None:
     heard: Any = Heard()
     method = Finetune.Settings(base=recipe(), update=recipe())
     chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
-    run_experiment(chosen, tmp_path / "run", heard, dataset=IMAGES)
+    run_experiment(chosen, directory=tmp_path / "run", progress=heard, dataset=IMAGES)
     assert heard.tasks == [(1, 3, 3), 1, (2, 3, 2), 2, (3, 3, 1), 3]
 
 
@@ -394,7 +396,9 @@ def test_grace_learns_and_forgets_less_than_finetune(tmp_path: Path) -> None:
         Finetune.Settings(base=recipe(12), update=recipe(12)),
     ):
         chosen = settings(method, memory=MemorySettings(size=40))
-        found[method.name] = run_experiment(chosen, tmp_path / method.name, dataset=images)
+        found[method.name] = run_experiment(
+            chosen, directory=tmp_path / method.name, dataset=images
+        )
     assert (found["grace"].last or 0) > 75
     # Two of four classes at best, as its loss knows the new ones only.
     assert (found["finetune"].last or 100) < 65

@@ -33,8 +33,10 @@ from grace.methods.replay import Replay
 from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
-from grace.runs import RunRecord, fingerprints
-from grace.runs.run import identify, run_experiment
+from grace.runs.model import RunRecord
+from grace.runs.provenance import fingerprints
+from grace.runs.run import identify
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import (
     EngineSettings,
     ExperimentSettings,
@@ -90,7 +92,7 @@ def run(
     **changes: Any,
 ) -> RunRecord:
     chosen = settings(method, **changes)
-    return run_experiment(chosen, directory, dataset=images, first_tasks=first_tasks)
+    return run_experiment(chosen, directory=directory, dataset=images, first_tasks=first_tasks)
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +331,11 @@ def test_a_run_killed_behind_a_shared_first_task_goes_on(tmp_path: Path) -> None
     with interrupted(Trainer, "optimise", lambda _, phase, *__: phase.name == "grow"):
         run(ALIKE["der"], tmp_path / "two", shared, IMAGES)
     record = run_experiment(
-        settings(ALIKE["der"]), tmp_path / "two", dataset=IMAGES, resume=True, first_tasks=shared
+        settings(ALIKE["der"]),
+        directory=tmp_path / "two",
+        dataset=IMAGES,
+        resume=True,
+        first_tasks=shared,
     )
     assert results(record) == results(alone)
 
@@ -340,7 +346,7 @@ def test_what_an_interrupted_run_had_done_itself_was_not_shared(tmp_path: Path) 
     with interrupted(Trainer, "sweep"):
         run(method, tmp_path / "one", shared)
     one = run_experiment(
-        settings(method), tmp_path / "one", dataset=PAIR, resume=True, first_tasks=shared
+        settings(method), directory=tmp_path / "one", dataset=PAIR, resume=True, first_tasks=shared
     )
     base = one.tasks[0].phases[0]
     assert (base.earlier > 0, base.is_shared) == (True, False)

@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import GraceError
-from grace.runs import (
-    DatasetRecord,
+from grace.runs.provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.runs.record import (
     RecordWriter,
-    collect_hardware,
-    collect_versions,
-    commit,
-    describe_run,
     find_runs,
-    fingerprints,
     read_record,
     read_records,
     run_directory,
@@ -56,12 +51,7 @@ def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
         line["classifiers"]["linear"]["task_aware"] = {"all": overall, "per_task": row}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read = read_record(path.parent)
-    assert (read.task_aware_accuracies(), read.task_aware_last) == ([90.0, 75.0, 70.0], 70.0)
-    assert read.task_aware_average == pytest.approx(235 / 3)
-    # (90 − 85 + 70 − 40) / 2: the one-class task comes last, and counts in no mean of drops.
-    assert read.task_aware_forgetting == pytest.approx(17.5)
-    assert read.task_aware_matrix == [[90.0, None, None], [80.0, 70.0, None], rows[2]]
-    assert read.lone_class_tasks == (3,)
+    assert (read.accuracies(task_aware=True), read.task_aware_last) == ([90.0, 75.0, 70.0], 70.0)
     # What the classifier says untold is untouched.
     assert read.last == lines[2]["classifiers"]["linear"]["all"]
 
@@ -75,9 +65,8 @@ def test_records_without_task_aware_numbers_are_read(make_record: MakeRecord) ->
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read = read_record(path.parent)
     assert read.last is not None
-    found = (read.task_aware_last, read.task_aware_average, read.task_aware_forgetting)
-    assert found == (None, None, None)
-    assert read.task_aware_accuracies() == [None] * 5
+    assert read.task_aware_last is None
+    assert read.accuracies(task_aware=True) == [None] * 5
 
 
 def test_the_shortest_line_ever_written_is_read(make_record: MakeRecord) -> None:
@@ -157,10 +146,10 @@ def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
     record = make_record()
     lines = (record.directory / "tasks.jsonl").read_text().splitlines()
     (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
-    with pytest.raises(ValueError, match="damaged at line 2"):
+    with pytest.raises(ValueError, match=r"line 2 of .* is damaged"):
         read_record(record.directory)
     (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], lines[2]]) + "\n")
-    with pytest.raises(ValueError, match="task 3 where task 2 should be"):
+    with pytest.raises(ValueError, match=r"line 2 of .* is damaged: it is task 3"):
         read_record(record.directory)
     (record.directory / "run.json").write_text('{"format": 1')
     with pytest.raises(ValueError, match="is damaged"):
@@ -169,7 +158,7 @@ def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
 
 READ = """
 import resource, sys
-from grace.runs import read_record
+from grace.runs.record import read_record
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     read_record(sys.argv[1])
@@ -296,19 +285,8 @@ def test_provenance_without_torch() -> None:
     assert head is None or len(head.removesuffix("-dirty")) == 40
 
 
-def test_a_run_is_described_and_named() -> None:
-    settings = load_experiment("digits", ["seed=4"])
-    info = describe_run(
-        settings,
-        class_names=["a", "b"],
-        task_sizes=[2],
-        dataset=DatasetRecord(name="digits", num_train=2, num_test=1, shape=(1, 8, 8)),
-        data_digest="00",
-        device="cpu",
-        threads=1,
-        notes=["one thing"],
-    )
-    name = run_directory(Path("runs"), info.model_copy(update={"started": "2026-01-02T03:04:05"}))
+def test_a_run_is_named(make_record: MakeRecord) -> None:
+    info = make_record("grace", 4).info
+    name = run_directory(Path("runs"), info)
     assert name.parent == Path("runs/digits")
     assert name.name == f"grace-s4-20260102-030405-{info.fingerprints['run'][:8]}"
-    assert info.config["memory"]["size"] == 100

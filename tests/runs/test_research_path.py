@@ -18,7 +18,7 @@ from grace.methods.foster import Foster
 from grace.methods.grace import Grace
 from grace.methods.probe import Probe
 from grace.methods.replay import Replay
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from support.tiny_streams import class_names, dataset, labelled, recipe, same, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -73,7 +73,7 @@ class TestKeptState:
         self, method: Any, tmp_path: Path
     ) -> None:
         chosen = settings(method)
-        record = run_experiment(chosen, tmp_path / "run", dataset=IMAGES, keep=True)
+        record = run_experiment(chosen, directory=tmp_path / "run", dataset=IMAGES, keep=True)
         made = Learner.from_run(record.directory)
         assert made.class_names == list(record.info.class_names)
         last = record.tasks[-1]
@@ -94,7 +94,7 @@ class TestKeptState:
         self, tmp_path: Path
     ) -> None:
         method = Replay.Settings(base=recipe(1), update=recipe(1))
-        run_experiment(settings(method), tmp_path / "run", dataset=IMAGES, keep=True)
+        run_experiment(settings(method), directory=tmp_path / "run", dataset=IMAGES, keep=True)
         path = tmp_path / "run" / "state.safetensors"
         data = bytearray(path.read_bytes())
         for place in (3, 200, len(data) // 2, len(data) - 1):

@@ -17,8 +17,10 @@ from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.memo import Memo
 from grace.nn.expandable import ExpandableNetwork
-from grace.runs import RecordWriter, RunRecord, TaskRecord, fingerprints
-from grace.runs.run import run_experiment
+from grace.runs.model import RunRecord, TaskRecord
+from grace.runs.provenance import fingerprints
+from grace.runs.record import RecordWriter
+from grace.runs.run import run as run_experiment
 from grace.settings.effects import settings_without_effect
 from grace.settings.experiment import MeasureName, MeasureSettings, ScenarioSettings
 from support.interruptions import call_number, interrupted
@@ -42,7 +44,7 @@ IMAGES = dataset(6, train=9, test=5)
 
 def run(directory: Path, probe: MeasureSettings, method: Any = GRACE, **how: Any) -> RunRecord:
     chosen = settings(method, scenario=ScenarioSettings(increment=2), probe=probe)
-    return run_experiment(chosen, directory, dataset=IMAGES, **how)
+    return run_experiment(chosen, directory=directory, dataset=IMAGES, **how)
 
 
 @pytest.fixture(scope="module")

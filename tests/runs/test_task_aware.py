@@ -1,13 +1,19 @@
 """Predictions that are told the task: worked by hand, and compared with those that are not."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score
+from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from grace.nn.heads import MASKED
-from grace.runs import metrics
-from grace.runs.evaluation import task_aware_predictions
+from grace.runs.evaluation import (
+    accuracies,
+    confusion_matrix,
+    task_aware_predictions,
+)
 
 SCORES = torch.tensor(
     [
@@ -25,9 +31,8 @@ def test_four_images_of_two_tasks_by_hand() -> None:
     assert SCORES.argmax(dim=1).tolist() == [3, 2, 4, 0]
     told = task_aware_predictions(SCORES, LABELS, [2, 3])
     assert told.tolist() == [0, 1, 4, 2]
-    confusion = metrics.confusion_matrix(LABELS.tolist(), told.tolist(), 5)
-    assert metrics.overall_accuracy(confusion) == 75.0
-    assert metrics.per_task_accuracy(confusion, [2, 3]) == [100.0, 50.0]
+    found = accuracies(told, LABELS, [2, 3])
+    assert (found["all"], found["per_task"]) == (75.0, (100.0, 50.0))
 
 
 def test_chance_is_one_in_the_classes_of_the_task() -> None:
@@ -36,13 +41,52 @@ def test_chance_is_one_in_the_classes_of_the_task() -> None:
     labels = torch.arange(10).repeat(2000)
     scores = torch.rand(len(labels), 10, generator=draws)
     told = task_aware_predictions(scores, labels, [2, 8])
-    confusion = metrics.confusion_matrix(labels.tolist(), told.tolist(), 10)
     # Three standard errors: 3·sqrt(p(1 − p)/n) for n = 4,000 and 16,000 images.
-    first, second = metrics.per_task_accuracy(confusion, [2, 8])
+    first, second = accuracies(told, labels, [2, 8])["per_task"]
     assert first == pytest.approx(50, abs=2.4)
     assert second == pytest.approx(12.5, abs=0.8)
     untold = float((scores.argmax(dim=1) == labels).double().mean())
     assert untold == pytest.approx(0.1, abs=0.007)
+
+
+# Uneven tasks of 2, 1 and 2 classes; rows are true classes.
+CONFUSION = [
+    [8, 2, 0, 0, 0],
+    [0, 5, 0, 0, 5],
+    [0, 0, 10, 10, 0],
+    [0, 0, 0, 3, 1],
+    [0, 0, 0, 0, 6],
+]
+
+
+def test_accuracies_by_hand() -> None:
+    pairs = [(t, p) for t, row in enumerate(CONFUSION) for p, n in enumerate(row) for _ in range(n)]
+    labels, predictions = torch.tensor(pairs).T
+    assert confusion_matrix(predictions, labels, 5) == CONFUSION
+    found = accuracies(predictions, labels, [2, 1, 2])
+    assert found["per_task"] == pytest.approx((100 * 13 / 20, 50, 90))
+    # Weighted by images, not by classes: 32 of 50, and 23 of 40.
+    assert (found["all"], found["old"], found["new"]) == pytest.approx((64, 57.5, 90))
+    assert accuracies(predictions, labels, [2, 0, 3])["per_task"][1] is None
+    assert accuracies(predictions, labels, [5])["old"] is None
+    assert accuracies(predictions, labels, [5, 0])["new"] is None
+
+
+def test_accuracies_are_scikit_learns() -> None:
+    draws = np.random.default_rng(3)
+    labels = draws.integers(0, 6, 300)
+    predictions = np.where(draws.random(300) < 0.6, labels, draws.integers(0, 6, 300))
+    told, true = torch.from_numpy(predictions), torch.from_numpy(labels)
+    assert confusion_matrix(told, true, 6) == sklearn_confusion(labels, predictions).tolist()
+
+    def among(low: int, high: int) -> float:
+        own = (labels >= low) & (labels < high)
+        return 100 * float(accuracy_score(labels[own], predictions[own]))
+
+    found = accuracies(told, true, [3, 1, 2])
+    assert found["all"] == pytest.approx(among(0, 6))
+    assert (found["old"], found["new"]) == pytest.approx((among(0, 4), among(4, 6)))
+    assert found["per_task"] == pytest.approx((among(0, 3), among(3, 4), among(4, 6)))
 
 
 def test_the_lowest_index_wins_a_tie() -> None:

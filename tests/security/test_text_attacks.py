@@ -18,7 +18,7 @@ import pytest
 
 from grace.base.errors import GraceError
 from grace.cli import console
-from grace.runs import read_record, read_records
+from grace.runs.record import read_record, read_records
 from grace.settings import yaml_text
 from grace.settings.load import load_experiment
 from grace.studies.frame import group_records

@@ -21,8 +21,8 @@ from grace.engine.launch import Launch
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
-from grace.runs import find_same_run, read_record, read_records
-from grace.runs.run import run_experiment
+from grace.runs.record import read_record, read_records, same_run
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
 from grace.settings.recipe import Recipe
@@ -170,14 +170,16 @@ class TestRecords:
         assert str(bad.directory) in left_out[0]
 
     def test_resume_names_a_bad_record_and_goes_on(
-        self, make_record: MakeRecord, tmp_path: Path
+        self, make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Before, a deep one ended 'grace run --resume', and others were ignored in silence."""
+        monkeypatch.chdir(tmp_path)
         good, bad = make_record("der", 1), make_record("der", 2)
         (bad.directory / "run.json").write_text("[" * 100_000)
         with pytest.warns(GraceWarning, match="left out: .*nested"):
-            found = find_same_run(tmp_path / "runs", good.info)
-        assert found.directory == good.directory
+            found = same_run(None, good.info)
+        assert found is not None
+        assert found.directory.resolve() == good.directory
 
 
 class TestNames:
@@ -212,7 +214,7 @@ class TestSettings:
         """Before, the spoilt learner was kept, and asked to blame its weights."""
         chosen = settings(method, scenario=ScenarioSettings(base=3, increment=2))
         with pytest.raises(NonFiniteLossError, match=says) as caught:
-            run_experiment(chosen, tmp_path / "run", dataset=dataset(6, train=9, test=5))
+            run_experiment(chosen, directory=tmp_path / "run", dataset=dataset(6, train=9, test=5))
         assert "lower the learning rate" in caught.value.remedy
 
     @pytest.mark.parametrize(
@@ -263,10 +265,12 @@ class TestSettings:
                 return lambda *_: None
 
         with pytest.raises(KeyboardInterrupt):
-            run_experiment(chosen(), tmp_path / "run", Stop(), dataset=images)  # type: ignore[arg-type]
+            run_experiment(chosen(), directory=tmp_path / "run", progress=Stop(), dataset=images)  # type: ignore[arg-type]
         other = {"threads": 2} if what == "threads" else {"channels_last": False}
         with pytest.warns(GraceWarning, match=f"went on with {what} "):
-            record = run_experiment(chosen(**other), tmp_path / "run", dataset=images, resume=True)
+            record = run_experiment(
+                chosen(**other), directory=tmp_path / "run", dataset=images, resume=True
+            )
         assert any(what in note for note in record.info.notes)
 
     def test_an_interrupted_update_notices_it_too(self, tmp_path: Path) -> None:

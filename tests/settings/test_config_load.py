@@ -7,7 +7,7 @@ from grace.base.errors import GraceError
 from grace.methods.der import DER
 from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.layers import flatten

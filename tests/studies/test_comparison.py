@@ -6,7 +6,7 @@ import pytest
 
 import grace
 from grace.base.errors import GraceError
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.settings.load import load_experiment
 from grace.studies.study import compare, study_of
 from support.runs_here import Started, here, workers
@@ -44,7 +44,7 @@ def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     assert first.is_shared != second.is_shared  # One of them trained the first task of both.
     [replay] = (record for record in result.records if record.method == "replay")
     settings = load_experiment("digits", [*QUICK, "method=replay", "seed=4"])
-    alone = run_experiment(settings, tmp_path / "alone")
+    alone = run_experiment(settings, directory=tmp_path / "alone")
     assert [t.classifiers for t in replay.tasks] == [t.classifiers for t in alone.tasks]
     assert [t.confusion for t in replay.tasks] == [None] * 2  # Not held in memory.
     again = compare(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from grace.runs import DatasetRecord, RunRecord
+from grace.runs.model import DatasetRecord, RunRecord
 from grace.studies.frame import group_records
 from grace.studies.table import comparison_numbers, comparison_table
 from support.synthetic_records import MakeRecord

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.claims import judge_claims
 from grace.studies.figures import study_figures
 from grace.studies.measures import Trend, measures_of, spearman, trend, trends_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import load_experiment
 from grace.studies.plan import Records

@@ -1,6 +1,6 @@
 """Verdicts from saturations, and which runs serve several pairs of settings."""
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.cells import serves
 from support.synthetic_records import MakeRecord
 from support.synthetic_records import make_record as make_record

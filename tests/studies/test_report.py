@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from grace.runs import RunRecord, read_record
+from grace.runs.model import RunRecord
+from grace.runs.record import read_record
 from grace.studies.report import report_page, write_report
 from grace.studies.table import Table
 from support.synthetic_records import MakeRecord

@@ -13,8 +13,9 @@ from typing import NoReturn
 import pytest
 
 from grace.base.errors import GraceError, GraceWarning
-from grace.runs import RunRecord, read_record
-from grace.runs.run import run_experiment
+from grace.runs.model import RunRecord
+from grace.runs.record import read_record
+from grace.runs.run import run as run_experiment
 from grace.settings import yaml_text
 from grace.settings.experiment import ExperimentSettings
 from grace.studies.cells import Selection, expansions, settings_of, study_cells
@@ -281,7 +282,7 @@ def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbon
     [cell] = study_cells(study, Selection())
     settings = settings_of(cell.run, lambda needed: None)
     assert settings is not None
-    run_experiment(settings, tmp_path / "mine")
+    run_experiment(settings, directory=tmp_path / "mine")
     planned = plan_study(study, Selection(), tmp_path / "studies", [tmp_path])
     assert [found.record.directory for found in planned.found.values()] == [tmp_path / "mine"]
 

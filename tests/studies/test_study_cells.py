@@ -6,8 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from grace.base.errors import GraceError
-from grace.runs import DatasetRecord, RunRecord
-from grace.runs.model import ParameterRecord
+from grace.runs.model import DatasetRecord, ParameterRecord, RunRecord
 from grace.studies.cells import (
     Selection,
     aligned_size,

@@ -5,7 +5,7 @@ import re
 import matplotlib as mpl
 import pytest
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies import figures
 from grace.studies.figures import study_figures
 from support.synthetic_records import MakeRecord

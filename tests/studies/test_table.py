@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from grace.base.words import latex
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.frame import METRICS, frame, frame_of, group_records, numbers_of
 from grace.studies.results import REPLAYED
 from grace.studies.table import comparison_numbers, comparison_table, numbers_csv, study_tables

@@ -25,8 +25,8 @@ from grace.cli import main
 from grace.data.images import TensorImages
 from grace.engine.ranks import PeerGoneError, Ranks
 from grace.methods.replay import Replay
-from grace.runs import RecordWriter
-from grace.runs.run import run_experiment
+from grace.runs.record import RecordWriter
+from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from support.tiny_streams import dataset, recipe, settings
 
@@ -78,7 +78,7 @@ def occupied(rank: int, folder: Path) -> None:
     (folder / "record" / "mine").touch()
     chosen = settings(Replay.Settings(base=recipe(), update=recipe()))
     try:
-        run_experiment(chosen, folder / "record", dataset=dataset(4))
+        run_experiment(chosen, directory=folder / "record", dataset=dataset(4))
     except PeerGoneError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except ValueError as error:

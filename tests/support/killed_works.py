@@ -25,7 +25,6 @@ import torch._dynamo  # so that it is there before the first fork
 import grace.methods.module_factory
 import grace.nn.expandable
 import grace.runs.run
-import grace.runs.writing
 from grace.cli.app import app
 from grace.cli.compare import compare as _compare_verb
 from grace.cli.export import export as _export_verb
@@ -44,7 +43,7 @@ from grace.learner.store import ModelStore
 from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.replay import Replay
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import MemorySettings, ScenarioSettings
 from support import kills, tiny_streams
 from support.tiny_streams import class_names, labelled, recipe, settings
@@ -70,7 +69,7 @@ def _run(folder: Path, method: Any) -> None:
     images = tiny_streams.dataset(4, train=9, test=5)
     chosen = settings(method, scenario=ScenarioSettings(base=2, increment=1))
     directory = folder / "run"
-    run_experiment(chosen, directory, dataset=images, resume=True, keep=True)
+    run_experiment(chosen, directory=directory, dataset=images, resume=True, keep=True)
     facts = {
         "run": json.loads((directory / "run.json").read_text()),
         "tasks": [json.loads(line) for line in (directory / "tasks.jsonl").open()],
@@ -387,7 +386,7 @@ def _prepare() -> None:
     grace.nn.expandable._conv_norm_pairs = tiny_streams.pairs_to_fold
     torch.nn.Module.__deepcopy__ = tiny_streams.copied_module  # type: ignore[attr-defined]
     Journal.__init__.__defaults__ = (0.0, 0.0)
-    grace.runs.writing.commit = lambda: None  # no processes of git's
+    grace.runs.run.commit = lambda: None  # no processes of git's
 
 
 def _describe_home(path: Path) -> dict[str, Any]:

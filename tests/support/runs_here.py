@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grace.base.errors import GraceError
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, load_experiment
 from grace.studies.workers import Job, Unwatched, Worker
@@ -19,7 +19,7 @@ def run_in_this_process(job: Job, stopping: threading.Event) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConfigWarning)
             settings = load_experiment(job.command[1])
-        run_experiment(settings, job.place, resume=True, first_tasks=first_tasks)
+        run_experiment(settings, directory=job.place, resume=True, first_tasks=first_tasks)
     except GraceError as error:
         return str(error)
     return None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.cells import Selection, study_cells
 from grace.studies.plan import Found
 from grace.studies.results import Results, StudyResult

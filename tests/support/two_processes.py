@@ -52,8 +52,9 @@ from grace.methods.grace import Grace
 from grace.methods.method import Method
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from grace.runs import RunRecord, read_record
-from grace.runs.run import run_experiment
+from grace.runs.model import RunRecord
+from grace.runs.record import read_record
+from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
 from grace.settings.method import BaseMethodSettings
@@ -300,7 +301,7 @@ def run(method: BaseMethodSettings, directory: Path, heard: Any = None) -> dict[
     chosen = settings(method, scenario=ScenarioSettings(base=3, increment=1))
     Stream.learn = noting  # type: ignore[method-assign]
     try:
-        record = run_experiment(chosen, directory, heard, resume=True)
+        record = run_experiment(chosen, directory=directory, progress=heard, resume=True)
     finally:
         Stream.learn = learn  # type: ignore[method-assign]
     return {**described(record), "weights": hashes[-1]}

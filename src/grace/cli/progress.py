@@ -12,7 +12,7 @@ from rich.table import Column
 
 from grace.base.words import counted, in_bytes, in_count, in_percent, in_seconds, printable
 from grace.cli.console import terminal, text_of
-from grace.runs import TaskRecord
+from grace.runs.model import TaskRecord
 
 
 @final
@@ -108,7 +108,7 @@ class RichProgress:
     """Shows task, phase, epoch, loss and time left of a run, and a table row per finished task.
 
     Without a terminal the table goes to ``console`` and the bar's lines to ``notes``, so that a
-    file of the one stays a table. It implements :class:`grace.runs.progress.RunProgress`.
+    file of the one stays a table. It implements :class:`grace.runs.run.RunProgress`.
     """
 
     def __init__(

@@ -16,8 +16,8 @@ from grace.cli.console import say
 from grace.cli.options import split
 from grace.cli.progress import RichProgress
 from grace.engine.launch import Launch
-from grace.runs import RunRecord
-from grace.runs.run import run_experiment
+from grace.runs.model import RunRecord
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import load_experiment
 from grace.studies.report import write_report
@@ -68,7 +68,12 @@ def run(
     try:
         with RichProgress() as progress:
             record = run_experiment(
-                settings, out, progress, resume=resume, keep=keep, first_tasks=first_tasks
+                settings,
+                directory=out,
+                progress=progress,
+                resume=resume,
+                keep=keep,
+                first_tasks=first_tasks,
             )
     except KeyboardInterrupt as error:
         if getattr(error, "__notes__", ()):  # There is a record to go on with.
@@ -99,7 +104,7 @@ def _follow(settings: ExperimentSettings, out: Path | None, *, resume: bool) -> 
     from grace.engine.ranks import Ranks, is_said_elsewhere
 
     try:
-        run_experiment(settings, out, None, resume=resume)
+        run_experiment(settings, directory=out, resume=resume)
     except Exception as error:
         if not is_said_elsewhere(error):
             raise

@@ -1,18 +1,18 @@
 """The accuracies of predictors on test images of all seen classes, with and without the task."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.runs import metrics
 from grace.runs.model import ClassifierRecord, TaskAwareRecord
 
 
 def compare_predictions(
     scores: Mapping[str, Tensor], labels: Tensor, task_sizes: Sequence[int]
-) -> tuple[dict[str, ClassifierRecord], tuple[tuple[int, ...], ...] | None]:
+) -> tuple[dict[str, ClassifierRecord], list[list[int]] | None]:
     """Measure every predictor on test images of all seen classes.
 
     The task-aware accuracy, for which the task of each image is given, uses the same scores.
@@ -26,29 +26,49 @@ def compare_predictions(
         The accuracies of each predictor, and the confusion matrix of the primary one: test images
         of each class (row) by predicted class (column).
     """
-    true, num_old = labels.tolist(), sum(task_sizes[:-1])
-
-    def confusion(predictions: Tensor) -> list[list[int]]:
-        return metrics.confusion_matrix(true, predictions.tolist(), sum(task_sizes))
-
-    classifiers: dict[str, ClassifierRecord] = {}
-    primary: tuple[tuple[int, ...], ...] | None = None
+    classifiers, confusion = {}, None
     for name, values in scores.items():
-        found = confusion(values.argmax(dim=1))
-        task_aware = confusion(task_aware_predictions(values, labels, task_sizes))
-        old, new = metrics.old_new_accuracy(found, num_old)
+        predictions = values.argmax(dim=1)
+        told = accuracies(task_aware_predictions(values, labels, task_sizes), labels, task_sizes)
         classifiers[name] = ClassifierRecord(
-            all=metrics.overall_accuracy(found),
-            old=old,
-            new=new,
-            per_task=tuple(metrics.per_task_accuracy(found, task_sizes)),
-            task_aware=TaskAwareRecord(
-                all=metrics.overall_accuracy(task_aware),
-                per_task=tuple(metrics.per_task_accuracy(task_aware, task_sizes)),
-            ),
+            **accuracies(predictions, labels, task_sizes),
+            task_aware=TaskAwareRecord(all=told["all"], per_task=told["per_task"]),
         )
-        primary = primary or tuple(tuple(row) for row in found)
-    return classifiers, primary
+        confusion = confusion or confusion_matrix(predictions, labels, values.shape[1])
+    return classifiers, confusion
+
+
+def accuracies(predictions: Tensor, labels: Tensor, task_sizes: Sequence[int]) -> dict[str, Any]:
+    """Return the accuracy (%) on all classes, on old and new ones, and on those of each task.
+
+    All K classes can be predicted, without masking (docs/protocols.md#classifiers). ``None``: there
+    is no such class.
+
+    Args:
+        predictions: class indices, int64 (N,).
+        labels: true class indices, int64 (N,).
+        task_sizes: number of new classes of each seen task; they sum to K.
+    """
+    tasks, right = _task_of_class(task_sizes)[labels], predictions == labels
+    last = len(task_sizes) - 1
+
+    def on(chosen: Tensor) -> float:
+        total = int(chosen.sum())
+        return 100.0 * int(right[chosen].sum()) / total if total else 0.0
+
+    return {
+        "all": on(tasks <= last),
+        "old": on(tasks < last) if any(task_sizes[:-1]) else None,
+        "new": on(tasks == last) if task_sizes[-1] else None,
+        "per_task": tuple(on(tasks == t) if n else None for t, n in enumerate(task_sizes)),
+    }
+
+
+def confusion_matrix(predictions: Tensor, labels: Tensor, num_classes: int) -> list[list[int]]:
+    """Count test images by true class (rows) and predicted class (columns), K×K."""
+    places = labels * num_classes + predictions
+    counts = torch.bincount(places, minlength=num_classes**2)
+    return [list(map(int, row)) for row in counts.view(num_classes, num_classes)]
 
 
 def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[int]) -> Tensor:
@@ -77,7 +97,10 @@ def task_aware_predictions(scores: Tensor, labels: Tensor, task_sizes: Sequence[
         raise GraceError(
             f"the tasks hold {sum(task_sizes)} classes, but {scores.shape[1]} are scored"
         )
-    numbers = torch.arange(len(task_sizes))
-    task_of = torch.repeat_interleave(numbers, torch.tensor(list(task_sizes)))
+    task_of = _task_of_class(task_sizes)
     foreign = task_of[labels][:, None] != task_of[None, :]
     return scores.masked_fill(foreign, -torch.inf).argmax(dim=1)
+
+
+def _task_of_class(task_sizes: Sequence[int]) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(task_sizes)), torch.tensor([*task_sizes]))

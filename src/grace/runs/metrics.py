@@ -6,7 +6,6 @@ if a task that it needs was not tested: joint training may skip all tasks but th
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from statistics import fmean
 
 from grace.base.errors import GraceError
@@ -79,97 +78,3 @@ def _earlier_columns(matrix: Sequence[Sequence[float | None]]) -> list[list[floa
         if known:
             columns.append(known)
     return columns
-
-
-def confusion_matrix(
-    labels: Sequence[int], predictions: Sequence[int], num_classes: int
-) -> list[list[int]]:
-    """Count test images by true class (rows) and predicted class (columns), K×K.
-
-    Args:
-        labels: true class indices.
-        predictions: predicted class indices, as many.
-        num_classes: K.
-    """
-    counts = [[0] * num_classes for _ in range(num_classes)]
-    for label, prediction in zip(labels, predictions, strict=True):
-        counts[label][prediction] += 1
-    return counts
-
-
-def per_task_accuracy(
-    confusion: Sequence[Sequence[int]], task_sizes: Sequence[int]
-) -> list[float | None]:
-    """Return the accuracy (%) on the classes of each seen task, on true task boundaries.
-
-    ``None`` for a task without a new class.
-
-    Args:
-        confusion: counts of test images, K×K, classes in class order.
-        task_sizes: number of new classes of each seen task; they sum to K.
-
-    Raises:
-        GraceError: the sizes do not sum to K.
-    """
-    if sum(task_sizes) != len(confusion):
-        raise GraceError(
-            f"the tasks hold {sum(task_sizes)} classes, the confusion matrix {len(confusion)}"
-        )
-    return [
-        _accuracy(confusion, range(end - size, end)) if size else None
-        for end, size in zip(accumulate(task_sizes), task_sizes, strict=True)
-    ]
-
-
-def old_new_accuracy(
-    confusion: Sequence[Sequence[int]], num_old: int
-) -> tuple[float | None, float | None]:
-    """Return the accuracies (%) on old classes (the first ``num_old``) and on new ones.
-
-    All K classes can be predicted, without masking (docs/protocols.md#classifiers); ``None``: there
-    is no such class.
-    """
-    old, new = range(num_old), range(num_old, len(confusion))
-    return (
-        _accuracy(confusion, old) if old else None,
-        _accuracy(confusion, new) if new else None,
-    )
-
-
-def overall_accuracy(confusion: Sequence[Sequence[int]]) -> float:
-    """Return A_t (%), the share of correct predictions (docs/protocols.md#metrics)."""
-    return _accuracy(confusion, range(len(confusion)))
-
-
-def _accuracy(confusion: Sequence[Sequence[int]], classes: range) -> float:
-    total = sum(sum(confusion[index]) for index in classes)
-    right = sum(confusion[index][index] for index in classes)
-    return 100.0 * right / total if total else 0.0
-
-
-def memory_aligned_size(
-    reference_parameters: int, parameters: int, image_bytes: int, base_memory: int = 2000
-) -> int:
-    """Return the number of exemplars with which a smaller model costs what the reference costs.
-
-    ``base_memory + floor((reference_parameters − parameters) · 4 / image_bytes)``, see
-    docs/protocols.md#memory-aligned-counts.
-
-    Args:
-        reference_parameters: backbone parameters of the largest method (DER), 4 bytes each.
-        parameters: backbone parameters of this method.
-        image_bytes: bytes of one raw image (3,072 for CIFAR, 150,528 at 224 pixels).
-        base_memory: number of exemplars that every method has.
-
-    Raises:
-        GraceError: the model is larger than the reference, or an image has no bytes.
-    """
-    if image_bytes < 1:
-        raise GraceError(f"image_bytes is {image_bytes}: an image has at least one byte")
-    if parameters > reference_parameters:
-        raise GraceError(
-            f"the model has {parameters} parameters, more than the reference's "
-            f"{reference_parameters}",
-            "take the larger one as reference",
-        )
-    return base_memory + (reference_parameters - parameters) * 4 // image_bytes

@@ -196,21 +196,16 @@ class RunInfo(_Frozen):
     @property
     def method(self) -> str:
         """The method's name."""
-        return str(self._section("method").get("name") or "unknown")
+        return str(self.section("method").get("name") or "unknown")
 
     @property
     def seed(self) -> int | None:
         """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
-        seed = self._section("seeds").get("initialisation")
+        seed = self.section("seeds").get("initialisation")
         return seed if isinstance(seed, int) else None
 
-    @property
-    def backbone(self) -> str:
-        """The settings of the backbone, as one short text."""
-        values = self._section("backbone").values()
-        return ", ".join(f"{value}" for value in values if value is not None)
-
-    def _section(self, name: str) -> Mapping[str, object]:
+    def section(self, name: str) -> Mapping[str, object]:
+        """Return a section of the settings; empty if the record has no such section."""
         section = self.config.get(name)
         return section if isinstance(section, dict) else {}
 
@@ -240,16 +235,11 @@ class RunRecord:
         """``True`` if the run finished all its tasks."""
         return self.info.status == "finished" and len(self.tasks) == len(self.info.task_sizes)
 
-    @property
-    def primary(self) -> str | None:
-        """Name of the classifier that is reported, from the last evaluated task."""
-        return next((task.primary for task in reversed(self.tasks) if task.primary), None)
-
-    def accuracies(self, classifier: str | None = None) -> list[float | None]:
-        """Return A_t (%) per task, of the primary classifier or of a named one."""
-        name = classifier or self.primary
-        found = [task.classifiers.get(name) if name else None for task in self.tasks]
-        return [entry.all if entry else None for entry in found]
+    def accuracies(self, *, task_aware: bool = False) -> list[float | None]:
+        """Return the primary classifier's A_t (%) per task; ``None``: not tested."""
+        found = [task.accuracy for task in self.tasks]
+        told = [entry.task_aware if entry and task_aware else entry for entry in found]
+        return [entry.all if entry else None for entry in told]
 
     @cached_property
     def matrix(self) -> metrics.Matrix:
@@ -277,40 +267,10 @@ class RunRecord:
         """Mean change of a task's accuracy since it was learnt (percentage points)."""
         return metrics.backward_transfer(self.matrix)
 
-    def task_aware_accuracies(self, classifier: str | None = None) -> list[float | None]:
-        """Return the task-aware accuracy on all seen classes (%) per task."""
-        return [entry.all if entry else None for entry in self._task_aware(classifier)]
-
-    @cached_property
-    def task_aware_matrix(self) -> metrics.Matrix:
-        """Task-aware accuracy (%) of the primary classifier after task t on task i."""
-        found = self._task_aware(None)
-        return metrics.accuracy_matrix([entry.per_task if entry else None for entry in found])
-
     @property
     def task_aware_last(self) -> float | None:
         """Task-aware accuracy after the last task (%)."""
-        return metrics.last(self.task_aware_accuracies())
-
-    @property
-    def task_aware_average(self) -> float | None:
-        """Mean of the task-aware accuracies after every task (%)."""
-        return metrics.average(self.task_aware_accuracies())
-
-    @property
-    def task_aware_forgetting(self) -> float | None:
-        """Mean drop of a task's task-aware accuracy from its best (percentage points)."""
-        return metrics.forgetting(self.task_aware_matrix)
-
-    @property
-    def lone_class_tasks(self) -> tuple[int, ...]:
-        """Numbers of the tasks with one new class: their task-aware accuracy is always 100."""
-        return tuple(task.task for task in self.tasks if task.num_new == 1)
-
-    def _task_aware(self, classifier: str | None) -> list[TaskAwareRecord | None]:
-        name = classifier or self.primary
-        found = [task.classifiers.get(name) if name else None for task in self.tasks]
-        return [entry.task_aware if entry else None for entry in found]
+        return metrics.last(self.accuracies(task_aware=True))
 
     @property
     def seconds(self) -> float:

@@ -9,20 +9,27 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, final
 
 from grace.base.atomic import remove_leftovers, write_bytes
 from grace.base.files import inside
 from grace.base.lock import exclusive
+from grace.engine.progress import Progress
 from grace.runs.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
-from grace.runs.progress import RunProgress, SilentRun
-from grace.runs.provenance import collect_versions, fingerprints
-from grace.runs.resuming import STATE, drop_checkpoint, noted_rounding, same_run
-from grace.runs.writing import RecordWriter, describe_run, refuse_occupied, run_directory
+from grace.runs.provenance import collect_hardware, collect_versions, commit, fingerprints
+from grace.runs.record import (
+    STATE,
+    RecordWriter,
+    drop_checkpoint,
+    noted_rounding,
+    now,
+    refuse_occupied,
+    run_directory,
+    same_run,
+)
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, as_settings
-from grace.settings.method import AnyMethodSettings
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
@@ -30,6 +37,29 @@ if TYPE_CHECKING:
     from grace.engine.journal import Journal
     from grace.engine.ranks import Ranks
     from grace.runs.stream import Stream
+
+
+class RunProgress(Progress, Protocol):
+    """Receives the events of a run, those of its phases and sweeps included."""
+
+    def task_started(self, number: int, total: int, class_names: Sequence[str]) -> None:
+        """Called when a task begins.
+
+        Args:
+            number: number of the task, from 1.
+            total: number of tasks of the run.
+            class_names: names of the task's new classes.
+        """
+        return
+
+    def task_finished(self, task: TaskRecord) -> None:
+        """Called when a task is finished, with its line of the record."""
+        return
+
+
+@final
+class SilentRun(RunProgress):
+    """Ignores every event of a run."""
 
 
 def run(
@@ -41,58 +71,24 @@ def run(
     resume: bool = False,
     keep: bool = False,
     progress: RunProgress | None = None,
-) -> RunRecord:
-    """Run an experiment, given by its name, its file or its settings, and record it.
-
-    Args:
-        experiment: a packaged experiment, the path of a YAML file, or resolved settings.
-        overrides: ``key.path=value`` texts over a named experiment.
-        directory: run directory to create; ``None``: a new one under ``runs/``.
-        dataset: images to learn and test on; ``None``: those that ``data`` names.
-        resume: go on with the same run if it was interrupted.
-        keep: keep the method's state in the directory, for ``Learner.from_run``.
-        progress: receives the events of the run.
-
-    Returns:
-        The finished record; see :func:`run_experiment`.
-
-    Raises:
-        GraceError: for settings or data that cannot be used, or a directory that is taken.
-    """
-    return run_experiment(
-        as_settings(experiment, overrides),
-        None if directory is None else Path(directory),
-        progress,
-        dataset=dataset,
-        resume=resume,
-        keep=keep,
-    )
-
-
-def run_experiment(
-    settings: ExperimentSettings,
-    directory: Path | None = None,
-    progress: RunProgress | None = None,
-    *,
-    dataset: "Dataset | None" = None,
-    resume: bool = False,
-    keep: bool = False,
     first_tasks: Path | None = None,
 ) -> RunRecord:
-    """Run one experiment and write its record, task by task.
+    """Run an experiment, given by its name, its file or its settings, and record it task by task.
 
     During the run, the method's state and the unfinished task are saved under ``checkpoint`` in the
     run directory, so that a killed run can go on. Several processes that torchrun started carry out
     the run together: the first one writes the record and sends events; all return the record.
 
     Args:
-        settings: resolved settings.
-        directory: as for ``run``, like all that follows.
+        experiment: a packaged experiment, the path of a YAML file, or resolved settings.
+        overrides: ``key.path=value`` texts over a named experiment.
+        directory: run directory to create; ``None``: a new one under ``runs/``.
+        dataset: images to learn and test on, the same in every process; ``None``: those that
+            ``data`` names. Of ``data`` only the augmentation is applied to given images.
+        resume: go on with the same run if it was interrupted: in ``directory`` or, without one,
+            the newest of the same run under ``runs/``.
+        keep: keep the method's state in the directory, for ``Learner.from_run``.
         progress: receives the events of the run.
-        dataset: the same in every process. Of ``settings.data`` only the augmentation is applied to
-            given images.
-        resume: in ``directory`` or, without one, the newest of the same run under ``runs/``.
-        keep: keep the method's state in the directory.
         first_tasks: folder in which runs with the same *first_task* fingerprint share the network
             of their first task; created if it does not exist. ``None``: do not share.
 
@@ -100,17 +96,18 @@ def run_experiment(
         GraceError: for settings or data that cannot be used, a loss that is not finite, a directory
             that holds another run, processes that differ or have ended, or a run in progress.
     """
+    settings = as_settings(experiment, overrides)
+    refuse_learner_settings(settings)
     from grace.engine.ranks import Ranks
 
-    refuse_learner_settings(settings)
+    given = None if directory is None else Path(directory)
     with Ranks.started(settings.engine) as ranks, _own_warnings_and_threads():
-        settings = _here(settings)
         receiver = progress if progress and ranks.is_first else SilentRun()
-        stream, info = _begun(settings, dataset, receiver, ranks)
-        if info is None:
+        stream, info = _begun(_here(settings), dataset, receiver, ranks)
+        if not ranks.is_first:
             return _follow(stream)
-        earlier = same_run(directory, info) if resume else None
-        place = earlier.directory if earlier else directory or run_directory(Path("runs"), info)
+        earlier = same_run(given, info) if resume else None
+        place = earlier.directory if earlier else given or run_directory(Path("runs"), info)
         if earlier is None:
             refuse_occupied(place)
         place.mkdir(parents=True, exist_ok=True)
@@ -125,7 +122,8 @@ def run_experiment(
                 record = RecordWriter(place, info, earlier)
                 done = _carry_out(stream, record, receiver, first_tasks, keep=keep)
             drop_checkpoint(inside(place, "checkpoint"))
-            _broadcast(done, ranks)
+            lines = [task.model_dump_json() for task in done.tasks]
+            ranks.broadcast_value([str(place), done.info.model_dump_json(), lines])
             (place / "lock").unlink()  # The last thing: see ``exclusive``.
         return done
 
@@ -199,11 +197,8 @@ def _here(settings: ExperimentSettings) -> ExperimentSettings:
 
 def _begun(
     settings: ExperimentSettings, given: "Dataset | None", progress: RunProgress, ranks: "Ranks"
-) -> "tuple[Stream, RunInfo | None]":
-    """Read the images and build the method; return also the facts about the run.
-
-    Only the first process of several gets the facts.
-    """
+) -> "tuple[Stream, RunInfo]":
+    """Read the images and build the method; return also the facts about the run."""
     from grace.data.sources import load_dataset
     from grace.runs.stream import Stream
 
@@ -216,7 +211,55 @@ def _begun(
     stream = Stream(settings, dataset, progress, ranks)
     digest = _digest(dataset)
     ranks.refuse_unequal({"images": digest})
-    return stream, _describe(stream, dataset, digest) if ranks.is_first else None
+    return stream, _described(stream, dataset, digest)
+
+
+def _described(stream: "Stream", dataset: "Dataset", digest: str) -> RunInfo:
+    """Collect the facts about a run at its start."""
+    import torch
+
+    settings, scenario, versions = stream.settings, stream.scenario, collect_versions()
+    device = stream.trainer.device.torch_device
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    notes, sizes = list(dataset.notes), enumerate(scenario.task_sizes, start=1)
+    traits = settings.method.traits
+    lone = ", ".join(str(n) for n, size in sizes if traits.leaves_lone_class(n, size))
+    if lone:
+        notes.append(
+            f"{settings.method.name} compares new classes with each other only: a task's one new "
+            f"class is not learnt (task {lone})"
+        )
+    return RunInfo(
+        experiment=settings.name,
+        description=settings.description,
+        config=settings.model_dump(mode="json"),
+        versions=versions,
+        commit=commit(),
+        hardware=collect_hardware(
+            device.type, torch.get_num_threads(), gpu, stream.ranks.num_processes
+        ),
+        fingerprints=fingerprints(settings, digest, versions),
+        started=now(),
+        class_names=tuple(scenario.class_names),
+        task_sizes=tuple(scenario.task_sizes),
+        notes=tuple(notes),
+        dataset=DatasetRecord(
+            name=dataset.name,
+            num_train=len(dataset.train),
+            num_test=len(dataset.test),
+            shape=stream.shape,
+        ),
+    )
+
+
+def _digest(dataset: "Dataset") -> str:
+    """Return the hash of names, labels and images (N, C, H, W) of a dataset's parts."""
+    digest = hashlib.sha256()
+    for name, part in (("train", dataset.train), ("test", dataset.test)):
+        digest.update(name.encode())
+        digest.update(part.labels.numpy().tobytes())
+        digest.update(part.images.digest())
+    return digest.hexdigest()
 
 
 def _carry_out(
@@ -230,14 +273,13 @@ def _carry_out(
     """Learn task after task; the work of an earlier process is not repeated."""
     from grace.engine.loss_meter import NonFiniteLossError
 
-    place, scenario = record.directory, stream.scenario
+    place, scenario = record.record.directory, stream.scenario
     checkpoint = inside(place, "checkpoint")
+    shared = first_tasks and inside(first_tasks, record.record.info.fingerprints["first_task"])
     try:
         checkpoint.mkdir(exist_ok=True)
         remove_leftovers(checkpoint)
         stream.load(inside(checkpoint, STATE))
-        # A line whose task the saved state lacks is written again.
-        record.keep_tasks(len(stream.learnt))
         for task in scenario:
             names = scenario.class_names[task.num_old_outputs : task.num_classes]
             progress.task_started(task.number, len(scenario), names)
@@ -245,10 +287,9 @@ def _carry_out(
                 stream.recall(task)
                 done = record.record.tasks[task.number - 1]
             else:
-                shared = None
-                if first_tasks is not None and task.number == 1:
-                    shared = inside(first_tasks, record.record.info.fingerprints["first_task"])
-                journal = _journal(checkpoint, stream, task.number, shared)
+                journal = _journal(checkpoint, task.number)
+                if shared and task.number == 1:
+                    journal.share(shared, stream.trainer)
                 done = stream.test(task, *stream.learn(task, journal))
                 record.append_task(done)
                 write_bytes(checkpoint / STATE, stream.encoded())
@@ -265,7 +306,7 @@ def _carry_out(
     return record.finish()
 
 
-def _journal(checkpoint: Path, stream: "Stream", number: int, shared: Path | None) -> "Journal":
+def _journal(checkpoint: Path, number: int) -> "Journal":
     """Open the journal of a task, the only one that is kept."""
     from grace.engine.journal import Journal
 
@@ -274,15 +315,7 @@ def _journal(checkpoint: Path, stream: "Stream", number: int, shared: Path | Non
         shutil.rmtree(earlier, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     remove_leftovers(folder)
-    journal = Journal(folder)
-    if shared is not None:
-        journal.share(shared, stream.trainer)
-    return journal
-
-
-def _broadcast(done: RunRecord, ranks: "Ranks") -> None:
-    lines = [task.model_dump_json() for task in done.tasks]
-    ranks.broadcast_value([str(done.directory), done.info.model_dump_json(), lines])
+    return Journal(folder)
 
 
 def _follow(stream: "Stream") -> RunRecord:
@@ -293,48 +326,3 @@ def _follow(stream: "Stream") -> RunRecord:
     place, info, lines = stream.ranks.broadcast_value(None)
     tasks = tuple(TaskRecord.model_validate_json(line) for line in lines)
     return RunRecord(Path(place), RunInfo.model_validate_json(info), tasks)
-
-
-def _describe(stream: "Stream", dataset: "Dataset", digest: str) -> RunInfo:
-    import torch
-
-    settings, scenario = stream.settings, stream.scenario
-    device = stream.trainer.device.torch_device
-    return describe_run(
-        settings,
-        class_names=scenario.class_names,
-        task_sizes=scenario.task_sizes,
-        dataset=DatasetRecord(
-            name=dataset.name,
-            num_train=len(dataset.train),
-            num_test=len(dataset.test),
-            shape=stream.shape,
-        ),
-        data_digest=digest,
-        device=device.type,
-        threads=torch.get_num_threads(),
-        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        processes=stream.ranks.num_processes,
-        notes=[*dataset.notes, *_lone_classes(settings.method, scenario.task_sizes)],
-    )
-
-
-def _lone_classes(method: AnyMethodSettings, task_sizes: Sequence[int]) -> Iterator[str]:
-    """Yield a note about the tasks with a class that the method cannot learn."""
-    sizes = enumerate(task_sizes, start=1)
-    tasks = [str(number) for number, size in sizes if method.traits.leaves_lone_class(number, size)]
-    if tasks:
-        yield (
-            f"{method.name} compares new classes with each other only: a task's one new class is "
-            f"not learnt (task {', '.join(tasks)})"
-        )
-
-
-def _digest(dataset: "Dataset") -> str:
-    """Return the hash of names, labels and images (N, C, H, W) of a dataset's parts."""
-    digest = hashlib.sha256()
-    for name, part in (("train", dataset.train), ("test", dataset.test)):
-        digest.update(name.encode())
-        digest.update(part.labels.numpy().tobytes())
-        digest.update(part.images.digest())
-    return digest.hexdigest()

@@ -137,17 +137,10 @@ class Stream:
             ),
             num_exemplars=len(method.memory),
             phases=tuple(
-                PhaseRecord(
-                    name=work.name,
-                    epochs=work.epochs,
-                    images=work.images,
-                    seconds=work.seconds.total,
-                    earlier=work.seconds.earlier,
-                    is_shared=work.is_shared,
-                    sha256=work.sha256,
-                    losses=dict(work.losses),
+                PhaseRecord.model_validate(
+                    {**vars(w), "seconds": w.seconds.total, "earlier": w.seconds.earlier}
                 )
-                for work in self.trainer.work
+                for w in self.trainer.work
             ),
             seconds=SecondsRecord(learn=seconds, evaluate=evaluating, total=seconds + evaluating),
         )

@@ -4,12 +4,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import final
 
 from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
 from grace.nn.threshold import Threshold
-from grace.runs import RunRecord, metrics
+from grace.runs.model import RunRecord
 from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, load_experiment
@@ -236,20 +237,19 @@ def aligned_size(
     Raises:
         GraceError: if the plain run is larger than the reference, or has no fixed memory.
     """
-    memory = plain.info.config.get("memory")
-    base = memory.get("size") if isinstance(memory, dict) else None
-    dataset = plain.info.dataset
+    base, dataset = plain.info.section("memory").get("size"), plain.info.dataset
     if not isinstance(base, int) or dataset is None:
         raise GraceError(f"{plain.directory} has no memory of a fixed size to align")
     total, own = (run.tasks[-1].parameters.backbones for run in (reference, plain))
+    if own > total:
+        raise GraceError(
+            f"the model has {own} parameters, more than the reference's {total}",
+            "take the larger one as reference",
+        )
     if images_per_backbone is None:
-        channels, height, width = dataset.shape
-        return metrics.memory_aligned_size(total, own, channels * height * width, base)
+        return base + (total - own) * 4 // max(1, prod(dataset.shape))
     count = reference.tasks[-1].backbones
-    # The smaller part of the difference is dropped once, as in the formula over bytes.
-    return metrics.memory_aligned_size(
-        total * images_per_backbone * count, own * images_per_backbone * count, 4 * total, base
-    )
+    return base + (total - own) * images_per_backbone * count // max(1, total)
 
 
 def _runs(

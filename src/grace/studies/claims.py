@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal, final
 
 from grace.base.words import counted
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.measures import trends_of
 from grace.studies.pareto import Point, by_seed, front_places, merged
 from grace.studies.results import Results

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from grace.base.words import printable
-from grace.runs import RunRecord, TaskRecord
+from grace.runs.model import RunRecord, TaskRecord
 from grace.studies.cells import expansions
 from grace.studies.frame import METRICS
 from grace.studies.measures import measures_of

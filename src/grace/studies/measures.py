@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import final
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.cells import expansions
 
 

@@ -19,13 +19,9 @@ from pydantic import ValidationError
 
 from grace.base.errors import GraceError, GraceWarning
 from grace.base.words import counted
-from grace.runs import (
-    RunRecord,
-    collect_versions,
-    find_runs,
-    read_record,
-    settings_fingerprint,
-)
+from grace.runs.model import RunRecord
+from grace.runs.provenance import collect_versions, settings_fingerprint
+from grace.runs.record import find_runs, read_record
 from grace.runs.run import identify
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.recipe import Recipe

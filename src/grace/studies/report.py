@@ -17,7 +17,7 @@ from grace.base.atomic import write_text
 from grace.base.errors import GraceError
 from grace.base.files import read_head
 from grace.base.words import counted, one_line
-from grace.runs import RunRecord, TaskRecord
+from grace.runs.model import RunRecord, TaskRecord
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.layers import flatten
 from grace.settings.load import describe_settings

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from grace.runs import RunRecord
+from grace.runs.model import RunRecord
 from grace.studies.cells import RunSpec, Selection, StudyCell, scale_name, stands
 from grace.studies.frame import METRICS, numbers_of
 from grace.studies.paper import paper_value, place_in_paper, row_in_paper

@@ -19,8 +19,8 @@ from grace.base.errors import BusyError, GraceError
 from grace.base.files import inside, refuse_path
 from grace.base.lock import exclusive
 from grace.base.words import counted, did_you_mean, in_seconds
-from grace.runs import RunRecord
-from grace.runs.resuming import tidy
+from grace.runs.model import RunRecord
+from grace.runs.record import tidy
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import load_experiment
 from grace.settings.registry import METHODS, REFUSED_METHODS, why_unknown

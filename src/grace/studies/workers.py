@@ -23,7 +23,7 @@ from grace.base.atomic import write_text
 from grace.base.files import inside, open_to_append
 from grace.base.lock import BUSY, holder
 from grace.base.machine import memory_bytes, usable_cores
-from grace.runs.reading import num_tasks
+from grace.runs.record import num_tasks
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import dump_settings
 from grace.studies.cells import RunSpec
