@@ -75,18 +75,16 @@ def run(
 ) -> RunRecord:
     """Run an experiment, given by its name, its file or its settings, and record it task by task.
 
-    During the run, the method's state and the unfinished task are saved under ``checkpoint`` in the
-    run directory, so that a killed run can go on. Several processes that torchrun started carry out
-    the run together: the first one writes the record and sends events; all return the record.
+    A killed run can go on from the ``checkpoint`` in its directory. Several processes that torchrun
+    started carry out a run together: the first one writes and sends events; all return the record.
 
     Args:
         experiment: a packaged experiment, the path of a YAML file, or resolved settings.
         overrides: ``key.path=value`` texts over a named experiment.
         directory: run directory to create; ``None``: a new one under ``runs/``.
-        dataset: images to learn and test on, the same in every process; ``None``: those that
-            ``data`` names. Of ``data`` only the augmentation is applied to given images.
-        resume: go on with the same run if it was interrupted: in ``directory`` or, without one,
-            the newest of the same run under ``runs/``.
+        dataset: images to learn and test on; ``None``: those that ``data`` names. Of ``data`` only
+            the augmentation is applied to given images.
+        resume: go on with the same run: that in ``directory``, or the newest under ``runs/``.
         keep: keep the method's state in the directory, for ``Learner.from_run``.
         progress: receives the events of the run.
         first_tasks: folder in which runs with the same *first_task* fingerprint share the network
