@@ -230,24 +230,26 @@ def _is_same(one: RunInfo, other: RunInfo) -> bool:
     return one.fingerprints.get("run") == other.fingerprints["run"]
 
 
-def noted_rounding(info: RunInfo, before: RunInfo) -> RunInfo:
+def noted_rounding(info: RunInfo, earlier: RunRecord | None) -> RunInfo:
     """Note in a record, and warn, that the run goes on where the last digits may differ.
 
     Args:
         info: facts about the run here.
-        before: facts about the interrupted run; its notes are kept.
+        earlier: the interrupted run, if there was one; its notes are kept.
     """
+    if earlier is None or not earlier.tasks:
+        return info
     was, here = (
         {
             **{name: own.hardware.get(name) for name in ("cpu", "gpu", "threads", "processes")},
             **{name: own.section("engine").get(name) for name in ("channels_last", "compile")},
         }
-        for own in (before, info)
+        for own in (earlier.info, info)
     )
     changed = [
         f"{name} {here[name]} (before: {was[name]})" for name in here if here[name] != was[name]
     ]
-    notes = dict.fromkeys([*info.notes, *before.notes])
+    notes = dict.fromkeys([*info.notes, *earlier.info.notes])
     if changed:
         note = f"the run went on with {', '.join(changed)}: its last digits may differ"
         warnings.warn(note, GraceWarning, stacklevel=2)

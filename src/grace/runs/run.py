@@ -116,12 +116,10 @@ def run(
                 ranks.broadcast_value(None)  # There is nothing to learn.
                 done = earlier
             else:
-                info = noted_rounding(info, earlier.info) if earlier and earlier.tasks else info
-                record = RecordWriter(place, info, earlier)
+                record = RecordWriter(place, noted_rounding(info, earlier), earlier)
                 done = _carry_out(stream, record, receiver, first_tasks, keep=keep)
             drop_checkpoint(inside(place, "checkpoint"))
-            lines = [task.model_dump_json() for task in done.tasks]
-            ranks.broadcast_value([str(place), done.info.model_dump_json(), lines])
+            _tell_others(done, ranks)
             (place / "lock").unlink()  # The last thing: see ``exclusive``.
         return done
 
@@ -314,6 +312,11 @@ def _journal(checkpoint: Path, number: int) -> "Journal":
     folder.mkdir(exist_ok=True)
     remove_leftovers(folder)
     return Journal(folder)
+
+
+def _tell_others(done: RunRecord, ranks: "Ranks") -> None:
+    lines = [task.model_dump_json() for task in done.tasks]
+    ranks.broadcast_value([str(done.directory), done.info.model_dump_json(), lines])
 
 
 def _follow(stream: "Stream") -> RunRecord:
