@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from grace.base.errors import DamagedError
 from grace.base.objects import ObjectStore, Ref
@@ -15,6 +16,10 @@ from grace.base.objects import ObjectStore, Ref
 # The examples of FIPS 180-4.
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def ref(sha256: str, num_bytes: int) -> Ref:
+    return Ref(sha256=sha256, bytes=num_bytes)
 
 
 @pytest.fixture
@@ -29,10 +34,10 @@ def store(folder: Path) -> ObjectStore:
 
 def test_put_and_get(store: ObjectStore, folder: Path) -> None:
     assert store.names() == set()
-    assert store.put(b"abc") == Ref(ABC, 3)
-    assert store.put(b"") == Ref(EMPTY, 0)
-    assert store.get(Ref(ABC, 3), "it") == b"abc"
-    assert store.get(Ref(EMPTY, 0), "it") == b""
+    assert store.put(b"abc") == ref(ABC, 3)
+    assert store.put(b"") == ref(EMPTY, 0)
+    assert store.get(ref(ABC, 3), "it") == b"abc"
+    assert store.get(ref(EMPTY, 0), "it") == b""
     assert store.names() == {ABC, EMPTY}
     assert (folder / f"{ABC}.safetensors").read_bytes() == b"abc"
     assert len(list(folder.iterdir())) == 2
@@ -94,7 +99,7 @@ def test_objects_that_are_not_what_was_put(
 def test_a_reference_says_the_true_size(store: ObjectStore) -> None:
     store.put(b"abc")
     with pytest.raises(DamagedError, match="3 bytes instead of 4"):
-        store.get(Ref(ABC, 4), "it")
+        store.get(ref(ABC, 4), "it")
 
 
 def test_a_linked_folder_is_refused(tmp_path: Path, store: ObjectStore, folder: Path) -> None:
@@ -129,16 +134,14 @@ def test_a_linked_folder_is_refused(tmp_path: Path, store: ObjectStore, folder: 
         (ABC, "1"),
     ],
 )
-def test_forged_references(store: ObjectStore, sha256: str, num_bytes: int) -> None:
-    with pytest.raises(DamagedError, match=r"^head is damaged: its "):
-        Ref.checked(sha256, num_bytes, "head")
-    with pytest.raises(DamagedError, match=r"^head is damaged: its "):
-        store.get(Ref(sha256, num_bytes), "head")
+def test_forged_references(sha256: str, num_bytes: int) -> None:
+    with pytest.raises(ValidationError):
+        ref(sha256, num_bytes)
 
 
 def test_references_are_checked_and_compared_by_value() -> None:
-    assert Ref.checked(ABC, 0) == Ref(ABC, 0)
-    assert len({Ref(ABC, 0), Ref(ABC, 0), Ref(EMPTY, 0)}) == 2
+    assert ref(ABC, 0) == ref(ABC, 0) != ref(EMPTY, 0)
+    assert len({ref(ABC, 0), ref(ABC, 0), ref(EMPTY, 0)}) == 2
 
 
 def test_keep_only(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
@@ -206,5 +209,5 @@ def test_folders_are_flushed(
 def test_large_objects_keep_their_hash(store: ObjectStore) -> None:
     data = bytes(range(256)) * 4096
     ref = store.put(data)
-    assert ref == Ref(hashlib.sha256(data).hexdigest(), 2**20)
+    assert ref == Ref(sha256=hashlib.sha256(data).hexdigest(), bytes=2**20)
     assert store.get(ref, "it") == data

@@ -47,16 +47,14 @@ def test_a_table_has_a_line_for_every_version(saved: Path) -> None:
 
 def test_json_rounds_nothing(saved: Path) -> None:
     told = json.loads(call("history", saved, "--json").stdout)
-    assert [own["kind"] for own in told] == ["update"] * 5 + ["forget"]
-    assert told[-1]["class_names"] == ["cat"]
+    assert [own["kind"] for own in told] == ["learn"] * 5 + ["forget"]
+    assert told[-1]["class_name"] == "cat"
     for own, document in zip(told, documents(saved), strict=False):
         update = document["history"][-1]
         assert (own["version"], own["parent"]) == (document["number"], document["parent"])
         assert own["status"] == document["status"]
-        assert own["new_class_names"] == update["new_class_names"]
-        assert own["saturation"] == update["outcome"]["saturation"]
-        assert own["old_accuracy_after"] == update["accuracy"]["old_after"]
-        assert own["seconds"] == update["seconds"]
+        assert own["update"]["outcome"] == update["outcome"]
+        assert own["update"]["accuracy"] == update["accuracy"]
         assert [found["index"] for found in own["classes"]] == [
             found["index"] for found in update["accuracy"]["classes"]
         ]
@@ -110,18 +108,18 @@ def test_a_growth_that_the_ceiling_forbade_is_explained(copied: Path) -> None:
     path.write_text(path.read_text().replace('"compress"', '"compress (budget)"'))
     assert "compress (budget)" in call("history", copied).stdout.splitlines()[5]
     last = json.loads(call("history", copied, "--json").stdout)[-2]
-    assert last["verdict"] == "compress (budget)"
+    assert last["update"]["outcome"]["verdict"] == "compress (budget)"
 
 
 def test_versions_that_were_removed_keep_their_lines(copied: Path) -> None:
     before = json.loads(call("history", copied, "--json").stdout)
     Learner.load(copied).keep_within(0)
     told = json.loads(call("history", copied, "--json").stdout)
-    updates = [own for own in told if own["kind"] == "update"]
+    updates = [own for own in told if own["kind"] == "learn"]
     assert [own["version"] for own in updates] == [1, 2, 3, 4, 5]
     assert [own["removed"] for own in updates] == [True, True, True, True, False]
-    same = ("version", "parent", "status", "digest", "date", "num_images", "new_class_names")
-    earlier = [own for own in before if own["kind"] == "update"]
+    same = ("version", "parent", "status", "digest", "date", "num_bytes", "update")
+    earlier = [own for own in before if own["kind"] == "learn"]
     for own, was in zip(updates, earlier, strict=True):
         assert [own[name] for name in same] == [was[name] for name in same]
     assert "removed versions 1, 2, 3, 4" in call("history", copied).stdout
@@ -131,10 +129,11 @@ def test_the_gate_of_every_update_is_told(saved: Path) -> None:
     told = json.loads(call("history", saved, "--json").stdout)
     assert [own["gate"] for own in told[:3]] == [[], [], []]
     (rejected,), (accepted,) = (told[i]["gate"] for i in (3, 4))
-    drop = 100 * (told[3]["old_accuracy_before"] - told[3]["old_accuracy_after"])
+    accuracy = told[3]["update"]["accuracy"]
+    drop = 100 * (accuracy["old_before"] - accuracy["old_after"])
     assert (rejected["limit"], rejected["points"], rejected["passed"]) == ("max_drop", 5, False)
     assert rejected["observed_points"] == pytest.approx(drop)
-    assert rejected["num_held_out"] == told[3]["num_held_out_old"]
+    assert rejected["num_held_out"] == accuracy["num_old"]
     lost, won = (sum(own[name] for own in told[3]["classes"]) for name in ("num_lost", "num_won"))
     assert rejected["p_value"] == sign_test(lost, won)
     assert (accepted["limit"], accepted["points"], accepted["passed"]) == ("max_drop", 100, True)
@@ -158,9 +157,9 @@ def test_the_trail_tells_every_change(copied: Path) -> None:
     told = json.loads(call("history", copied, "--json").stdout)
     assert all(event["date"] for event in told)
     kinds = [event["kind"] for event in told]
-    assert sorted(kinds) == ["forget", "prune", "rollback", *["update"] * len(kinds[3:])]
-    (revived,) = (event for event in told if event.get("revived_class_names"))
-    assert revived["revived_class_names"] == ["cat"]
+    assert sorted(kinds) == ["forget", *["learn"] * len(kinds[3:]), "prune", "rollback"]
+    revived = [event["update"]["revived_class_names"] for event in told if event["update"]]
+    assert revived == [[]] * 5 + [["cat"]]
     text = call("history", copied).stdout
     for words in (
         "forgot cat in versions",

@@ -86,8 +86,8 @@ class TestRollback:
         assert Learner.load(model).class_names == list(NAMES)
 
     def test_a_version_that_cannot_be_loaded_is_refused(self, model: Path) -> None:
-        for ref in ModelStore.open(model).document(1).objects.values():
-            if ref not in ModelStore.open(model).document(3).objects.values():
+        for ref in ModelStore.open(model).document(1).refs:
+            if ref not in ModelStore.open(model).document(3).refs:
                 (model / "objects" / f"{ref.sha256}.safetensors").write_bytes(b"damaged")
         result = ran("rollback", model, 1, code=2)
         assert result.stderr.startswith("error: ")

@@ -15,7 +15,7 @@ from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
 from grace.base.objects import ObjectStore
 from grace.learner.document import Creation
-from grace.learner.inventory import take_inventory
+from grace.learner.inventory import facts
 from grace.learner.learner import Learner
 from grace.learner.request import remove_empty
 from grace.learner.store import ModelStore
@@ -169,7 +169,7 @@ def test_a_reader_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_inventory_beside_prune(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Learner.load(home)
     change_once(monkeypatch, ModelStore, "document", lambda: other.keep_within(0))
-    assert take_inventory(ModelStore.open(home)).versions == [3]
+    assert facts(ModelStore.open(home))["versions"] == [3]
 
 
 def test_what_is_damaged_is_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

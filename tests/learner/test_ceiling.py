@@ -66,7 +66,7 @@ def teach(made: Learner, counts: Mapping[int, int], seed: int = 0) -> UpdateReco
 
 def bytes_on_disk(home: Path, number: int) -> int:
     """Of one version: its document, and each of its objects once."""
-    names = {ref.sha256 for ref in ModelStore.open(home).document(number).objects.values()}
+    names = {ref.sha256 for ref in ModelStore.open(home).document(number).refs}
     files = [home / "objects" / f"{name}.safetensors" for name in names]
     return sum(path.stat().st_size for path in [home / "versions" / f"{number:04d}.json", *files])
 

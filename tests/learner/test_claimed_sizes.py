@@ -78,7 +78,7 @@ def test_an_object_of_holes(
     owner: Any = facts
     for key in place[:-1]:
         owner = owner[key]
-    owner[place[-1]] = {"sha256": sha256, "bytes": size}
+    owner[place[-1]] |= {"sha256": sha256, "bytes": size}
     document.write_text(json.dumps(facts))
     with pytest.raises(DamagedError, match=message):
         Learner.load(home)
@@ -93,8 +93,8 @@ def test_more_exemplars_than_the_memory_holds(spoilt: Model) -> None:
     size = holes(
         home / "objects" / f"{sha256}.safetensors", {"images": ("U8", [count, 3, SIZE, SIZE])}
     )
-    facts["exemplars"]["0"] = {"sha256": sha256, "bytes": size}
-    facts["exemplar_counts"]["0"] = facts["original_counts"]["0"] = count
+    facts["exemplars"]["0"] = {"sha256": sha256, "bytes": size, "num": count}
+    facts["original_counts"]["0"] = count
     document.write_text(json.dumps(facts))
     with pytest.raises(DamagedError, match=r"exemplars, and memory\.size is|too many"):
         Learner.load(home)

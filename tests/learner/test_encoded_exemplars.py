@@ -13,11 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from grace.base.errors import DamagedError
-from grace.base.tensors import decode, encode
+from grace.base.tensors import decode
 from grace.data.encoded import AsStored, EncodedImages
 from grace.data.images import TensorImages
 from grace.engine.journal import Journal
-from grace.learner.inventory import take_inventory
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.grace import Grace
@@ -73,11 +72,10 @@ def test_saved_and_loaded_bits_are_equal(tmp_path: Path) -> None:
     assert kept(again) == kept(made)
     assert {index: len(files) for index, files in kept(made).items()} == {0: 4, 1: 4, 2: 4}
     assert {index: kept(made)[index] for index in first} == {i: f[:4] for i, f in first.items()}
-    inventory = take_inventory(ModelStore.open(tmp_path / "m"))
-    document = inventory.in_use.document
-    assert document.exemplar_counts == {0: 4, 1: 4, 2: 4}
+    document = ModelStore.open(tmp_path / "m").document(2)
+    assert {i: ref.num for i, ref in document.exemplars.items()} == {0: 4, 1: 4, 2: 4}
     total = sum(len(file) for files in kept(made).values() for file in files)
-    assert total < inventory.in_use.num_bytes.exemplars < total + 3 * 300
+    assert total < document.bytes_by_kind["exemplars"] < total + 3 * 300
     made.rollback(1)
     assert kept(made) == first
 
@@ -181,13 +179,8 @@ def forged(home: Path, change: Any) -> None:
     facts = json.loads(path.read_bytes())
     tensors, _ = decode((home / "objects" / _name(facts)).read_bytes(), "it")
     changed = change({name: tensor.clone() for name, tensor in tensors.items()})
-    counts = changed.pop("counts", None)
-    data = encode(changed)
-    ref = store.put(changed)
-    assert ref.bytes == len(data)
-    facts["exemplars"]["0"] = {"sha256": ref.sha256, "bytes": ref.bytes}
-    if counts is not None:
-        facts["exemplar_counts"] = counts and facts["exemplar_counts"] | counts
+    num = changed.pop("num", facts["exemplars"]["0"]["num"])
+    facts["exemplars"]["0"] = {**store.put(changed).model_dump(), "num": num}
     path.write_text(json.dumps(facts))
 
 
@@ -223,8 +216,8 @@ FORGERIES = {
     "noise": lambda t: t | {"encoded": t["encoded"].flip(0)},
     "cut off": lambda t: files(*[webp(SIDE, SIDE)[:-20]] * 6),
     "too long": lambda t: files(*[b"x" * 3073] + [b"x"] * 5),
-    "no counts": lambda t: t | {"counts": {}},
-    "more than there ever were": lambda t: t | {"counts": {"0": 10**6}},
+    "no number": lambda t: t | {"num": None},
+    "more than there ever were": lambda t: t | {"num": 10**6},
 }
 
 
@@ -253,7 +246,7 @@ def test_many_images_in_few_bytes_are_refused(model: Path, monkeypatch: pytest.M
     path = model / "versions" / "0001.json"
     before = path.read_bytes()
     facts = json.loads(before)
-    facts["exemplar_counts"]["0"] = facts["original_counts"]["0"] = 10**6
+    facts["exemplars"]["0"]["num"] = facts["original_counts"]["0"] = 10**6
     path.write_text(json.dumps(facts))
     monkeypatch.setattr("grace.learner.saving.memory_bytes", lambda: 10**9)
     try:

@@ -301,7 +301,7 @@ class TestInterruptions:
         with interrupted(ModelStore, "write", call_number(2)):
             learner.forget("class 1")
         begun = json.loads((home / "change.json").read_text())
-        assert (begun["kind"], begun["class_names"]) == ("forget", ["class 1"])
+        assert (begun["kind"], begun["class_name"]) == ("forget", "class 1")
         assert [d.forgotten for d in ModelStore.open(home).documents()] == [(1,), (), (), ()]
         assert holders(home, pixels) != []
 
@@ -338,7 +338,7 @@ class TestInterruptions:
         with pytest.raises(KeyboardInterrupt):
             teach(learner, {6: 8})
         documents = [path.read_bytes() for path in sorted((home / "versions").iterdir())]
-        with pytest.raises(GraceError, match="was interrupted: run it again to finish it, or drop"):
+        with pytest.raises(GraceError, match="was interrupted and may still use"):
             Learner.load(home).forget("class 1")
         assert [p.read_bytes() for p in sorted((home / "versions").iterdir())] == documents
         assert not (home / "change.json").exists()
@@ -363,7 +363,7 @@ class TestRefusals:
         teach(made, {2: 8})
         for name in ("class 0", "class 1"):
             made.forget(name)
-        with pytest.raises(ValueError, match="'class 2' is the last class of this learner"):
+        with pytest.raises(ValueError, match="'class 2' is the last class of"):
             made.forget("class 2")
         assert set(made.predict(PROBE)) == {"class 2"}
         # The first version has no class left: it cannot come back.

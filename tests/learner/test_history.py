@@ -13,12 +13,10 @@ import torch
 from grace.base.errors import DamagedError
 from grace.engine.work import Seconds, WorkDone
 from grace.learner.document import UpdateRecord
-from grace.learner.gate import Accuracies
-from grace.learner.history import Change, Made
-from grace.learner.inventory import LedgerEntry, as_row, ledger, other_threshold, take_inventory
+from grace.learner.history import Change, LedgerRow, ledger, other_threshold
+from grace.learner.inventory import facts
 from grace.learner.learner import Learner
-from grace.learner.pruning import bytes_of, keep_within
-from grace.learner.store import ModelStore
+from grace.learner.store import ModelStore, bytes_of
 from grace.methods.outcome import Outcome
 from grace.methods.replay import Replay
 from grace.nn.threshold import Threshold
@@ -83,7 +81,7 @@ class TestDamaged:
             assert result.exit_code == 0
             assert "is damaged" in result.stderr or "damaged versions" in result.stdout
         made.rollback(3)
-        assert take_inventory(ModelStore.open(home)).damaged == [2]
+        assert facts(ModelStore.open(home))["damaged_versions"] == [2]
 
     def test_forgetting_removes_it(self, home: Path, how: str) -> None:
         spoil(home, 2, how)
@@ -117,7 +115,7 @@ class TestPrune:
         assert result.stdout.startswith(f"removed versions 1, 2 of '{home}': ")
         store = ModelStore.open(home)
         assert store.numbers() == [3, 4]
-        used = {r.sha256 for made in store.documents() for r in made.objects.values()}
+        used = {r.sha256 for made in store.documents() for r in made.refs}
         assert {path.stem for path in (home / "objects").iterdir()} == used
         assert torch.equal(Learner.load(home).predict_proba(pictures(0, 3)), before)
         before_files = files(home)
@@ -145,12 +143,13 @@ class TestPrune:
         documents = store.documents()
         sizes = [bytes_of(documents[first:]) for first in range(4)]
         assert sizes == sorted(sizes, reverse=True)
-        assert list(keep_within(store, sizes[0] / 1e6)) == []
-        assert list(keep_within(store, (sizes[0] - 1) / 1e6)) == [1]
+        assert list(store.prune(max_mb=sizes[0] / 1e6)) == []
+        assert list(store.prune(max_mb=(sizes[0] - 1) / 1e6)) == [1]
         # The one before the one in use goes last, and the one in use never.
         Learner.load(home).rollback(3)
-        assert list(keep_within(store, 1.2 * bytes_of([documents[2], documents[1]]) / 1e6)) == [4]
-        assert list(keep_within(store, 0.0)) == [2]
+        most = 1.2 * bytes_of([documents[2], documents[1]])
+        assert list(store.prune(max_mb=most / 1e6)) == [4]
+        assert list(store.prune(max_mb=0.0)) == [2]
         assert store.numbers() == [3]
         result = call("prune", home, "--max-disk-mb", "0.001")
         # What was asked for is done in part.
@@ -174,23 +173,23 @@ class TestHistory:
         made.change_settings("memory.size=8")
         teach(made, 1, 5)
         told = [
-            (c.kind, c.versions, c.class_names, c.was_in_use)
+            (c.kind, c.version, c.versions, c.class_name, c.was_in_use)
             for c in ModelStore.open(home).log.changes()
         ]
         assert told == [
-            *[("learn", (), (), None)] * 4,
-            ("rollback", (2,), (), 4),
-            ("forget", (1, 2, 3, 4), ("class 1",), None),
-            ("prune", (1, 3, 4), (), None),
-            ("set", (5,), (), None),
-            ("learn", (), (), None),
+            *(("learn", number, (), "", None) for number in (1, 2, 3, 4)),
+            ("rollback", 2, (), "", 4),
+            ("forget", None, (1, 2, 3, 4), "class 1", None),
+            ("prune", None, (1, 3, 4), "", None),
+            ("set", 5, (), "", None),
+            ("learn", 6, (), "", None),
         ]
         text = call("history", home).stdout
         places = [text.index(t) for t in ("put version 2", "forgot class 1", "removed versions 1")]
         assert places == sorted(places)
         assert made.history[-1].revived_class_names == ("class 1",)
-        facts = json.loads(call("info", home, "--json").stdout)
-        assert [own["kind"] for own in facts["changes"]] == [own[0] for own in told]
+        shown = json.loads(call("info", home, "--json").stdout)
+        assert [own["kind"] for own in shown["changes"]] == [own[0] for own in told]
 
     @pytest.mark.parametrize("how", ["cut", "no line", "link", "folder", "huge"])
     def test_a_damaged_history_blocks_nothing(self, home: Path, how: str) -> None:
@@ -225,7 +224,7 @@ class TestHistory:
         store = ModelStore.open(home)
         lines = (home / "history.jsonl").read_bytes().splitlines(keepends=True)
         (home / "history.jsonl").write_bytes(b"".join(lines[:-1]))
-        assert [c.made.version for c in store.history() if c.made] == [1, 2, 3, 4]
+        assert [change.version for change in store.history()] == [1, 2, 3, 4]
         with store.changing():
             pass
         assert (home / "history.jsonl").read_bytes() == b"".join(lines)
@@ -236,7 +235,7 @@ class TestHistory:
         for number in (1, 2, 3, 4) * 5:
             made.rollback(number)
         assert (home / "history.jsonl").stat().st_size <= 4000
-        assert ModelStore.open(home).log.changes()[-1].versions == (4,)
+        assert ModelStore.open(home).log.changes()[-1].version == 4
 
     def test_to_learn_what_was_rolled_back_from_is_noted(self, home: Path) -> None:
         made = Learner.load(home)
@@ -244,8 +243,8 @@ class TestHistory:
         teach(made, 4)
         store = ModelStore.open(home)
         assert (made.version, store.current(), store.numbers()) == (4, 4, [1, 2, 3, 4])
-        told = [(own.versions, own.was_in_use) for own in store.log.changes()[4:]]
-        assert told == [((3,), 4), ((4,), 3)]
+        told = [(own.version, own.was_in_use) for own in store.log.changes()[4:]]
+        assert told == [(3, 4), (4, 3)]
 
     def test_a_damaged_unfinished_change_says_what_to_do(self, home: Path) -> None:
         (home / "change.json").write_text("{")
@@ -260,7 +259,7 @@ class TestHistory:
         [
             {"kind": "prune", "date": "2026", "class_names": ["a"], "versions": [1]},
             {"kind": "forget", "date": "2026", "versions": [1]},
-            {"kind": "rollback", "date": "2026", "versions": [1, 2]},
+            {"kind": "rollback", "date": "2026", "versions": [1]},
             {"kind": "learn", "date": "2026"},
             {"kind": "erase", "date": "2026"},
         ],
@@ -290,7 +289,7 @@ class TestNumbers:
         teach(made, 4)
         assert made.version == 7
         told = json.loads(call("history", home, "--json").stdout)
-        updates = [own["version"] for own in told if own["kind"] == "update"]
+        updates = [own["version"] for own in told if own["kind"] == "learn"]
         assert updates == [1, 2, 3, 4, 5, 7]
         noted = [n for own in told if own["kind"] == "prune" for n in own["versions"]]
         assert noted == [1, 2, 4, 5, 6]
@@ -352,12 +351,10 @@ def learnt(saturations: Sequence[float | None]) -> list[Change]:
         Change(
             kind="learn",
             date="2026",
-            made=Made(
-                version=i,
-                parent=i - 1 or None,
-                update=UpdateRecord(
-                    task=i, new_class_names=(), outcome=Outcome(verdict="start", saturation=own)
-                ),
+            version=i,
+            parent=i - 1 or None,
+            update=UpdateRecord(
+                task=i, new_class_names=(), outcome=Outcome(verdict="start", saturation=own)
             ),
         )
         for i, own in enumerate(saturations, start=1)
@@ -398,7 +395,7 @@ def test_what_if_by_hand(
     assert [entry.would for entry in entries] == verdicts
 
 
-def entries_of(path: Path, initial: Threshold | None = None) -> list[LedgerEntry]:
+def entries_of(path: Path, initial: Threshold | None = None) -> list[LedgerRow]:
     """The ledger of a home."""
     home = ModelStore.open(path)
     return ledger(home.history(), home.numbers(), home.current(), initial)
@@ -406,50 +403,28 @@ def entries_of(path: Path, initial: Threshold | None = None) -> list[LedgerEntry
 
 class TestLedger:
     def test_every_version_is_a_row(self, saved: Path) -> None:
-        rows = [as_row(entry) for entry in entries_of(saved)]
-        assert [row["version"] for row in rows] == [1, 2, 3, 4, 5]
-        assert [row["parent"] for row in rows] == [None, 1, 2, 3, 3]
-        assert [row["status"] for row in rows] == [
+        rows = entries_of(saved)
+        changes, updates = [row.change for row in rows], [row.update for row in rows]
+        assert [change.version for change in changes] == [1, 2, 3, 4, 5]
+        assert [change.parent for change in changes] == [None, 1, 2, 3, 3]
+        assert [change.status for change in changes] == [
             "accepted", "accepted", "accepted", "rejected", "accepted"
         ]  # fmt: skip
-        assert [row["in_use"] for row in rows] == [False] * 4 + [True]
-        assert [row["num_new_classes"] for row in rows] == [2, 1, 1, 1, 1]
-        assert [row["num_classes"] for row in rows] == [2, 3, 4, 5, 5]
-        assert [row["verdict"] for row in rows] == [
+        assert [row.is_current for row in rows] == [False] * 4 + [True]
+        assert [len(row.class_names) for row in rows] == [2, 3, 4, 5, 5]
+        assert [update.outcome.verdict for update in updates] == [
             "start", "compress", "grow", "compress", "compress"
         ]  # fmt: skip
-        backbones = [(row["backbones_before"], row["backbones_after"]) for row in rows]
-        assert backbones == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 2)]
+        assert [own.num_backbones for own in updates] == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 2)]
         # A ResNet-8 has 74,640 parameters, its head 65 of each class; that of two 129.
         counts = [0, 74_640 + 130, 74_640 + 195, 149_280 + 516, 149_280 + 645]
-        assert [row["parameters_before"] for row in rows] == [*counts[:4], counts[3]]
-        assert [row["parameters_after"] for row in rows] == [*counts[1:], counts[4]]
+        places = [(0, 1), (1, 2), (2, 3), (3, 4), (3, 4)]
+        expected = [(counts[before], counts[after]) for before, after in places]
+        assert [own.num_parameters for own in updates] == expected
         # Three of each of four classes.
-        assert rows[3]["num_held_out_old"] == 12
-        lost = rows[3]["old_accuracy_before"] - rows[3]["old_accuracy_after"]
-        assert lost > 0.05
-        assert rows[3]["max_drop_points"] == 5
-
-    def test_costs_are_points_and_accuracies_shares(self) -> None:
-        accuracy = Accuracies(old_before=0.9, old_after=0.8, teacher=0.75, student=0.5)
-        update = UpdateRecord(
-            task=1,
-            new_class_names=("cat",),
-            outcome=Outcome(verdict="compress"),
-            accuracy=accuracy,
-        )
-        entry = LedgerEntry(
-            update=update,
-            version=1,
-            parent=None,
-            status="accepted",
-            is_current=True,
-            num_classes=1,
-            num_bytes=None,
-        )
-        row = as_row(entry)
-        assert row["compression_cost_points"] == pytest.approx(25)
-        assert (row["old_accuracy_before"], row["old_accuracy_after"]) == (0.9, 0.8)
+        accuracy = updates[3].accuracy
+        assert accuracy.num_old == 12
+        assert accuracy.old_before - accuracy.old_after > 0.05
 
     def test_removed_versions_and_settings_are_told(self, copied: Path) -> None:
         made = Learner.load(copied)
@@ -457,12 +432,12 @@ class TestLedger:
         digest = ModelStore.open(copied).document(5).digest
         made.keep_within(0)
         entries = entries_of(copied)
-        assert [entry.version for entry in entries] == [1, 2, 3, 4, 5, 6]
+        assert [entry.change.version for entry in entries] == [1, 2, 3, 4, 5, 6]
         assert [entry.is_removed for entry in entries] == [True] * 5 + [False]
-        assert [entry.is_set for entry in entries] == [False] * 5 + [True]
-        assert [entry.num_classes for entry in entries] == [2, 3, 4, 5, 5, 5]
+        assert [entry.change.kind for entry in entries] == ["learn"] * 5 + ["set"]
+        assert [len(entry.class_names) for entry in entries] == [2, 3, 4, 5, 5, 5]
         assert [entry.update.task for entry in entries] == [1, 2, 3, 4, 4, 4]
-        assert entries[4].digest == digest
+        assert entries[4].change.digest == digest
 
     def test_a_learner_that_was_saved_later_tells_all_its_updates(self, tmp_path: Path) -> None:
         made = Learner.create(
@@ -473,14 +448,14 @@ class TestLedger:
             made.update(data.images, class_names(data))
         made.save(tmp_path / "late")
         entries = entries_of(tmp_path / "late")
-        assert [(entry.version, entry.is_current) for entry in entries] == [
+        assert [(entry.change.version, entry.is_current) for entry in entries] == [
             (None, False),
             (1, True),
         ]
         objects = sum(path.stat().st_size for path in (tmp_path / "late" / "objects").iterdir())
         document = (tmp_path / "late" / "versions" / "0001.json").stat().st_size
-        assert entries[0].num_bytes is None
-        assert entries[1].num_bytes == objects + document
+        assert entries[0].change.num_bytes is None
+        assert entries[1].change.num_bytes == objects + document
 
     def test_another_threshold_judges_each_version_by_its_own_past(self, saved: Path) -> None:
         # Everything is below 1, nothing below 0.

@@ -209,14 +209,14 @@ class TestObjects:
         header = len(b'{"images":{"dtype":"U8","shape":[1,3,8,8],"data_offsets":[0,192]}}')
         padded = 8 + -(-header // 8) * 8
         assert [three.validation[c].bytes - padded for c in (0, 4, 5)] == [192, 192, 2 * 192]
-        referred = {ref.sha256 for d in (one, two, three, four) for ref in d.objects.values()}
+        referred = {ref.sha256 for d in (one, two, three, four) for ref in d.refs}
         assert files_of(learner.home.path) == referred
 
     def test_what_a_version_takes_on_disk_is_counted(self, straight: Any) -> None:
         learner, _ = straight["grace"]
         home = learner.home.path
         for document in learner.home.documents():
-            names = {ref.sha256 for ref in document.objects.values()}
+            names = {ref.sha256 for ref in document.refs}
             found = (home / "versions" / f"{document.number:04d}.json").stat().st_size
             found += sum((home / "objects" / f"{n}.safetensors").stat().st_size for n in names)
             assert document.num_bytes == found

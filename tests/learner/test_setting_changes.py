@@ -11,7 +11,7 @@ import grace
 from grace.base.errors import BusyError
 from grace.learner.adapt import fit, with_settings
 from grace.learner.gate import Limits
-from grace.learner.inventory import ledger
+from grace.learner.history import ledger
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.foster import Foster
@@ -72,7 +72,7 @@ def test_a_change_is_a_new_version_that_predicts_the_same(tmp_path: Path) -> Non
     assert (document.parent, document.changed, document.settings.memory.size) == (2, changes, 9)
     home = ModelStore.open(tmp_path / "model")
     rows = ledger(home.history(), home.numbers(), 4)
-    assert [(row.version, row.is_set) for row in rows] == [
+    assert [(row.change.version, row.change.kind == "set") for row in rows] == [
         (1, False),
         (2, False),
         (3, True),

@@ -27,8 +27,9 @@ from unittest import mock
 import torch
 
 from grace.cli.show import aligned, plain, show
-from grace.cli.versions import history_table, info_facts, update_facts
-from grace.learner.inventory import ledger, take_inventory
+from grace.cli.versions import history_table, row_facts
+from grace.learner import inventory
+from grace.learner.history import ledger
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from support import hostile_mutations
@@ -143,8 +144,7 @@ def _without_journal(path: Path) -> None:
 
 def info(path: Path) -> None:
     """Print what ``grace info`` prints."""
-    inventory = take_inventory(ModelStore.open(path))
-    facts = plain(info_facts(inventory))
+    facts = plain(inventory.facts(ModelStore.open(path)))
     json.dumps(facts)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         show(facts)
@@ -157,7 +157,7 @@ def history(path: Path) -> None:
     entries = ledger(home.history(), home.numbers(), home.current())
     lines = aligned(list(history_table(entries, asked=False)))
     assert all(map(str.isprintable, lines)), lines
-    json.dumps([update_facts(entry, asked=False) for entry in entries])
+    json.dumps([row_facts(entry, asked=False) for entry in entries])
     json.dumps([change.words for change in home.history()])
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from grace.learner.document import parse_document
+from grace.learner.document import Document, parse
 from support import hostile_json
 
 Spot = tuple[hostile_json.Place, FieldInfo]
@@ -17,7 +17,7 @@ Spot = tuple[hostile_json.Place, FieldInfo]
 
 def forged(rng: random.Random, data: bytes) -> tuple[str, bytes]:
     """Give one field of a sound document another value, such as one at a limit of the field."""
-    spots = list(fields(parse_document(data, "it")))
+    spots = list(fields(parse(Document, data, "it")))
     at, field = rng.choice(spots)
     tree, _ = hostile_json.parsed(data)
     new = rng.choice(values(rng, field))

@@ -83,7 +83,6 @@ def many_classes(count: int, name: str = "{}") -> Callable[[Files], Changes]:
     def make(files: Files) -> Changes:
         tree = json.loads(files[NEWEST])
         names = [name.format(index) for index in range(count)]
-        tree["class_names"] = [*tree["class_names"], *names]
         last = tree["history"][-1]
         last["new_class_names"] = [*last["new_class_names"], *names]
         return {NEWEST: hostile_json.dumps(tree)}

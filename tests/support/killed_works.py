@@ -402,12 +402,12 @@ def _describe_home(path: Path) -> dict[str, Any]:
         "documents": [document.model_dump(mode="json") for document in documents],
         "current": home.current(),
         "unused objects": sorted(objects - used),
-        "pending": home.pending(),
+        "pending": home.pending() is not None,
     }
 
 
 def _objects(document: Document) -> Mapping[str, Any]:
-    return {f"{document.number}: {name}": ref for name, ref in document.objects.items()}
+    return {f"{document.number}: {place}": ref for place, ref in enumerate(document.refs)}
 
 
 def timeless(facts: Any) -> Any:

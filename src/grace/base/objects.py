@@ -4,9 +4,10 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Annotated, final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from grace.base.atomic import remove_leftovers, sync_folder, write_bytes
 from grace.base.errors import DamagedError
@@ -16,31 +17,13 @@ _SUFFIX = ".safetensors"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-@final
-@dataclass(frozen=True)
-class Ref:
+class Ref(BaseModel):
     """A reference to an object: SHA-256 of its bytes in hexadecimal digits, and their number."""
 
-    sha256: str
-    num_bytes: int
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    @classmethod
-    def checked(cls, sha256: object, num_bytes: object, what: str = "an object") -> "Ref":
-        """Make a reference from values read from a file.
-
-        Args:
-            sha256: 64 lowercase hexadecimal digits.
-            num_bytes: at least 0.
-            what: name of the object in messages.
-
-        Raises:
-            DamagedError: if one of them is not.
-        """
-        if not isinstance(sha256, str) or not _HASH.fullmatch(sha256):
-            raise DamagedError(f"{what} is damaged: its SHA-256 is not 64 lowercase hex digits")
-        if type(num_bytes) is not int or num_bytes < 0:
-            raise DamagedError(f"{what} is damaged: its number of bytes is no count")
-        return cls(sha256, num_bytes)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0, strict=True)]
 
 
 @final
@@ -62,7 +45,7 @@ class ObjectStore:
             OSError: if they cannot be written; no half-written file is left.
         """
         self._refuse_linked_folder()
-        ref = Ref(hashlib.sha256(data).hexdigest(), len(data))
+        ref = Ref(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True)
             sync_folder(self._folder.parent)
@@ -85,8 +68,7 @@ class ObjectStore:
             OSError: if the system refuses to read it.
         """
         self._refuse_linked_folder()
-        ref = Ref.checked(ref.sha256, ref.num_bytes, what)
-        data = read_exactly(self._path(ref.sha256), what, ref.num_bytes)
+        data = read_exactly(self._path(ref.sha256), what, ref.bytes)
         if hashlib.sha256(data).hexdigest() != ref.sha256:
             raise DamagedError(f"{what} is damaged: its content does not match its SHA-256")
         return data
@@ -104,8 +86,7 @@ class ObjectStore:
             OSError: if the system refuses to read it.
         """
         self._refuse_linked_folder()
-        ref = Ref.checked(ref.sha256, ref.num_bytes, what)
-        return read_exactly(self._path(ref.sha256), what, ref.num_bytes, length)
+        return read_exactly(self._path(ref.sha256), what, ref.bytes, length)
 
     def names(self) -> set[str]:
         """List the hashes of all stored objects; their content is not checked.
@@ -143,7 +124,7 @@ class ObjectStore:
     def _has(self, ref: Ref, data: bytes) -> bool:
         # Compare the content: a damaged file is written again.
         try:
-            return read_exactly(self._path(ref.sha256), "an object", ref.num_bytes) == data
+            return read_exactly(self._path(ref.sha256), "an object", ref.bytes) == data
         except (DamagedError, OSError):
             return False
 

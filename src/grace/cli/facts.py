@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from grace.learner.document import Predictor, UpdateRecord
+from grace.learner.document import UpdateRecord
 from grace.learner.gate import Accuracies, Ruling, can_show, lost_classes
 from grace.settings.experiment import ExperimentSettings
 
@@ -109,14 +109,3 @@ def gate_text(ruling: Ruling, class_names: Sequence[str]) -> str:
     names = ", ".join(class_names[own.index] for own in ruling.doubtful[:4])
     about = f"about {names}" if names else "for less"
     return f"{text}; cannot tell {about}: {shown}"
-
-
-def predictor_text(predictor: Predictor) -> str:
-    """Say which predictor answers, and how far its probabilities can be trusted."""
-    if predictor.calibration_error is None:
-        return f"{predictor.words}; too few held-out images to calibrate it"
-    before, after = (f"{100 * error:.1f}" for error in predictor.calibration_error)
-    return (
-        f"{predictor.words}, temperature {predictor.temperature:.2f}: calibration error "
-        f"{before} % before, {after} % after"
-    )

@@ -12,7 +12,7 @@ from grace.base.errors import GraceError
 from grace.base.words import counted, in_seconds
 from grace.cli import options
 from grace.cli.console import say, terminal
-from grace.cli.facts import HIDDEN_OF_CLASSES, class_facts, gate_facts, predictor_text, why
+from grace.cli.facts import HIDDEN_OF_CLASSES, class_facts, gate_facts, why
 from grace.cli.progress import RichProgress
 from grace.cli.show import show
 from grace.cli.versions import under_way
@@ -281,7 +281,7 @@ def _notes(result: LearnResult) -> Iterator[str]:
         f"gate       {own['text']}" for own in gate_facts(update.rulings, document.class_names)
     )
     if update.predictor is not None:
-        yield f"predictor  {predictor_text(update.predictor)}"
+        yield f"predictor  {update.predictor.trust}"
     yield from _removed(result)
     if document.number in result.pruned:
         yield "to keep it, give a larger --max-disk-mb"

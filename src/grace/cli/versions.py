@@ -16,23 +16,15 @@ from grace.base.lock import holder
 from grace.base.words import in_bytes, named_versions
 from grace.cli import options
 from grace.cli.console import ask, emit, emit_json, say
-from grace.cli.facts import class_facts, gate_facts, gate_text, predictor_text
+from grace.cli.facts import class_facts, gate_facts, gate_text
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
+from grace.learner import inventory
 from grace.learner.card import card_of
-from grace.learner.history import Change
-from grace.learner.inventory import (
-    InUse,
-    Inventory,
-    LedgerEntry,
-    as_row,
-    ledger,
-    other_threshold,
-    take_inventory,
-)
-from grace.learner.pruning import bytes_of, keep_newest, keep_within, versions_to_purge
+from grace.learner.document import Document
+from grace.learner.history import Change, LedgerRow, ledger, other_threshold
 from grace.learner.setting_changes import is_idle, why_fixed
-from grace.learner.store import ModelStore, to_drop
+from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings
 from grace.settings.setting_problems import WrongValue
 
@@ -59,10 +51,9 @@ def info(
     if as_card:
         _print_card(home, out)
         return
-    inventory = take_inventory(home)
+    facts = inventory.facts(home)
     if not json:
         say(str(home.path), *under_way(home), "")
-    facts = info_facts(inventory)
     settings = [[path, setting_text(value)] for path, value in facts["settings"].items()]
     after = ["settings that differ from their defaults", *aligned(settings)] * bool(settings)
     show(facts, as_json=json, hide=_HIDDEN, after=after)
@@ -93,70 +84,6 @@ def under_way(home: ModelStore) -> Iterator[str]:
         yield f"'grace {unfinished.kind}' was interrupted: run it again to finish it."
 
 
-def info_facts(inventory: Inventory) -> dict[str, Any]:
-    """Return what ``grace info`` shows."""
-    settings, unfinished = inventory.settings, inventory.unfinished
-    return {
-        "path": inventory.path,
-        "versions": inventory.versions,
-        "rejected_versions": inventory.rejected,
-        "damaged_versions": inventory.damaged,
-        "interrupted_update": inventory.is_interrupted and inventory.running is None,
-        "running_update": inventory.running,
-        "interrupted_change": unfinished.kind if unfinished else None,
-        "changes": inventory.changes,
-        "num_bytes_of_all_versions": inventory.num_bytes,
-        "method": settings.method.name,
-        "backbone": settings.backbone.name,
-        "shape": inventory.shape,
-        "mean": inventory.mean,
-        "std": inventory.std,
-        "settings": {
-            row.path: row.value
-            for row in describe_settings(settings)
-            if not row.is_default and not row.path.startswith("scenario.")
-        },
-        "in_use": _version_facts(inventory.in_use, settings.memory.max_mb),
-    }
-
-
-def _version_facts(in_use: InUse | None, max_mb: float | None) -> dict[str, Any] | None:
-    if in_use is None:
-        return None
-    document, last, num_bytes = in_use.document, in_use.last, in_use.num_bytes
-    outcome = in_use.assessed.outcome if in_use.assessed else None
-    return {
-        "version": document.number,
-        "grace_version": document.grace_version,
-        "created": in_use.created,
-        "updated": document.created,
-        "num_updates": len(document.history),
-        "num_backbones": last.num_backbones[1],
-        "num_parameters": last.num_parameters[1],
-        "saturation": outcome.saturation if outcome else None,
-        "threshold": outcome.threshold if outcome else None,
-        "predictor": predictor_text(last.predictor) if last.predictor else None,
-        "num_bytes": {
-            "weights_and_method_state": num_bytes.weights,
-            "exemplars": num_bytes.exemplars,
-            "held_out_images": num_bytes.held_out,
-            "document": num_bytes.document,
-            "total": num_bytes.total,
-            "ceiling": None if max_mb is None else int(max_mb * 1_000_000),
-        },
-        "classes": [
-            {
-                "index": entry.index,
-                "name": entry.name,
-                "forgotten": entry.is_forgotten,
-                "num_exemplars": entry.num_exemplars,
-                "num_held_out": entry.num_held_out,
-            }
-            for entry in in_use.classes
-        ],
-    }
-
-
 def history(
     model: options.Learner,
     threshold: Annotated[
@@ -182,8 +109,8 @@ def history(
     say(*under_way(home), err=True)
     initial = other_threshold(survey.documents, threshold, decay)
     changes = home.history()
-    kept = [made.number for made in survey.documents]
-    entries = ledger(changes, kept, survey.current, initial)
+    current = survey.in_use and survey.in_use.number
+    rows = ledger(changes, [made.number for made in survey.documents], current, initial)
     if initial is not None:
         say(
             "a verdict of another threshold is certain up to the first that differs: from "
@@ -191,13 +118,13 @@ def history(
             err=True,
         )
     if json:
-        rows = (update_facts(entry, asked=initial is not None) for entry in entries)
-        emit_json([next(rows) if own.made else own.model_dump(mode="json") for own in changes])
+        made = {id(row.change): row_facts(row, asked=initial is not None) for row in rows}
+        emit_json([made.get(id(own)) or own.model_dump(mode="json") for own in changes])
         return
-    if not entries:
+    if not rows:
         say("nothing has been learnt yet")
         return
-    heading, *lines = aligned(list(history_table(entries, asked=initial is not None)), ">>><>>>>>")
+    heading, *lines = aligned(list(history_table(rows, asked=initial is not None)), ">>><>>>>>")
     say(heading, bold=True)
     say(*lines, "", "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed")
     others = [own for own in changes if own.kind != "learn" or _revives(own)]
@@ -207,46 +134,46 @@ def history(
 
 
 def _revives(change: Change) -> bool:
-    return change.made is not None and bool(change.made.update.revived_class_names)
+    return change.update is not None and bool(change.update.revived_class_names)
 
 
-def update_facts(entry: LedgerEntry, *, asked: bool) -> dict[str, Any]:
+def row_facts(row: LedgerRow, *, asked: bool) -> dict[str, Any]:
     """Return a version for programs; ``asked``: with the verdict of another threshold."""
-    update = entry.update
+    accuracy, names = row.update.accuracy, row.class_names
     return {
-        "kind": "set" if entry.is_set else "update",
-        **as_row(entry),
-        **({"what_if_verdict": entry.would} if asked else {}),
-        "new_class_names": list(update.new_class_names),
-        "revived_class_names": list(update.revived_class_names),
-        "classes": class_facts(update.accuracy, entry.class_names),
-        "gate": [] if entry.is_set else gate_facts(update.rulings, entry.class_names),
+        **row.change.model_dump(mode="json"),
+        "in_use": row.is_current,
+        "removed": row.is_removed,
+        "num_classes": len(names),
+        **({"what_if_verdict": row.would} if asked else {}),
+        "classes": class_facts(accuracy, names),
+        "gate": gate_facts(row.update.rulings, names) if row.change.kind == "learn" else [],
     }
 
 
-def history_table(entries: Sequence[LedgerEntry], *, asked: bool) -> Iterator[list[str]]:
+def history_table(rows: Sequence[LedgerRow], *, asked: bool) -> Iterator[list[str]]:
     """Yield a heading and a row for every version."""
     yield [
         "version", "from", "classes", "verdict", "saturation", "backbones", "size", "old", "new",
         "date", *(["what if"] if asked else []),
     ]  # fmt: skip
-    for entry in entries:
-        update, accuracy = entry.update, entry.update.accuracy
+    for row in rows:
+        change, update, accuracy = row.change, row.update, row.update.accuracy
         outcome, (before, after) = update.outcome, update.num_backbones
-        number = "–" if entry.version is None else str(entry.version)
-        mark = " *" if entry.is_current else " ×" if entry.status == "rejected" else ""
+        number = "–" if change.version is None else str(change.version)
+        mark = " *" if row.is_current else " ×" if change.status == "rejected" else ""
         yield [
-            (f"({number})" if entry.is_removed else number) + mark,
-            str(entry.parent or ""),
-            str(entry.num_classes),
-            "set" if entry.is_set else outcome.verdict,
+            (f"({number})" if row.is_removed else number) + mark,
+            str(change.parent or ""),
+            str(len(row.class_names)),
+            "set" if change.kind == "set" else outcome.verdict,
             _pair(outcome.saturation, outcome.threshold, "{:.2f}", " / "),
             f"{before} → {after}",
-            in_bytes(entry.num_bytes) if entry.num_bytes is not None else "–",
+            in_bytes(change.num_bytes) if change.num_bytes is not None else "–",
             _pair(accuracy.old_before, accuracy.old_after, "{:.1%}", " → "),
             _pair(accuracy.new_after, accuracy.new_after, "{:.1%}", ""),
-            entry.date[:10],
-            *([entry.would or "–"] if asked else []),
+            change.date[:10],
+            *([row.would or "–"] if asked else []),
         ]
 
 
@@ -316,9 +243,9 @@ def forget(
     """
     home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
     unfinished = home.finish()
-    versions = versions_to_purge(home, name)
+    versions = home.knowing(name)
     if not versions:
-        if unfinished is not None and unfinished.class_names == (name,):
+        if unfinished is not None and unfinished.class_name == name:
             say(f"finished what was interrupted: no image of '{name}' is left")
             return
         say(f"'{model}' has forgotten '{name}' already: nothing to do")
@@ -381,7 +308,7 @@ def prune(
     home = ModelStore.open(model)
     unfinished = home.finish()
     before = bytes_of(home.documents())
-    gone = keep_newest(home, keep) if keep is not None else keep_within(home, max_disk_mb or 0)
+    gone = home.prune(keep=keep, max_mb=max_disk_mb or 0)
     after = bytes_of(home.documents())
     if gone:
         say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
@@ -427,15 +354,16 @@ def set_settings(
             error.remedy = f"'grace set {quoted}' lists what can be set"
         raise
     if not changes and unfinished is not None and unfinished.kind == "set":
-        changes, before = unfinished.settings, home.document(unfinished.versions[0]).parent
+        assert unfinished.version is not None
+        changes, before = unfinished.settings, home.document(unfinished.version).parent
     if not changes:
         say(f"'{model}' is set so already: nothing to do")
         return
     number = home.current()
     assert before is not None
     assert number is not None
-    old, new = InUse.of(home.document(before)), InUse.of(home.document(number))
-    size = in_bytes(new.num_bytes.total)
+    old, new = home.document(before), home.document(number)
+    size = in_bytes(new.num_bytes)
     say(
         *(f"set {change}" for change in changes),
         f"'{model}' is at version {number} now: {size}, {_images_kept(old, new)}",
@@ -443,10 +371,10 @@ def set_settings(
     )
 
 
-def _images_kept(old: InUse, new: InUse) -> str:
+def _images_kept(old: Document, new: Document) -> str:
     """Say how many images a learner keeps, and how many it kept before if it dropped some."""
-    kept = [sum(entry.num_exemplars or 0 for entry in own.classes) for own in (old, new)]
-    held = [sum(entry.num_held_out or 0 for entry in own.classes) for own in (old, new)]
+    kept = [sum(ref.num for ref in own.exemplars.values()) for own in (old, new)]
+    held = [sum(ref.num for ref in own.validation.values()) for own in (old, new)]
     text = " → ".join(map(str, dict.fromkeys(kept))) + " exemplars"
     return text if held[0] == held[1] else f"{text}, {held[0]} → {held[1]} held-out images"
 

@@ -20,8 +20,8 @@ from grace.data.images import Images, LabelledImages, image_keys
 from grace.data.memory import ExemplarMemory
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
-from grace.learner import saving
 from grace.learner.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
+from grace.learner.document import portable
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.model_state import (
@@ -343,7 +343,7 @@ class Admission:
         """
         assert self.ceiling is not None
         kept = self._settings.memory
-        reserved = reserved_bytes(saving.portable(self._settings), state.history, *names)
+        reserved = reserved_bytes(portable(self._settings), state.history, *names)
         # Two numbers per held-out image, by which unknown images are recognised.
         reserved += 8 * len(held_out) + 1000
         reserved += len(strict_json.dump([change.model_dump() for change in state.changed]))

@@ -10,11 +10,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from grace.base.errors import GraceError
+from grace.base.objects import Ref
 from grace.base.words import in_bytes, in_count, in_interval, markdown
-from grace.learner.document import Document, ObjectRef
+from grace.learner.document import Document
 from grace.learner.gate import ClassAccuracy, wilson
-from grace.learner.history import Change, unnoted
-from grace.learner.inventory import InUse, ledger
+from grace.learner.history import Change, ledger, unnoted
+from grace.learner.inventory import classes
 from grace.learner.store import ModelStore
 from grace.settings.load import describe_settings
 
@@ -46,11 +47,9 @@ def card(
     from jinja2 import Environment, StrictUndefined
 
     changes = changes or unnoted([document])
-    in_use, counts = InUse.of(document), document.original_counts
+    last, counts = document.history[-1], document.original_counts
     measured = {
-        own.index: own
-        for own in in_use.last.accuracy.classes
-        if own.index not in document.forgotten
+        own.index: own for own in last.accuracy.classes if own.index not in document.forgotten
     }
     template = files("grace.learner").joinpath("templates", "card.md.j2").read_text("utf-8")
     environment = Environment(
@@ -63,16 +62,16 @@ def card(
     return environment.from_string(template).render(
         name=name,
         document=document,
-        last=in_use.last,
-        facts=_facts(in_use, list(measured.values())),
+        last=last,
+        facts=_facts(document, list(measured.values())),
         classes=[
-            {"entry": own, "learnt": counts.get(own.index), **_measured(measured.get(own.index))}
-            for own in in_use.classes
+            {**own, "learnt": counts.get(own["index"]), **_measured(measured.get(own["index"]))}
+            for own in classes(document)
         ],
         updates=[
-            entry
-            for entry in ledger(changes, kept or [document.number], document.number)
-            if not entry.is_set
+            row
+            for row in ledger(changes, kept or [document.number], document.number)
+            if row.change.kind == "learn"
         ],
         own={update.past for update in document.history},
         settings={
@@ -124,20 +123,20 @@ def card_of_model(model: "Model", home: ModelStore | None) -> str:
     if home is not None and model.state.version is not None:
         return _card_at_home(home, model.state.version)
 
-    def put(tensors: "Mapping[str, Tensor]") -> ObjectRef:
+    def put(tensors: "Mapping[str, Tensor]") -> Ref:
         data = encode(tensors)
-        return ObjectRef(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+        return Ref(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
 
     return card(
         saving.to_document(model.creation, model.state, put, number=1), name="a learner in memory"
     )
 
 
-def _facts(in_use: InUse, measured: Sequence[ClassAccuracy]) -> Mapping[str, Any]:
-    document, data = in_use.document, in_use.document.settings.data
+def _facts(document: Document, measured: Sequence[ClassAccuracy]) -> Mapping[str, Any]:
+    last, data = document.history[-1], document.settings.data
     channels, height, width = document.shape
     right, num = sum(own.after for own in measured), sum(own.num for own in measured)
-    predictor = in_use.last.predictor
+    predictor = last.predictor
     squares = f", made squares by {data.fit}" if height == width else ""
     mean, std = (", ".join(f"{own:.3f}" for own in part) for part in (document.mean, document.std))
     return {
@@ -152,8 +151,8 @@ def _facts(in_use: InUse, measured: Sequence[ClassAccuracy]) -> Mapping[str, Any
         "predictor": predictor.words if predictor else "the method's own",
         "images": f"{width}×{height}, {'grey' if channels == 1 else 'colour'}{squares}",
         "normalised by": f"mean {mean}, deviation {std}",
-        "parameters": in_count(in_use.last.num_parameters[1]),
-        "bytes of this version": in_bytes(in_use.num_bytes.total),
+        "parameters": in_count(last.num_parameters[1]),
+        "bytes of this version": in_bytes(document.num_bytes),
     }
 
 

@@ -1,17 +1,17 @@
-"""What a home says of a learner: ``model.json``, and a document of every version. Torch-free.
+"""What is written about a learner: ``model.json``, and a document of every version. Torch-free.
 
 Every field is checked when a file is read: it may come from a stranger.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeVar, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from grace.base import atomic, strict_json
+from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError, NewerFormatError, first_problem
-from grace.base.files import read_small
 from grace.base.objects import Ref
 from grace.base.strict_json import checked
 from grace.data.folder_tree import class_name, spelling
@@ -43,6 +43,17 @@ class Predictor(Strict):
         """Name it for people: "nearest mean", "linear with prior"."""
         name = self.classifier.replace("_", " ") or "the method's own"
         return f"{name} with prior" if self.prior else name
+
+    @property
+    def trust(self) -> str:
+        """Name it for people, and say how far its probabilities can be trusted."""
+        if self.calibration_error is None:
+            return f"{self.words}; too few held-out images to calibrate it"
+        before, after = (f"{100 * error:.1f}" for error in self.calibration_error)
+        return (
+            f"{self.words}, temperature {self.temperature:.2f}: calibration error "
+            f"{before} % before, {after} % after"
+        )
 
 
 FORMAT = 1
@@ -123,28 +134,68 @@ class UpdateRecord(Strict):
 
 
 @final
-class ObjectRef(Strict):
-    """A reference to an object of the learner's store, by content."""
+class ImagesRef(Ref):
+    """A reference to an object that holds images of one class."""
 
-    sha256: Sha256
-    bytes: int = Field(ge=0)
+    num: Count
+    """Number of images."""
 
-    @classmethod
-    def of(cls, ref: Ref) -> "ObjectRef":
-        """Convert a reference of the object store."""
-        return cls(sha256=ref.sha256, bytes=ref.num_bytes)
 
-    @property
-    def ref(self) -> Ref:
-        """The same as a reference of the object store."""
-        return Ref(self.sha256, self.bytes)
+class _Origin(Strict):
+    """The settings of a learner, and the images that it takes."""
+
+    format: Literal[1] = 1
+    settings: ExperimentSettings
+    shape: Shape
+    """(C, H, W) of every image."""
+    mean: tuple[Mean, ...]
+    """Normalisation constants per channel, of pixels in [0, 1]."""
+    std: tuple[StandardDeviation, ...]
+
+    @model_validator(mode="after")
+    def _has_a_number_for_each_channel(self) -> Self:
+        if self.shape[0] == 2 or {len(self.mean), len(self.std)} != {self.shape[0]}:
+            raise GraceError("mean and std need one number for each of 1 or 3 channels")
+        return self
 
 
 @final
-class Document(Strict):
+class Creation(_Origin):
+    """What a learner was created with."""
+
+    kind: Literal["grace learner"] = "grace learner"
+
+    @classmethod
+    def of(
+        cls,
+        settings: ExperimentSettings,
+        shape: Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> Self:
+        """Check the settings and images of a new learner; arguments are the fields.
+
+        Raises:
+            GraceError: for images larger than 1024 pixels, or unusable constants.
+        """
+        try:
+            return cls(
+                settings=portable(settings), shape=tuple(shape), mean=tuple(mean), std=tuple(std)
+            )
+        except ValidationError as error:
+            raise GraceError(f"no learner can be made: {first_problem(error)}") from None
+
+
+def portable(settings: ExperimentSettings) -> ExperimentSettings:
+    """Return settings without this machine's data folder."""
+    data = settings.data.model_copy(update={"root": None})
+    return settings.model_copy(update={"data": data})
+
+
+@final
+class Document(_Origin):
     """One version of a learner."""
 
-    format: Literal[1] = 1
     number: int = Field(ge=1)
     parent: int | None = Field(None, ge=1)
     status: Literal["accepted", "rejected"]
@@ -152,84 +203,49 @@ class Document(Strict):
     """Digest of the images of its last update; ``None``: it was not learnt in this home."""
     created: Line
     grace_version: Line
-    settings: ExperimentSettings
     changed: tuple[SettingChange, ...] = ()
     """Settings that differ from the parent's."""
-    shape: Shape
-    mean: tuple[Mean, ...]
-    std: tuple[StandardDeviation, ...]
-    class_names: tuple[str, ...]
     forgotten: tuple[int, ...] = ()
-    """Indices of forgotten classes, ascending."""
+    """Indices of forgotten classes."""
     values: dict[str, Any]
     """The method's values that are not tensors."""
-    parts: dict[str, ObjectRef]
+    parts: dict[str, Ref]
     """The method's tensors."""
     original_counts: dict[int, Count] = Field(default_factory=dict)
-    exemplars: dict[int, ObjectRef] = Field(default_factory=dict)
-    exemplar_counts: dict[int, Count] = Field(default_factory=dict)
-    """Number of images of each class in ``exemplars``."""
-    validation: dict[int, ObjectRef] = Field(default_factory=dict)
-    validation_counts: dict[int, Count] = Field(default_factory=dict)
-    """Number of images of each class in ``validation``."""
-    calibration: ObjectRef | None = None
+    """Number of images that each class was learnt from."""
+    exemplars: dict[int, ImagesRef] = Field(default_factory=dict)
+    validation: dict[int, ImagesRef] = Field(default_factory=dict)
+    """Held-out images of each class."""
+    calibration: Ref | None = None
     """Familiarities of held-out images, which set the limit for unknown images."""
     unknown_score: ScoreName = "energy"
     """The score that says how familiar an image looks."""
-    history: tuple[UpdateRecord, ...]
+    history: tuple[UpdateRecord, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
-        num_classes = len(self.class_names)
-        if not self.history or num_classes < 2:
-            raise GraceError("nothing has been learnt in it")
-        refuse_other_channels(self.shape, self.mean, self.std)
+    def _is_whole(self) -> Self:
         for name in self.class_names:
             class_name(name)
-        if len({spelling(name) for name in self.class_names}) < num_classes:
-            raise GraceError("two classes have one name")
-        learnt = [name for update in self.history for name in update.new_class_names]
-        if tuple(learnt) != self.class_names:
-            raise GraceError("the classes of its history are not its classes")
-        if list(self.forgotten) != sorted(set(self.forgotten)):
-            raise GraceError("its forgotten classes are not in order")
+        known, history = range(len(self.class_names)), self.history
+        if len(set(map(spelling, self.class_names))) < max(2, len(known)):
+            raise GraceError("it has fewer than two classes, or two of one name")
+        measured = (own.index for update in history for own in update.accuracy.classes)
+        kept = (*self.original_counts, *self.exemplars, *self.validation)
+        if not {*kept, *self.forgotten, *measured} <= {*known}:
+            raise GraceError("it names a class index that does not exist")
+        if history[-1].predictor and len(history[-1].predictor.prior) not in (0, len(known)):
+            raise GraceError("its predictor corrects for other classes than it has")
         if len({ref.sha256 for ref in self.parts.values()}) < len(self.parts):
             raise GraceError("two of its parts are one object")
-        if not set(self.parts).isdisjoint(self._others):
-            raise GraceError("a part has the name of something else")
-        groups = (self.original_counts, self.exemplars, self.validation)
-        indices = {index for group in groups for index in group} | set(self.forgotten)
-        if not indices <= set(range(num_classes)):
-            raise GraceError("it names a class index that does not exist")
-        measured = {own.index for update in self.history for own in update.accuracy.classes}
-        if not measured <= set(range(num_classes)):
-            raise GraceError("its history measures a class that does not exist")
-        predictor = self.history[-1].predictor
-        if predictor is not None and len(predictor.prior) not in (0, num_classes):
-            raise GraceError("its predictor corrects for other classes than it has")
-        if not set(self.forgotten).isdisjoint({*self.exemplars, *self.validation}):
-            raise GraceError("it keeps images of a forgotten class")
-        counted = self.exemplars.keys() == self.exemplar_counts.keys()
-        if not counted or self.validation.keys() != self.validation_counts.keys():
-            raise GraceError("it counts images of other classes than it keeps images of")
         return self
 
-    @property
-    def objects(self) -> Mapping[str, ObjectRef]:
-        """All objects of this version, by name."""
-        return {**self.parts, **self._others}
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of all classes by index, forgotten classes included."""
+        return tuple(name for update in self.history for name in update.new_class_names)
 
     @property
-    def _others(self) -> Mapping[str, ObjectRef]:
-        """The objects of this version that are not parts of the method."""
-        return {
-            **{f"exemplars of class {index}": ref for index, ref in self.exemplars.items()},
-            **{f"held-out images of class {i}": ref for i, ref in self.validation.items()},
-            **({"calibration": self.calibration} if self.calibration else {}),
-        }
-
-    @property
-    def live_class_names(self) -> Sequence[str]:
+    def live_class_names(self) -> list[str]:
         """Names of the classes that are not forgotten, in the order of their indices."""
         hidden = set(self.forgotten)
         return [name for index, name in enumerate(self.class_names) if index not in hidden]
@@ -241,15 +257,12 @@ class Document(Strict):
         here, and computed again when the version is loaded.
         """
         index = self.class_names.index(name)
-        groups = (
-            "original_counts", "exemplars", "exemplar_counts", "validation", "validation_counts"
-        )  # fmt: skip
-        kept = {
-            group: {i: value for i, value in getattr(self, group).items() if i != index}
-            for group in groups
+        changed: dict[str, Any] = {
+            group: {i: own for i, own in getattr(self, group).items() if i != index}
+            for group in ("original_counts", "exemplars", "validation")
         }
         forgotten = tuple(sorted({*self.forgotten, index}))
-        return self.model_copy(update={**kept, "forgotten": forgotten, "calibration": None})
+        return self.model_copy(update={**changed, "forgotten": forgotten, "calibration": None})
 
     def dump(self) -> bytes:
         """Return the document as JSON."""
@@ -258,143 +271,63 @@ class Document(Strict):
     @property
     def num_bytes(self) -> int:
         """Bytes of this version on disk: the document and all its objects, each counted once."""
-        objects = {ref.sha256: ref.bytes for ref in self.objects.values()}
-        return len(self.dump()) + sum(objects.values())
+        return sum(self.bytes_by_kind.values())
+
+    @property
+    def bytes_by_kind(self) -> Mapping[str, int]:
+        """Bytes by kind; an object that two kinds share counts for the first one."""
+        sizes, counted = {}, set[str]()
+        for kind, refs in self._refs.items():
+            own = {ref.sha256: ref.bytes for ref in refs if ref.sha256 not in counted}
+            sizes[kind] = sum(own.values())
+            counted |= own.keys()
+        return {**sizes, "document": len(self.dump())}
+
+    @property
+    def refs(self) -> list[Ref]:
+        """References to all objects of this version."""
+        return [ref for refs in self._refs.values() for ref in refs]
+
+    @property
+    def _refs(self) -> Mapping[str, Sequence[Ref]]:
+        scores = [self.calibration] if self.calibration else []
+        return {
+            "weights_and_method_state": [*self.parts.values()],
+            "exemplars": [*self.exemplars.values()],
+            "held_out_images": [*self.validation.values(), *scores],
+        }
 
 
-def refuse_other_channels(shape: Shape, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Refuse images that are neither grey nor colour, or constants for other channels.
+OriginT = TypeVar("OriginT", Creation, Document)
+
+
+def parse(model: type[OriginT], data: bytes, what: str) -> OriginT:
+    """Read a document, or ``model.json``, from the bytes of its file.
 
     Args:
-        shape: (C, H, W) of the images.
-        mean: normalisation constants, one per channel.
-        std: likewise.
-
-    Raises:
-        GraceError: if they do not fit together.
-    """
-    if shape[0] == 2 or {len(mean), len(std)} != {shape[0]}:
-        raise GraceError("mean and std need one number for each of 1 or 3 channels")
-
-
-def parse_document(data: bytes, what: str) -> Document:
-    """Read a document from the bytes of its file.
-
-    Args:
+        model: ``Document`` or ``Creation``.
         data: the file's bytes.
         what: name of the file in messages.
 
     Raises:
         NewerFormatError: if it was written by a newer grace.
-        DamagedError: if it is damaged or contradicts itself.
-    """
-    raw = strict_json.parse(data, what)
-    if not isinstance(raw, dict):
-        raise DamagedError(f"{what} is damaged: it is no document of a learner")
-    check_format(raw.get("format"), FORMAT, what)
-    try:
-        return Document.model_validate(raw)
-    except ValidationError as error:
-        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from error
-
-
-def check_format(found: object, known: int, what: str) -> None:
-    """Refuse a format that this grace does not know.
-
-    Args:
-        found: the format that the file states.
-        known: the newest format that this grace reads.
-        what: name of the file in messages.
-
-    Raises:
-        NewerFormatError: if it was written by a newer grace.
-        DamagedError: if it names no format.
-    """
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise DamagedError(f"{what} is damaged: it names no format")
-    if found > known:
-        raise NewerFormatError(
-            f"{what} has format {found}, this grace reads up to {known}", "upgrade grace"
-        )
-
-
-@final
-class Creation(BaseModel):
-    """The settings and image shape that a learner was created with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    format: Literal[1] = 1
-    kind: Literal["grace learner"] = "grace learner"
-    settings: ExperimentSettings
-    shape: Shape
-    mean: tuple[Mean, ...]
-    std: tuple[StandardDeviation, ...]
-
-    @model_validator(mode="after")
-    def _has_a_number_for_each_channel(self) -> Self:
-        refuse_other_channels(self.shape, self.mean, self.std)
-        return self
-
-    @classmethod
-    def of(
-        cls,
-        settings: ExperimentSettings,
-        shape: Sequence[int],
-        mean: Sequence[float],
-        std: Sequence[float],
-    ) -> Self:
-        """Check the settings and images of a new learner.
-
-        Args:
-            settings: the learner's settings.
-            shape: (C, H, W) of its images.
-            mean: normalisation constants per channel, of pixels in [0, 1].
-            std: likewise.
-
-        Raises:
-            GraceError: for images larger than 1024 pixels, or unusable constants.
-        """
-        given = {"shape": tuple(shape), "mean": tuple(mean), "std": tuple(std)}
-        try:
-            return cls.model_validate({"settings": settings, **given})
-        except ValidationError as error:
-            raise GraceError(f"no learner can be made: {first_problem(error)}") from None
-
-
-def refuse_taken(path: Path) -> None:
-    """Refuse a directory that holds more than an interrupted creation leaves behind.
-
-    A directory inside another learner is refused too.
-
-    Raises:
-        GraceError: naming what it is.
-    """
-    for parent in path.resolve().parents:
-        # Other programs write a file of this name, too.
-        if (parent / "model.json").exists() and (parent / "versions").is_dir():
-            raise GraceError(f"'{path}' lies in the learner '{parent}'", "choose a place outside")
-    if path.exists() and (
-        not path.is_dir()
-        or any(
-            entry.name not in ("lock", "versions") and not atomic.is_leftover(entry)
-            for entry in path.iterdir()
-        )
-    ):
-        what = "is another learner" if (path / "model.json").exists() else "is no learner"
-        raise GraceError(f"'{path}' exists already and {what}", "choose another name")
-
-
-def read_creation(path: Path) -> Creation:
-    """Read ``model.json`` of a learner's directory.
-
-    Raises:
-        NewerFormatError: if a newer grace made it.
         DamagedError: if it is damaged.
     """
-    what = f"'{path / 'model.json'}'"
-    raw = strict_json.parse(read_small(path / "model.json", what, 1 << 22), what)
-    if not isinstance(raw, dict):
-        raise DamagedError(f"{what} is damaged: it describes no learner")
-    check_format(raw.get("format"), FORMAT, what)
-    return checked(Creation, raw, what)
+    raw = strict_json.parse(data, what)
+    found = raw.get("format") if isinstance(raw, dict) else None
+    if type(found) is not int or found < 1:
+        raise DamagedError(f"{what} is damaged: it names no format")
+    if found > FORMAT:
+        raise NewerFormatError(
+            f"{what} has format {found}, this grace reads up to {FORMAT}", "upgrade grace"
+        )
+    return checked(model, raw, what)
+
+
+@contextmanager
+def remedied(remedy: str) -> Iterator[None]:
+    """Say what to do about a damaged file."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(error.what, remedy) from error.__cause__

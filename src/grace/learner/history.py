@@ -5,8 +5,10 @@ A line is added when a change is done. A change that takes several steps is writ
 can be done twice. Torch-free.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -18,27 +20,15 @@ from grace.base import atomic, strict_json
 from grace.base.errors import DamagedError, GraceError
 from grace.base.files import read_small
 from grace.base.strict_json import checked, read_model
-from grace.learner.document import Document, Sha256, UpdateRecord
+from grace.base.words import counted
+from grace.learner.document import Document, Sha256, UpdateRecord, remedied
 from grace.learner.gate import Strict
 from grace.learner.setting_changes import Line, SettingChange
+from grace.nn.threshold import Threshold, Verdict
 
 MAX_BYTES = 1 << 24
 """The largest history that is read; before it gets larger, its older half is dropped."""
 _Number = Annotated[int, Field(ge=1)]
-
-
-@final
-class Made(Strict):
-    """A version that an update or a change of settings made."""
-
-    version: _Number | None
-    """``None``: the update was learnt elsewhere, before the learner came here."""
-    parent: _Number | None = None
-    status: Literal["accepted", "rejected"] = "accepted"
-    digest: Sha256 | None = None
-    update: UpdateRecord
-    """Its last update."""
-    num_bytes: Annotated[int, Field(ge=0)] | None = None
 
 
 @final
@@ -47,35 +37,40 @@ class Change(Strict):
 
     kind: Literal["learn", "set", "forget", "prune", "rollback"]
     date: Line
-    class_names: tuple[str, ...] = ()
-    """forget: the class whose images are removed."""
-    versions: tuple[_Number, ...] = ()
-    """forget: the versions that knew it; prune: those removed; rollback: the one put in use; set:
-    the one made."""
-    damaged: tuple[_Number, ...] = ()
-    """forget: old versions that could not be read, and were removed for that reason."""
+    version: _Number | None = None
+    """learn, set: the one made, ``None`` if it was learnt before the learner came here; rollback:
+    the one put in use."""
+    parent: _Number | None = None
+    """learn, set: the version that it was made from."""
+    status: Literal["accepted", "rejected"] = "accepted"
+    digest: Sha256 | None = None
+    """learn, set: of the images of the update."""
+    num_bytes: Annotated[int, Field(ge=0)] | None = None
+    """learn, set: of the version."""
+    update: UpdateRecord | None = None
+    """learn, set: the last update of the version."""
+    settings: tuple[SettingChange, ...] = ()
+    """learn, set: the settings that differ from those of the parent."""
     was_in_use: _Number | None = None
     """rollback: the version in use before."""
-    settings: tuple[SettingChange, ...] = ()
-    """learn, set: the settings that differ from those of the version before."""
-    made: Made | None = None
-    """learn, set: the version."""
+    class_name: str = ""
+    """forget: the class whose images are removed."""
+    versions: tuple[_Number, ...] = ()
+    """forget: the versions that knew it; prune: those removed."""
+    damaged: tuple[_Number, ...] = ()
+    """forget: old versions that could not be read, and were removed for that reason."""
 
     @model_validator(mode="after")
-    def _names_what_it_concerns(self) -> Self:
-        if len(self.class_names) != (self.kind == "forget"):
-            raise GraceError("forget names one class, other changes name none")
-        if self.kind in ("rollback", "set") and len(self.versions) != 1:
-            raise GraceError(f"{self.kind} names no version, or several")
-        if self.kind == "learn" and self.made is None:
-            raise GraceError("learn names no version")
+    def _says_what_it_concerns(self) -> Self:
+        needed = {"learn": self.update, "forget": self.class_name, "prune": True}
+        if not needed.get(self.kind, self.version):
+            raise GraceError(f"{self.kind} does not say what it concerns")
         return self
 
     @property
     def numbers(self) -> set[int]:
         """Numbers of all versions that it names."""
-        made = {self.made.version} if self.made and self.made.version else set()
-        return {*self.versions, *self.damaged, *made}
+        return {*self.versions, *self.damaged, *([self.version] if self.version else [])}
 
     @property
     def words(self) -> str:
@@ -85,33 +80,24 @@ class Change(Strict):
             case "forget":
                 dropped = ", ".join(map(str, self.damaged))
                 more = f"; removed {dropped}, which could not be read" if dropped else ""
-                return f"forgot {self.class_names[0]} in versions {numbers}{more}"
+                return f"forgot {self.class_name} in versions {numbers}{more}"
             case "prune":
                 return f"removed versions {numbers}"
             case "rollback":
                 was = "" if self.was_in_use is None else f", before it {self.was_in_use}"
-                return f"put version {numbers} in use{was}"
+                return f"put version {self.version} in use{was}"
             case "set":
-                return f"set {'; '.join(map(str, self.settings))} (version {numbers})"
-        assert self.made is not None
-        return _learnt(self.made)
-
-
-def _learnt(made: Made) -> str:
-    update = made.update
-    parts = [
-        f"{verb} {', '.join(names)}"
-        for verb, names in (
-            ("learnt", update.new_class_names),
-            ("learnt again, after they were forgotten:", update.revived_class_names),
+                return f"set {'; '.join(map(str, self.settings))} (version {self.version})"
+        assert self.update is not None
+        new, revived = map(
+            ", ".join, (self.update.new_class_names, self.update.revived_class_names)
         )
-        if names
-    ]
-    what = "; ".join(parts) or "learnt more images of known classes"
-    which = "" if made.version is None else f", version {made.version}"
-    rejected = ", rejected" if made.status == "rejected" else ""
-    images = f"{update.num_images} image{'' if update.num_images == 1 else 's'}"
-    return f"{what} ({images}{which}{rejected})"
+        parts = [f"learnt {new}"] * bool(new)
+        parts += [f"learnt again, after they were forgotten: {revived}"] * bool(revived)
+        what = "; ".join(parts) or "learnt more images of known classes"
+        which = f", version {self.version}" if self.version else ""
+        rejected = ", rejected" if self.status == "rejected" else ""
+        return f"{what} ({counted(self.update.num_images, 'image')}{which}{rejected})"
 
 
 def now() -> str:
@@ -137,9 +123,9 @@ class History:
         Raises:
             DamagedError: if its file is damaged.
         """
-        if not _exists(self._begun):
+        if not os.path.lexists(self._begun):
             return None
-        with _remedy("move it away, and repeat the command that was interrupted"):
+        with remedied("move it away, and repeat the command that was interrupted"):
             return read_model(self._begun, Change, 1 << 20)
 
     def begin(self, change: Change) -> None:
@@ -148,23 +134,23 @@ class History:
 
     def end(self, change: Change) -> None:
         """Note a change that is carried out; twice in a row it is noted once."""
-        if change.made is None and change.kind != "set" and self.readable()[-1:] != [change]:
+        if change.kind != "set" and self.readable()[-1:] != [change]:
             self.add([change])
         self.drop()
 
     def drop(self) -> None:
         """Remove the file of the unfinished change."""
-        if _exists(self._begun):
+        if os.path.lexists(self._begun):
             atomic.remove(self._begun)
 
     def add(self, changes: Sequence[Change]) -> None:
         """Add lines; damaged ones stay as they are, and what is no such file is set aside."""
         try:
-            lines = [line.rstrip(b"\n") + b"\n" for line in self._lines(damaged=True)]
+            lines = [line.rstrip(b"\n") + b"\n" for line in self._lines()]
         except DamagedError:
             lines = []
             aside = (self._path.with_name(f"history.damaged.{n}.jsonl") for n in count(1))
-            self._path.rename(next(path for path in aside if not _exists(path)))
+            self._path.rename(next(path for path in aside if not os.path.lexists(path)))
         lines += map(_line, changes)
         while sum(map(len, lines)) > MAX_BYTES and len(lines) > 1:
             lines = lines[len(lines) // 2 :]
@@ -176,33 +162,30 @@ class History:
         Raises:
             DamagedError: if the file is damaged.
         """
-        with _remedy("the learner works without it: move it away, or restore it from a backup"):
-            return [
-                self._parsed(line, number)
-                for number, line in enumerate(self._lines(damaged=True), 1)
-            ]
+        with remedied("the learner works without it: move it away, or restore it from a backup"):
+            return [self._parsed(*line) for line in enumerate(self._lines(), 1)]
 
     def readable(self) -> list[Change]:
         """Return what can be read of all that happened."""
-        found = []
-        for number, line in enumerate(self._lines(), 1):
-            with suppress(DamagedError):
-                found.append(self._parsed(line, number))
+        found: list[Change] = []
+        with suppress(DamagedError):
+            for line in enumerate(self._lines(), 1):
+                with suppress(DamagedError):
+                    found.append(self._parsed(*line))
         return found
 
-    def _parsed(self, line: bytes, number: int) -> Change:
+    def _parsed(self, number: int, line: bytes) -> Change:
         what = f"line {number} of '{self._path}'"
         return checked(Change, strict_json.parse(line, what), what)
 
-    def _lines(self, *, damaged: bool = False) -> list[bytes]:
-        if not _exists(self._path):
+    def _lines(self) -> list[bytes]:
+        if not os.path.lexists(self._path):
             return []
-        try:
-            return read_small(self._path, f"'{self._path}'", MAX_BYTES).splitlines(keepends=True)
-        except DamagedError:
-            if damaged:
-                raise
-            return []
+        return read_small(self._path, f"'{self._path}'", MAX_BYTES).splitlines(keepends=True)
+
+
+def _line(change: Change) -> bytes:
+    return strict_json.dump(change.model_dump(mode="json", exclude_defaults=True))
 
 
 def unnoted(documents: Sequence[Document], earlier: Sequence[Change] = ()) -> list[Change]:
@@ -212,51 +195,133 @@ def unnoted(documents: Sequence[Document], earlier: Sequence[Change] = ()) -> li
         documents: of the versions, ascending.
         earlier: the history.
     """
-    made: dict[int | None, Made] = {c.made.version: c.made for c in earlier if c.made is not None}
+    made = {change.version: change for change in earlier if change.update}
     new: list[Change] = []
     for document in documents:
         if document.number in made:
             continue
         if not made:
             # The updates before a learner was saved for the first time.
-            for update in document.history[:-1]:
-                own = Made(version=None, update=update.past, num_bytes=update.num_bytes or None)
-                new.append(Change(kind="learn", date=update.date, made=own))
+            new += [
+                Change(
+                    kind="learn", date=own.date, update=own.past, num_bytes=own.num_bytes or None
+                )
+                for own in document.history[:-1]
+            ]
         update, parent = document.history[-1], made.get(document.parent)
-        is_set = bool(document.changed) and parent is not None
-        is_set = is_set and parent is not None and parent.update.task == update.task
-        made[document.number] = Made(
+        # A version of ``grace set`` has learnt nothing that its parent had not.
+        is_set = document.changed and parent and parent.update and parent.update.task == update.task
+        made[document.number] = Change(
+            kind="set" if is_set else "learn",
+            date=document.created if is_set or not update.date else update.date,
             version=document.number,
             parent=document.parent,
             status=document.status,
             digest=document.digest,
-            update=update.past,
             num_bytes=document.num_bytes,
+            update=update.past,
+            settings=document.changed,
         )
-        new.append(
-            Change(
-                kind="set" if is_set else "learn",
-                date=document.created if is_set or not update.date else update.date,
-                versions=(document.number,) if is_set else (),
-                settings=document.changed,
-                made=made[document.number],
-            )
-        )
+        new.append(made[document.number])
     return new
 
 
-@contextmanager
-def _remedy(remedy: str) -> Iterator[None]:
-    """Say what to do about a damaged file."""
-    try:
-        yield
-    except DamagedError as error:
-        raise DamagedError(error.what, remedy) from None
+@final
+@dataclass(frozen=True)
+class LedgerRow:
+    """A change that made a version, and what follows from all changes together."""
+
+    change: Change
+    update: UpdateRecord
+    """The last update of the version."""
+    class_names: Sequence[str]
+    """Names of all classes known after it, by index, forgotten classes included."""
+    is_current: bool
+    """``True`` for the version in use."""
+    is_removed: bool
+    """``True`` if its version was removed."""
+    would: Verdict | None
+    """The verdict of another threshold on the recorded saturation.
+
+    It decays after each of its own compressions and starts again after each growth. Other rules,
+    such as a ceiling or a list of tasks, are ignored. After the first verdict that differs the
+    network would have been another one: later verdicts are not certain.
+    """
 
 
-def _line(change: Change) -> bytes:
-    return strict_json.dump(change.model_dump(mode="json", exclude_defaults=True))
+def ledger(
+    changes: Sequence[Change],
+    kept: Collection[int],
+    current: int | None,
+    initial: Threshold | None = None,
+) -> list[LedgerRow]:
+    """List every update and every change of settings of a learner, in the order of time.
+
+    Args:
+        changes: the history.
+        kept: numbers of the versions that are there.
+        current: number of the version in use.
+        initial: another threshold to apply to the recorded saturations; ``None``: no other.
+    """
+    rows: list[LedgerRow] = []
+    names: dict[int | None, tuple[str, ...]] = {}
+    thresholds: dict[int | None, Threshold | None] = {}
+    for change in changes:
+        update, number = change.update, change.version
+        if update is None:
+            continue
+        learns = change.kind == "learn"
+        own = update.new_class_names if learns else ()
+        names[number] = (*names.get(change.parent, ()), *own)
+        threshold, would = thresholds.get(change.parent, initial), None
+        saturation = update.outcome.saturation if learns else None
+        if threshold is not None and saturation is not None:
+            would = threshold.verdict(saturation)
+            threshold = threshold.after(would)
+        thresholds[number] = threshold
+        is_current, is_removed = number == current, number not in kept
+        known = number is not None
+        rows.append(
+            LedgerRow(
+                change, update, names[number], known and is_current, known and is_removed, would
+            )
+        )
+    return rows
 
 
-def _exists(path: Path) -> bool:
-    return path.exists() or path.is_symlink()
+def other_threshold(
+    documents: Sequence[Document], initial: float | None, decay: float | None
+) -> Threshold | None:
+    """Return another threshold; a value that is not given is the learner's.
+
+    Args:
+        documents: all versions, ascending.
+        initial: τ₁ in [0, 1]; ``None``: the learner's.
+        decay: ρ in (0, 1]; ``None``: the learner's. If both are ``None``, so is the result.
+
+    Raises:
+        GraceError: if no saturation was recorded, or a value is missing and the learner's method
+            has no threshold.
+    """
+    if initial is None and decay is None:
+        return None
+    updates = [update for document in documents for update in document.history]
+    if all(update.outcome.saturation is None for update in updates):
+        raise GraceError(
+            "no update of this learner measured a saturation: there is nothing that another "
+            "threshold could judge"
+        )
+    method = documents[-1].settings.method
+    rule = method.threshold_rule
+    if rule is not None:
+        initial = rule.initial if initial is None else initial
+        decay = rule.decay if decay is None else decay
+    if initial is None or decay is None:
+        raise GraceError(
+            f"{method.name} has no threshold of its own", "give both the threshold and its decay"
+        )
+    if not 0 <= initial <= 1:
+        raise GraceError(f"threshold {initial:g} must lie between 0 and 1")
+    if not 0 < decay <= 1:
+        raise GraceError(f"decay {decay:g} must lie above 0 and not above 1")
+    return Threshold(initial=initial, decay=decay)

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from grace.base.errors import GraceError
+from grace.base.words import did_you_mean_one_of
 from grace.data.decoders import Pixels
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
-from grace.learner import pruning, saving, update
+from grace.learner import update
 from grace.learner.adapt import model_of_run, new_model, with_changes, with_settings
 from grace.learner.admit import check_input
 from grace.learner.card import card_of_model
-from grace.learner.document import Predictor, UpdateRecord
+from grace.learner.document import Predictor, UpdateRecord, portable
 from grace.learner.export import Exported, export_checked
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.model import Model
 from grace.learner.model_state import HeldOut, Size
 from grace.learner.prediction import Answerer, Numbers
-from grace.learner.pruning import refuse_unknown
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser
@@ -224,7 +224,7 @@ class Learner:
         Args:
             max_disk_mb: megabytes (10⁶ bytes) of all versions together; fewer keep fewer versions.
         """
-        return pruning.keep_within(self._at_home().store, max_disk_mb)
+        return self._at_home().store.prune(max_mb=max_disk_mb)
 
     def rollback(self, version: int) -> None:
         """Put another version of the home in use, and load it with its settings.
@@ -274,7 +274,7 @@ class Learner:
 
     def adopt(self, settings: ExperimentSettings) -> None:
         """Use other settings from now on; they are saved with the next version."""
-        if saving.portable(settings) != saving.portable(self.settings):
+        if portable(settings) != portable(self.settings):
             self._take(with_settings(self.model, settings))
 
     def _take(self, model: Model) -> None:
@@ -347,11 +347,17 @@ class Learner:
                 update of the home was interrupted.
         """
         live = self.model.state.live_class_names
-        refuse_unknown(self.home, live, name)
-        if self.home is not None:
+        unfinished = self.home.finish() if self.home else None
+        versions = self.home.knowing(name) if self.home else []
+        if name not in live and not versions and not (unfinished and unfinished.class_name == name):
+            raise GraceError(f"this learner has no class '{name}'{did_you_mean_one_of(name, live)}")
+        if live == [name]:
+            raise GraceError(
+                f"'{name}' is the last class of this learner", "teach it another first"
+            )
+        if self.home and versions:
             with self.home.changing():
-                if name in self.home.live_class_names():
-                    self.home.purge(name)
+                self.home.purge(name)
         if name in live:
             self.model.hide({self.class_names.index(name)})
 

@@ -62,7 +62,7 @@ class Model:
         ranks: Ranks | None = None,
     ) -> None:
         # Settings that could be saved but not loaded again are refused at once.
-        self.creation = Creation.of(saving.portable(settings), shape, mean, std)
+        self.creation = Creation.of(settings, shape, mean, std)
         self.settings = settings
         self.shape = shape
         self.mean = tuple(mean)

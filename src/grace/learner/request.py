@@ -14,7 +14,7 @@ from typing import Any, final
 from grace.base import atomic
 from grace.base.errors import BusyError, GraceError
 from grace.data.folder_tree import scan
-from grace.learner.document import Document, refuse_taken
+from grace.learner.document import Document
 from grace.learner.gate import Limits
 from grace.learner.recommend import facts_of, reasons, recommend
 from grace.learner.setting_changes import (
@@ -23,7 +23,7 @@ from grace.learner.setting_changes import (
     is_limit,
     refuse_fixed,
 )
-from grace.learner.store import ModelStore
+from grace.learner.store import ModelStore, refuse_taken
 from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.settings.layers import flatten, parse_overrides
 from grace.settings.load import ConfigWarning, change_settings, load_experiment
@@ -328,7 +328,7 @@ def drop_update(model: Path) -> bool:
     Raises:
         GraceError: if there is no such learner, or it is damaged or busy.
     """
-    was_pending = ModelStore.open(model).pending()
+    was_pending = ModelStore.open(model).pending() is not None
     find_learner(model, discard=True)
     return was_pending
 
@@ -388,4 +388,4 @@ def _drop_update(store: ModelStore) -> None:
 
 def has_work(store: ModelStore) -> bool:
     """Return ``True`` if some work of an interrupted update is saved."""
-    return store.pending() and any((store.path / "pending").glob("*.safetensors"))
+    return store.pending() is not None and any((store.path / "pending").glob("*.safetensors"))

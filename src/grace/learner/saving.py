@@ -18,7 +18,7 @@ from grace.base.tensors import encoded_size
 from grace.base.words import one_line
 from grace.data.encoded import BYTES_PER_IMAGE
 from grace.data.images import Images
-from grace.learner.document import Creation, Document, ObjectRef
+from grace.learner.document import Creation, Document, ImagesRef
 from grace.learner.model_state import HeldOut, ModelState
 from grace.learner.store import ModelStore, Put
 from grace.learner.unknown import Recogniser, problem_of, recogniser_of
@@ -90,15 +90,18 @@ def to_document(
         shape=creation.shape,
         mean=creation.mean,
         std=creation.std,
-        class_names=tuple(state.class_names),
         forgotten=tuple(sorted(state.forgotten)),
         values=dict(state.method.state.collect().values),
         parts={name: put(part) for name, part in objects.parts.items()},
         original_counts=dict(state.method.memory.original_counts),
-        exemplars={index: put(images) for index, images in objects.exemplars.items()},
-        exemplar_counts={i: len(state.method.memory.of_class(i)) for i in objects.exemplars},
-        validation={index: put(images) for index, images in objects.validation.items()},
-        validation_counts={i: state.held_out.count(i) for i in objects.validation},
+        exemplars={
+            i: ImagesRef(num=len(state.method.memory.of_class(i)), **dict(put(images)))
+            for i, images in objects.exemplars.items()
+        },
+        validation={
+            i: ImagesRef(num=state.held_out.count(i), **dict(put(images)))
+            for i, images in objects.validation.items()
+        },
         calibration=put(objects.calibration) if objects.calibration else None,
         unknown_score=state.recogniser.score.name,
         history=(*earlier, *state.history[-1:]),
@@ -129,12 +132,6 @@ def _encoded(files: Iterable[Mapping[str, Tensor]]) -> int:
     )
 
 
-def portable(settings: ExperimentSettings) -> ExperimentSettings:
-    """Return settings without this machine's data folder."""
-    data = settings.data.model_copy(update={"root": None})
-    return settings.model_copy(update={"data": data})
-
-
 def restore(
     document: Document, home: ModelStore, method: Method, held_out: HeldOut
 ) -> Recogniser | None:
@@ -156,22 +153,19 @@ def restore(
     method.state.refuse_unfit(document.shape)
     features: list[tuple[Images, Tensor]] = []
 
-    def images_of(
-        kept: Mapping[int, ObjectRef], counts: Mapping[int, int], what: str
-    ) -> Iterator[tuple[int, Images]]:
+    def images_of(kept: Mapping[int, ImagesRef], what: str) -> Iterator[tuple[int, Images]]:
         for index, ref in kept.items():
             name = f"{what} of class {index}"
-            images, own = read_images(home.read(ref, name), document.shape, name, counts[index])
+            images, own = read_images(home.read(ref, name), document.shape, name, ref.num)
             if own is not None:
                 if method.features is None or own.shape[1] != method.network.feature_dim:
                     raise DamagedError(f"the {name} have features that the network has not")
                 features.append((images, own))
             yield index, images
 
-    exemplars = dict(images_of(document.exemplars, document.exemplar_counts, "exemplars"))
+    exemplars = dict(images_of(document.exemplars, "exemplars"))
     method.memory.restore(exemplars, document.original_counts)
-    counts = document.validation_counts
-    for index, images in images_of(document.validation, counts, "held-out images"):
+    for index, images in images_of(document.validation, "held-out images"):
         held_out.add(index, images)
     if method.features is not None:
         method.features.restore(features)
@@ -189,14 +183,14 @@ def restore(
 
 def _refuse_too_large(document: Document) -> None:
     """Refuse a version that is too large for this machine, or keeps more images than it learnt."""
-    sizes = [ref.bytes for ref in document.objects.values()]
+    sizes = [ref.bytes for ref in document.refs]
     weights = sum(ref.bytes for ref in document.parts.values())
+    kept = [*document.exemplars.items(), *document.validation.items()]
     image_bytes = math.prod(document.shape)
-    num_exemplars = sum(document.exemplar_counts.values())
     # The weights exist twice, as read and in their modules, beside the file being decoded; encoded
     # images are larger in memory.
     needed = sum(sizes) + weights + max(sizes, default=0)
-    needed += image_bytes * (num_exemplars + sum(document.validation_counts.values()))
+    needed += image_bytes * sum(ref.num for _, ref in kept)
     memory = memory_bytes()
     if memory is not None and needed > 3 * memory // 4:
         raise DamagedError(
@@ -206,21 +200,19 @@ def _refuse_too_large(document: Document) -> None:
     # A header has 500 bytes at most.
     image_bytes += BYTES_PER_IMAGE
     image_bytes += 0 if document.settings.method.traits.trains_backbone else 2 * MAX_FEATURES
-    for kept, counts in (
-        (document.exemplars, document.exemplar_counts),
-        (document.validation, document.validation_counts),
-    ):
-        for index, ref in kept.items():
-            if ref.bytes > 500 + image_bytes * counts[index]:
-                raise DamagedError(
-                    f"{counts[index]} images of class {index} take {ref.bytes} bytes"
-                )
-    for index, count in document.exemplar_counts.items():
-        if count > document.original_counts.get(index, 0):
+    for index, ref in kept:
+        if ref.bytes > 500 + image_bytes * ref.num:
+            raise DamagedError(f"{ref.num} images of class {index} take {ref.bytes} bytes")
+    for index, ref in document.exemplars.items():
+        if ref.num > document.original_counts.get(index, 0):
             raise DamagedError(f"it keeps more images of class {index} than there ever were")
-    memory_size, per_class = document.settings.memory.size, document.settings.memory.per_class
-    if memory_size is not None and per_class is None and num_exemplars > memory_size:
-        raise DamagedError(f"it keeps {num_exemplars} exemplars, and memory.size is {memory_size}")
+    num_exemplars, memory_settings = (
+        sum(r.num for r in document.exemplars.values()),
+        (document.settings.memory),
+    )
+    size = memory_settings.size
+    if size is not None and memory_settings.per_class is None and num_exemplars > size:
+        raise DamagedError(f"it keeps {num_exemplars} exemplars, and memory.size is {size}")
 
 
 @contextmanager

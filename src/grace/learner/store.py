@@ -20,30 +20,24 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from grace.base import atomic, strict_json
 from grace.base.errors import DamagedError, GraceError, NewerFormatError, not_there
 from grace.base.files import inside, read_small
 from grace.base.lock import exclusive
-from grace.base.objects import ObjectStore
+from grace.base.objects import ObjectStore, Ref
 from grace.base.strict_json import read_model
-from grace.learner.document import (
-    MAX_BYTES,
-    Creation,
-    Document,
-    ObjectRef,
-    parse_document,
-    read_creation,
-    refuse_taken,
-)
+from grace.base.words import did_you_mean_one_of
+from grace.learner.document import MAX_BYTES, Creation, Document, parse, remedied
+from grace.learner.gate import Strict
 from grace.learner.history import Change, History, now, unnoted
 from grace.settings.experiment import ExperimentSettings
 
@@ -53,24 +47,20 @@ if TYPE_CHECKING:
 
     from grace.engine.journal import Journal
 
-Put = Callable[[Mapping[str, "Tensor"]], ObjectRef]
+Put = Callable[[Mapping[str, "Tensor"]], Ref]
 """Stores tensors (of any shape) by content and returns a reference."""
-
-
+OTHER_VERSION = "restore it from a backup, or roll back to another version"
+"""Remedy for a version that is damaged."""
 _REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
 _NUM_TRIES = 100
 """Times that a reader begins anew beside a process that changes the home."""
-_OTHER_VERSION = "restore it from a backup, or roll back to another version"
-"""Remedy for a version whose document is damaged."""
 
 T = TypeVar("T")
 
 
 @final
-class _Pointer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    version: int = Field(ge=1)
+class _Pointer(Strict):
+    version: int = Field(ge=1, strict=True)
 
 
 @final
@@ -79,25 +69,23 @@ class Survey:
     """What can be read of a home's versions.
 
     Args:
-        current: number of the version in use; ``None``: the first update is not finished.
+        in_use: the version in use; ``None``: the first update is not finished.
         documents: the versions that can be read, in order, the one in use among them.
         damaged: the errors of old versions that cannot be read, by number.
     """
 
-    current: int | None
+    in_use: Document | None
     documents: Sequence[Document]
     damaged: Mapping[int, GraceError]
 
 
 @final
-class _Pending(BaseModel):
+class Pending(Strict):
     """The unfinished update: the version it starts from, its images, and its version's number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    parent: int | None
-    digest: str
-    number: int
+    parent: int | None = None
+    digest: str = ""
+    number: int = 0
     settings: str = ""
     """The settings that the update changes."""
 
@@ -130,8 +118,8 @@ class ModelStore:
         with exclusive(path / "lock", f"'{path}'"):
             refuse_taken(path)  # Another process may have been quicker.
             inside(path, "versions").mkdir(exist_ok=True)
-            text = creation.model_dump(mode="json")
-            atomic.write_bytes(path / "model.json", strict_json.dump(text))
+            text = strict_json.dump(creation.model_dump(mode="json"))
+            atomic.write_bytes(path / "model.json", text)
             atomic.sync_folder(path.parent)
         return cls(path, creation)
 
@@ -153,7 +141,7 @@ class ModelStore:
             )
         for name in ("versions", "objects", "pending"):
             inside(path, name)
-        return cls(path, read_creation(path))
+        return cls(path, _read_creation(path))
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -164,7 +152,7 @@ class ModelStore:
             GraceError: if the learner has been replaced by another one.
         """
         with exclusive(self.path / "lock", f"'{self.path}'"):
-            if read_creation(self.path) != self.creation:
+            if _read_creation(self.path) != self.creation:
                 raise GraceError(f"'{self.path}' is another learner now", "load it again")
             for folder in (self.path, inside(self.path, "versions")):
                 atomic.remove_leftovers(folder)
@@ -206,37 +194,83 @@ class ModelStore:
                 pass
         return change
 
-    # The changes other than updates; they are made while ``changing`` lasts.
+    # The changes other than updates. All but ``prune`` are made while ``changing`` lasts.
 
-    def prune(self, numbers: Sequence[int]) -> None:
-        """Remove versions, and the objects that only they use; the version in use stays.
+    def prune(self, *, keep: int | None = None, max_mb: float = 0) -> Sequence[int]:
+        """Remove versions and the objects that only they use; what was learnt stays in the history.
 
-        What their updates learnt stays in the history.
+        Damaged versions go in any case. The version in use stays, and so does what an unfinished
+        update starts from.
+
+        Args:
+            keep: number of newest versions that stay. ``None``: ``max_mb`` decides.
+            max_mb: megabytes (10⁶ bytes) for all versions together; the oldest go until the others
+                take no more, and the one before the version in use goes last.
+
+        Returns:
+            The numbers of the removed versions.
+
+        Raises:
+            GraceError: for a negative ceiling.
         """
-        gone = [number for number in numbers if number != self.current()]
-        if gone:
-            self._carry_out(Change(kind="prune", date=now(), versions=tuple(gone)))
+        if not max_mb >= 0:
+            raise GraceError(f"{max_mb:g} MB for all versions", "give a number of megabytes")
+        with self.changing():
+            survey, update = self.survey(), self.pending()
+            in_use, left = survey.in_use, {made.number: made for made in survey.documents}
+            stays = set(self.numbers()[-keep:]) if keep else set[int]()
+            stays |= {own for own in (self.current(), update and update.parent) if own}
+            before = in_use.parent if in_use else None
+            for number in sorted(
+                left.keys() - stays, key=lambda number: (number == before, number)
+            ):
+                if keep is None and bytes_of(left.values()) <= max_mb * 1_000_000:
+                    break
+                del left[number]
+            gone = [number for number in self.numbers() if number not in left]
+            if gone:
+                self._carry_out(Change(kind="prune", date=now(), versions=tuple(gone)))
+        return gone
 
     def roll_back(self, number: int) -> None:
         """Put another version in use; it must be there."""
-        try:
+        before = None
+        with suppress(DamagedError):  # It is what people roll back from.
             before = self.current()
-        except DamagedError:
-            before = None  # It is what people roll back from.
         if number != before:
-            self._carry_out(
-                Change(kind="rollback", date=now(), versions=(number,), was_in_use=before)
-            )
+            self._carry_out(Change(kind="rollback", date=now(), version=number, was_in_use=before))
 
     def add_settings(self, document: Document) -> None:
         """Save a version that differs from the one in use by its settings, and put it in use."""
-        change = Change(
-            kind="set", date=now(), versions=(document.number,), settings=document.changed
-        )
+        change = Change(kind="set", date=now(), version=document.number, settings=document.changed)
         assert self.log.unfinished() is None
         self.log.begin(change)
         self.write(document)
         self._finish(change)
+
+    def knowing(self, name: str) -> list[int]:
+        """Return the numbers of the versions that still know a class.
+
+        Raises:
+            GraceError: if no version ever had the class, or it may not be forgotten now.
+        """
+        survey = self.survey()
+        known = [made for made in survey.documents if name in made.live_class_names]
+        if not any(name in made.class_names for made in survey.documents):
+            live = dict.fromkeys(n for made in survey.documents for n in made.live_class_names)
+            raise GraceError(
+                f"'{self.path}' has no class '{name}'{did_you_mean_one_of(name, live)}"
+            )
+        if self.pending():
+            raise GraceError(
+                f"an update of '{self.path}' was interrupted and may still use the images",
+                f"run it again to finish it, or {to_drop(self.path)}",
+            )
+        if survey.in_use and survey.in_use.live_class_names == [name]:
+            raise GraceError(
+                f"'{name}' is the last class of '{self.path}'", "teach it another first"
+            )
+        return [made.number for made in known]
 
     def purge(self, name: str) -> Change:
         """Drop a class's images from every version and mask it there; return what was done.
@@ -244,25 +278,20 @@ class ModelStore:
         An old version that is damaged cannot be masked: it is removed.
 
         Raises:
-            GraceError: if an update was interrupted, which may still use the images.
+            GraceError: as ``knowing``.
             NewerFormatError: if a version was made by a newer grace.
         """
-        if self.pending():
-            raise GraceError(
-                f"an update of '{self.path}' was interrupted",
-                f"run it again to finish it, or {to_drop(self.path)}",
-            )
+        versions, damaged = self.knowing(name), self.survey().damaged
         self.discard()
-        survey = self.survey()
-        for error in survey.damaged.values():
+        for error in damaged.values():
             if isinstance(error, NewerFormatError):
                 raise error
         change = Change(
             kind="forget",
             date=now(),
-            class_names=(name,),
-            versions=tuple(m.number for m in survey.documents if name in m.live_class_names),
-            damaged=tuple(sorted(survey.damaged)),
+            class_name=name,
+            versions=tuple(versions),
+            damaged=tuple(sorted(damaged)),
         )
         self._carry_out(change)
         return change
@@ -280,28 +309,27 @@ class ModelStore:
 
         If the version in use is damaged, a class cannot be forgotten in it: that stays unfinished.
         """
-        if change.kind == "set" and change.versions[-1] not in self.numbers():
-            self._tidy()
-            self.log.drop()  # It was cut off before its version was saved.
-            return
-        if change.kind in ("rollback", "set"):
-            self.make_current(change.versions[-1])
-        if change.kind == "set":
-            self.note_versions()
-        if change.kind == "prune":
-            for number in change.versions:
-                if number != self.current():
+        match change.kind:
+            case "rollback" | "set":
+                assert change.version is not None
+                if change.version in self.numbers():
+                    self.make_current(change.version)
+                    self.note_versions()
+                elif change.kind == "set":
+                    self.log.drop()  # It was cut off before its version was saved.
+            case "prune":
+                for number in sorted({*change.versions} - {self.current()}):
                     self.drop(number)
-        if change.kind == "forget":
-            try:
-                survey = self.survey()
-            except DamagedError:
-                return
-            for number in survey.damaged:
-                self.drop(number)
-            for document in survey.documents:
-                if change.class_names[0] in document.live_class_names:
-                    self.write(document.without(change.class_names[0]))
+            case "forget":
+                try:
+                    survey = self.survey()
+                except DamagedError:
+                    return
+                for number in survey.damaged:
+                    self.drop(number)
+                for document in survey.documents:
+                    if change.class_name in document.live_class_names:
+                        self.write(document.without(change.class_name))
         self._tidy()
         self.log.end(change)
 
@@ -321,7 +349,7 @@ class ModelStore:
 
     def _unnoted(self) -> Sequence[Change]:
         earlier = self.log.readable()
-        noted = {change.made.version for change in earlier if change.made}
+        noted = {change.version for change in earlier if change.update}
         documents: list[Document] = []
         for number in self.numbers():
             if number not in noted:
@@ -331,42 +359,44 @@ class ModelStore:
 
     def _tidy(self) -> None:
         """Remove what an interrupted process left and nobody needs."""
-        folder = inside(self.path, "pending")
-        if not (folder / "update.json").exists():
+        if self._begun() is None:
             self.discard()
-        elif not self.pending():
+        elif self.pending() is None:
             # Its version is saved; the file still tells that this update is done.
-            for entry in folder.iterdir():
+            for entry in (self.path / "pending").iterdir():
                 if entry.name != "update.json":
                     entry.unlink()
         with suppress(DamagedError):  # Of the version in use: people must be able to roll back.
             self.remove_unused()
 
-    def pending(self) -> bool:
-        """Return ``True`` if an update was interrupted and its version is not in use yet."""
-        if not (self.path / "pending" / "update.json").exists():
-            return False
-        try:
-            update = self._pending_update()
-            if update.number not in self.numbers():
-                return True
-            saved = self.document(update.number)
-            return saved.status == "accepted" and self.current() == update.parent
-        except DamagedError:
-            return True
+    # The unfinished update.
 
-    def pending_parent(self) -> int | None:
-        """Return the version that an interrupted update starts from, if there is one."""
+    def pending(self) -> Pending | None:
+        """Return the interrupted update whose version is not in use yet; ``None``: there is none.
+
+        If its file is damaged it is an update of unknown images.
+        """
+        update = self._begun()
         with suppress(DamagedError):
-            return self._pending_update().parent if self.pending() else None
-        return None
+            if update is not None and update.number in self.numbers():
+                saved = self.document(update.number)
+                if saved.status == "rejected" or self.current() != update.parent:
+                    return None
+        return update
 
     def has_saved(self, digest: str) -> bool:
         """Return ``True`` if the interrupted update has this digest and its version was saved."""
-        if not (self.path / "pending" / "update.json").exists():
-            return False
-        update = self._pending_update()
-        return update.digest == digest and update.number in self.numbers()
+        update = self._begun()
+        return update is not None and update.digest == digest and update.number in self.numbers()
+
+    def _begun(self) -> Pending | None:
+        path = inside(self.path, "pending") / "update.json"
+        if not path.exists():
+            return None
+        try:
+            return read_model(path, Pending, 1 << 16)
+        except DamagedError:
+            return Pending()
 
     def begin(self, parent: int | None, digest: str, settings: str = "") -> "Journal":
         """Begin an update, or go on with the interrupted one of the same images.
@@ -381,19 +411,18 @@ class ModelStore:
         """
         from grace.engine.journal import Journal
 
-        folder = inside(self.path, "pending")
-        number = self.next_number()
-        wanted = _Pending(parent=parent, digest=digest, number=number, settings=settings)
-        if self.pending() and self._pending_update() != wanted:
+        folder, number = inside(self.path, "pending"), self.next_number()
+        wanted = Pending(parent=parent, digest=digest, number=number, settings=settings)
+        interrupted = self.pending()
+        if interrupted not in (None, wanted):
             raise GraceError(
                 f"an update of '{self.path}' with other images or settings was interrupted",
                 f"run that one again to finish it, or {to_drop(self.path)}",
             )
-        if not self.pending():
+        if interrupted is None:
             self.discard()
             folder.mkdir()
-            text = strict_json.dump(wanted.model_dump())
-            atomic.write_bytes(folder / "update.json", text)
+            atomic.write_bytes(folder / "update.json", strict_json.dump(wanted.model_dump()))
         atomic.remove_leftovers(folder)
         return Journal(folder)
 
@@ -408,9 +437,6 @@ class ModelStore:
             except RecursionError:
                 raise DamagedError(f"'{folder}' holds folders too deep to remove") from None
 
-    def _pending_update(self) -> _Pending:
-        return read_model(inside(self.path, "pending") / "update.json", _Pending, 1 << 16)
-
     # The files of the versions.
 
     def current(self) -> int | None:
@@ -422,7 +448,8 @@ class ModelStore:
         path = self.path / "current.json"
         if not path.exists() and not path.is_symlink():
             return None
-        return read_model(path, _Pointer, 1 << 16).version
+        with remedied("roll back to a version by 'grace rollback'"):
+            return read_model(path, _Pointer, 1 << 16).version
 
     def numbers(self) -> list[int]:
         """Return the numbers of all versions, ascending."""
@@ -447,15 +474,12 @@ class ModelStore:
             known = ", ".join(map(str, numbers[-20:])) or "none"
             more = "…, " if len(numbers) > 20 else ""
             raise GraceError(f"'{self.path}' has no version {number} (it has {more}{known})")
-        data = read_small(path, f"'{path}'", MAX_BYTES)
-        try:
-            document = parse_document(data, f"'{path}'")
-        except DamagedError as error:
-            raise DamagedError(error.what, _OTHER_VERSION) from None
-        if document.number != number:
-            raise DamagedError(
-                f"'{path}' is damaged: it says that it is version {document.number}", _OTHER_VERSION
-            )
+        with remedied(OTHER_VERSION):
+            document = parse(Document, read_small(path, f"'{path}'", MAX_BYTES), f"'{path}'")
+            if document.number != number:
+                raise DamagedError(
+                    f"'{path}' is damaged: it says that it is version {document.number}"
+                )
         return document
 
     def survey(self) -> Survey:
@@ -467,25 +491,29 @@ class ModelStore:
         return self.steadily(self._survey)
 
     def _survey(self) -> Survey:
-        current, documents, damaged = self.current(), [], dict[int, GraceError]()
+        current, documents, damaged = self.current(), dict[int, Document](), dict[int, GraceError]()
         for number in self.numbers():
             try:
-                documents.append(self.document(number))
+                documents[number] = self.document(number)
             except (DamagedError, NewerFormatError) as error:
                 if number == current:
                     raise
                 damaged[number] = error
-        if current is not None and all(made.number != current for made in documents):
-            self.document(current)  # It is missing, which this refuses.
-        return Survey(current, documents, damaged)
+        # One that is missing is refused.
+        in_use = current and (documents.get(current) or self.document(current))
+        return Survey(in_use or None, [*documents.values()], damaged)
 
     def documents(self) -> Sequence[Document]:
         """Read the documents of all versions, in order; old ones that are damaged are left out."""
         return self.survey().documents
 
-    def live_class_names(self) -> set[str]:
-        """Return the names of all classes that a version knows and has not forgotten."""
-        return {name for document in self.documents() for name in document.live_class_names}
+    def with_digest(self, digest: str) -> list[Document]:
+        """Return the versions whose last update has this digest, newest first.
+
+        Raises:
+            DamagedError: if the version in use is damaged; other damaged versions are left out.
+        """
+        return [made for made in reversed(self.documents()) if made.digest == digest]
 
     def steadily(self, read: Callable[[], T]) -> T:
         """Read from the home; begin anew if that fails because another process changed it.
@@ -506,16 +534,14 @@ class ModelStore:
 
     def _state(self) -> object:
         """Return what every change of the home alters: files are replaced, never written."""
-        found: list[tuple[str, int, int]] = []
-        for folder in (self.path, self.path / "versions"):
-            with suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.name.endswith(".json") and not atomic.is_leftover(Path(entry)):
-                        status = entry.stat(follow_symlinks=False)
-                        found.append((entry.name, status.st_ino, status.st_mtime_ns))
-        return sorted(found)
+        found: dict[Path, tuple[int, int]] = {}
+        for path in [*self.path.glob("*.json"), *(self.path / "versions").glob("*.json")]:
+            with suppress(OSError):
+                status = path.lstat()
+                found[path] = (status.st_ino, status.st_mtime_ns)
+        return found
 
-    def read(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
+    def read(self, ref: Ref, what: str) -> "dict[str, Tensor]":
         """Read one object's tensors, of any shape, by name.
 
         Raises:
@@ -523,10 +549,9 @@ class ModelStore:
         """
         from grace.base import tensors
 
-        data = self._objects.get(ref.ref, f"{what} of '{self.path}'")
-        return tensors.decode(data, f"{what} of '{self.path}'")[0]
+        return tensors.decode(self._objects.get(ref, what), what)[0]
 
-    def outline(self, ref: ObjectRef, what: str) -> "dict[str, Tensor]":
+    def outline(self, ref: Ref, what: str) -> "dict[str, Tensor]":
         """Read the names, shapes and types of one object's tensors, on the meta device.
 
         Call it before ``read``: a forged object that nobody needs then costs no memory.
@@ -536,15 +561,13 @@ class ModelStore:
         """
         from grace.base import tensors
 
-        what = f"{what} of '{self.path}'"
-        read = partial(self._objects.start, ref.ref, what)
-        return tensors.outline(read, ref.bytes, what)[0]
+        return tensors.outline(partial(self._objects.start, ref, what), ref.bytes, what)[0]
 
-    def put(self, kept: "Mapping[str, Tensor]") -> ObjectRef:
+    def put(self, kept: "Mapping[str, Tensor]") -> Ref:
         """Store tensors of any shape, unless an equal object exists."""
         from grace.base import tensors
 
-        return ObjectRef.of(self._objects.put(tensors.encode(kept)))
+        return self._objects.put(tensors.encode(kept))
 
     def write(self, document: Document) -> None:
         """Write the document of a version whose objects are stored; replace an earlier one.
@@ -565,24 +588,6 @@ class ModelStore:
         """Put a version in use."""
         text = _Pointer(version=number).model_dump()
         atomic.write_bytes(self.path / "current.json", strict_json.dump(text))
-
-    def with_digest(self, digest: str) -> Iterator[Document]:
-        """Yield the versions whose last update has this digest, newest first.
-
-        Raises:
-            DamagedError: if the version in use is damaged; other damaged versions are left out.
-        """
-        for number in reversed(self.numbers()):
-            path = self._document_path(number)
-            try:
-                # A hundred documents need not be parsed at every update.
-                if digest.encode() in read_small(path, f"'{path}'", MAX_BYTES):
-                    document = self.document(number)
-                    if document.digest == digest:
-                        yield document
-            except DamagedError:
-                if number == self.current():
-                    raise
 
     def drop(self, number: int) -> None:
         """Remove the document of a version; its objects stay until ``remove_unused``."""
@@ -610,3 +615,44 @@ class ModelStore:
 
     def _document_path(self, number: int) -> Path:
         return inside(self.path, "versions") / f"{number:04d}.json"
+
+
+def bytes_of(documents: Collection[Document]) -> int:
+    """Return the bytes of versions together: their documents, and shared objects once."""
+    objects = {ref.sha256: ref.bytes for made in documents for ref in made.refs}
+    return sum(objects.values()) + sum(len(made.dump()) for made in documents)
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse a directory that holds more than an interrupted creation leaves behind.
+
+    A directory inside another learner is refused too.
+
+    Raises:
+        GraceError: naming what it is.
+    """
+    for parent in path.resolve().parents:
+        # Other programs write a file of this name, too.
+        if (parent / "model.json").exists() and (parent / "versions").is_dir():
+            raise GraceError(f"'{path}' lies in the learner '{parent}'", "choose a place outside")
+    if path.exists() and (
+        not path.is_dir()
+        or any(
+            entry.name not in ("lock", "versions") and not atomic.is_leftover(entry)
+            for entry in path.iterdir()
+        )
+    ):
+        what = "is another learner" if (path / "model.json").exists() else "is no learner"
+        raise GraceError(f"'{path}' exists already and {what}", "choose another name")
+
+
+def _read_creation(path: Path) -> Creation:
+    """Read ``model.json`` of a learner's directory.
+
+    Raises:
+        NewerFormatError: if a newer grace made it.
+        DamagedError: if it is damaged.
+    """
+    what = f"'{path / 'model.json'}'"
+    with remedied("restore it from a backup"):
+        return parse(Creation, read_small(path / "model.json", what, 1 << 22), what)

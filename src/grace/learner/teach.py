@@ -16,11 +16,10 @@ from grace.learner.admit import check_input, num_kept
 from grace.learner.document import Document
 from grace.learner.gate import accepts, too_fine
 from grace.learner.learner import Learner
-from grace.learner.pruning import bytes_of, keep_within
 from grace.learner.request import HELD_OUT, LearnResult, ResolvedCall, cleaned_after_failure
 from grace.learner.saving import carried_out_here
 from grace.learner.setting_changes import differences, is_limit, is_pace
-from grace.learner.store import ModelStore
+from grace.learner.store import ModelStore, bytes_of
 
 
 def teach(call: ResolvedCall, progress: Progress | None) -> LearnResult:
@@ -182,7 +181,7 @@ class _FolderUpdate:
         if most is None:
             return result
         store = ModelStore.open(result.model)
-        gone = keep_within(store, most)
+        gone = store.prune(max_mb=most)
         left = bytes_of(store.documents())
         if left > most * 1_000_000:
             warnings.warn(
