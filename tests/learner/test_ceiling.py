@@ -14,12 +14,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from grace.base import strict_json
-from grace.learner.ceiling import (
+from grace.learner.admit import (
     RESERVED_FOR_FEATURES,
     RESERVED_PER_CLASS,
     RESERVED_PER_LEARNER,
     RESERVED_PER_UPDATE,
-    Ceiling,
     in_mb,
     reserved_bytes,
 )
@@ -317,14 +316,3 @@ def test_megabytes_are_rounded_up() -> None:
         "0.002",
         "1.235",
     ]
-
-
-def test_room_by_hand() -> None:
-    ceiling = Ceiling(1.0, image_bytes=100)
-    room = ceiling.room(held_out_bytes=200_000, reserved=50_000)
-    # (1,000,000 - 250,000 - 300,000) // (9 · 100) = 500
-    assert (room.quota(9, 300000), room.quota(9, 749101), room.quota(9, 749100)) == (500, 0, 1)
-    assert room.quota(9, 2_000_000) == 0
-    ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, reserved=50_000)
-    with pytest.raises(ValueError, match=r"needs at least 1.002 MB: 0.700 MB of weights"):
-        ceiling.check(weights=700_000, num_exemplars=500, held_out_bytes=200_000, reserved=50_001)

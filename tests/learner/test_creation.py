@@ -8,8 +8,8 @@ import pytest
 from grace.base.errors import GraceError
 from grace.learner.document import Creation
 from grace.learner.model import Model
-from grace.learner.saving import carried_out_here
 from grace.learner.store import ModelStore
+from grace.learner.versions import carried_out_here
 from grace.settings.experiment import EngineSettings, ExperimentSettings
 
 SETTINGS = ExperimentSettings()

@@ -248,7 +248,7 @@ def test_many_images_in_few_bytes_are_refused(model: Path, monkeypatch: pytest.M
     facts = json.loads(before)
     facts["exemplars"]["0"]["num"] = facts["original_counts"]["0"] = 10**6
     path.write_text(json.dumps(facts))
-    monkeypatch.setattr("grace.learner.saving.memory_bytes", lambda: 10**9)
+    monkeypatch.setattr("grace.learner.versions.memory_bytes", lambda: 10**9)
     try:
         with pytest.raises(DamagedError, match="too many for the memory of this machine"):
             Learner.load(model)

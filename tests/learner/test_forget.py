@@ -368,7 +368,7 @@ class TestRefusals:
         assert set(made.predict(PROBE)) == {"class 2"}
         # The first version has no class left: it cannot come back.
         for refused in (lambda: made.rollback(1), lambda: Learner.load(tmp_path / "home", 1)):
-            with pytest.raises(ValueError, match=r"all classes of version 1 of .* were forgotten"):
+            with pytest.raises(ValueError, match=r"version 1 of .* all its classes were forgotten"):
                 refused()
         assert ModelStore.open(tmp_path / "home").current() == made.version == 2
         assert teach(made, {3: 8}).accepted

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from grace.learner.admit import check_input
+from grace.data.images import TensorImages
+from grace.engine.ranks import Ranks
+from grace.learner.admit import Ceiling, check_input, hold_out
 from grace.learner.gate import Accuracies, Limits
 from grace.learner.learner import Learner
-from grace.learner.model_state import affordable, hold_out
+from grace.learner.model_state import HeldOut
 from grace.learner.request import RequestedSettings
 from grace.learner.update import compared
 from grace.methods.replay import Replay
@@ -30,11 +32,16 @@ def test_by_default_fifty_and_at_most_a_fifth(count: int, held: int) -> None:
 @pytest.mark.parametrize(
     ("max_mb", "held", "missing", "count"),
     # Images of 3 kB: a fifth of 4 MB is 266 of them.
-    [(4, 0, 4, 50), (4, 0, 10, 26), (4, 240_000, 10, 18), (1, 0, 50, 10), (4, 900_000, 2, 10)],
+    [(4, 0, 4, 50), (4, 0, 10, 26), (4, 80, 10, 18), (1, 0, 50, 10), (4, 300, 2, 10)],
 )
 def test_under_a_ceiling(max_mb: int, held: int, missing: int, count: int) -> None:
-    assert affordable(50, max_mb * 10**6, held, 3000, missing) == count
-    assert affordable(3, max_mb * 10**6, held, 3000, missing) == 3
+    before, shape = HeldOut(), (3, 20, 50)
+    before.add(0, TensorImages(torch.zeros(held, *shape, dtype=torch.uint8)))
+    for wanted in (50, 3):
+        memory = MemorySettings(size=None, max_mb=max_mb, validation=wanted)
+        chosen = settings(Replay.Settings(base=recipe(), update=recipe()), memory=memory)
+        ceiling = Ceiling(chosen, shape, Ranks(), 0)
+        assert ceiling.num_held_out(before, missing) == min(wanted, count)
 
 
 def test_numbers_by_hand() -> None:

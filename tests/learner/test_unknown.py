@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.data.memory import Room
-from grace.learner.admit import Admission
+from grace.learner.admit import Ceiling
 from grace.learner.document import ScoreName
 from grace.learner.learner import Learner
 from grace.learner.prediction import cutoff
@@ -272,7 +272,7 @@ def test_exemplars_leave_room_for_the_better_score_of_a_trained_network() -> Non
 def test_a_grown_network_has_room_for_its_larger_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its 128 features need 36 kB, one exemplar of each class 18 kB: it never fits by chance."""
     # Without the limit of 1 % a low ceiling is enough, which few images fill.
-    monkeypatch.setattr(Admission, "_score_bytes", staticmethod(most_score_bytes))
+    monkeypatch.setattr(Ceiling, "_score_bytes", staticmethod(most_score_bytes))
     once = recipe(epochs=1)
     memory = MemorySettings(size=None, max_mb=1.3, validation=10)
     method = Grace.Settings(base=once, grow=once, compress=once, expand_at=[2])

@@ -18,7 +18,7 @@ from grace.engine.phase import Work
 from grace.engine.progress import Observer
 from grace.learner.learner import Learner
 from grace.learner.model import Model
-from grace.learner.versions import Versions
+from grace.learner.store import ModelStore
 from grace.nn import expandable
 from grace.nn.resnets import CifarResNet, _draw_weights
 from grace.nn.weights import build_backbone
@@ -113,7 +113,7 @@ def learner(method: Any, channels: int = 3, **changes: Any) -> Learner:
 
 def create_home(method: Any, home: Path) -> None:
     """Create the home of a learner of tiny images that knows nothing."""
-    Versions.create(learner(method).model, home)
+    ModelStore.create(home, learner(method).model.creation)
 
 
 @final

@@ -8,10 +8,10 @@ import torch
 from grace.base.errors import DamagedError, GraceError
 from grace.data.arrays import imagenet_constants
 from grace.engine.progress import Progress
-from grace.learner import saving
 from grace.learner.budget import measured_passes, needs_passes
 from grace.learner.document import UpdateRecord
 from grace.learner.model import Model
+from grace.learner.model_state import count_bytes, file_bytes
 from grace.learner.setting_changes import differences, refuse_fixed
 from grace.methods.preprocessing import constants
 from grace.methods.saved import FILE, read, restore
@@ -148,10 +148,11 @@ def fit(model: Model) -> None:
     is_stale = any(state.held_out.count(index) > wanted for index in state.held_out.classes)
     if is_stale:
         state.held_out = state.held_out.first(wanted)
-    num_classes, weights = len(state.class_names), saving.count_part_bytes(model.state)
+    parts = state.method.state.collect().parts
+    num_classes, weights = len(state.class_names), sum(map(file_bytes, parts.values()))
     num_remembered = num_classes - len(state.forgotten)
     if model.ceiling is not None:
-        model.admission.set_room(
+        model.ceiling.set_room(
             state, state.held_out, weights, num_classes, num_remembered, what="this learner"
         )
     if model.settings.method.traits.memory == "exemplars":
@@ -160,7 +161,7 @@ def fit(model: Model) -> None:
         memory.reduce(memory.quota(num_remembered, weights, nothing))
         memory.fit(weights)
     if model.ceiling is not None:
-        used = saving.count_object_bytes(model.state) + model.admission.reserved
+        used = count_bytes(state) + model.ceiling.reserved
         is_stale = is_stale or used > model.ceiling.num_bytes
     if is_stale:
         model.calibrate()  # Last, as the score of unknown images takes what room is left.

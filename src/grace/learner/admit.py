@@ -1,10 +1,13 @@
 """Admit an update: check its images, make its task, hold images out, keep below the ceiling.
 
-Shapes: N images.
+A ceiling bounds the bytes of one version on disk. Weights, method state and images are counted
+exactly; for the document and the headers of image files a fixed number of bytes is reserved for
+each class and update, so that the bound does not depend on the clock's digits. Shapes: N images.
 """
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,26 +17,32 @@ import torch
 
 from grace.base import strict_json
 from grace.base.errors import GraceError
+from grace.base.randomness import generator
 from grace.data.encoded import most_bytes
 from grace.data.folder_tree import class_name, spelling
 from grace.data.images import Images, LabelledImages, image_keys
-from grace.data.memory import ExemplarMemory
+from grace.data.memory import ExemplarMemory, Room
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
-from grace.learner.ceiling import RESERVED_FOR_FEATURES, Ceiling, reserved_bytes
-from grace.learner.document import portable
+from grace.learner.document import UpdateRecord, portable
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_images, as_labels
-from grace.learner.model_state import (
-    ALWAYS_ALLOWED,
-    HeldOut,
-    ModelState,
-    affordable,
-    first_wanted,
-    hold_out,
-)
+from grace.learner.model_state import HeldOut, ModelState
 from grace.learner.unknown import most_score_bytes
 from grace.settings.experiment import DataSettings, ExperimentSettings
+
+ALWAYS_ALLOWED = 10
+"""Images of each class that may be held out even where they take much of a ceiling."""
+RESERVED_PER_LEARNER = 4_500
+"""Bytes: the fixed part of the document, the work of its last update, the method's values."""
+RESERVED_PER_UPDATE = 2_500
+"""Bytes: an update's record (about 600), its reason (up to 500), the entries of new parts."""
+RESERVED_PER_CLASS = 615
+"""Bytes: headers of a class's two files (130 each), their entries (110 each), its counts."""
+RESERVED_FOR_FEATURES = 240
+"""Bytes: longer headers of a class's two files if they also hold features."""
+RESERVED_PER_RESULT = 75
+"""Bytes: the numbers of a class's held-out images in an update's record."""
 
 
 @final
@@ -114,6 +123,97 @@ def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]
     return index
 
 
+def admit(
+    state: ModelState, given: UpdateInput, settings: ExperimentSettings, ceiling: "Ceiling | None"
+) -> tuple[Task, HeldOut]:
+    """Return an update's images as a task, and all held-out images from now on.
+
+    The room for exemplars is set in the model's memory.
+
+    Args:
+        state: the model before the update.
+        given: the images, checked.
+        settings: of the model.
+        ceiling: of the model, if it has one.
+
+    Raises:
+        GraceError: for an update that this model cannot learn or keep.
+    """
+    index = class_indices(state.class_names, given.labels)
+    wanted, seed = settings.memory.validation, settings.seeds.exemplars
+    if ceiling is not None:
+        missing = sum(state.held_out.count(index[name]) < wanted for name in set(given.labels))
+        wanted = ceiling.num_held_out(state.held_out, missing)
+    task, held_out = _prepared(state, given, index, wanted, seed)
+    memory = state.method.memory
+    if memory.keep_all and state.history and len(memory.classes) < task.num_old_remembered:
+        raise GraceError(
+            f"a saved {settings.method.name} learner does not have the images it learnt from and "
+            "cannot go on",
+            "create a new one with all images",
+        )
+    if ceiling is not None:
+        try:
+            ceiling.make_room(state, task, held_out, [*index])
+        except GraceError:
+            if wanted <= ALWAYS_ALLOWED:
+                raise
+            # A fifth of the ceiling is too much here. The smallest ceiling that a refusal names
+            # must be enough, though a higher ceiling would hold out more.
+            task, held_out = _prepared(state, given, index, ALWAYS_ALLOWED, seed)
+            ceiling.make_room(state, task, held_out, [*index])
+    if settings.method.traits.memory != "none":
+        memory.quota(task.num_remembered)
+    return task, held_out
+
+
+def _prepared(
+    state: ModelState, given: UpdateInput, index: Mapping[str, int], wanted: int, seed: int
+) -> tuple[Task, HeldOut]:
+    """Return an update's images, with classes by index, as a task and as held-out images."""
+    number, num_old = len(state.history) + 1, len(state.class_names)
+    if number == 1 and len(index) < 2:
+        raise GraceError(
+            "the first update needs images of at least two classes", "add another class"
+        )
+    memory = state.method.memory
+    data, held_out = split_validation(given, index, state.held_out, memory, wanted, seed, number)
+    task = Task(
+        number=number,
+        data=data,
+        new_classes=range(num_old, len(index)),
+        is_last=given.is_last,
+        forgotten=frozenset(state.forgotten - set(data.labels.tolist())),
+    )
+    return task, held_out
+
+
+def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number: int) -> list[int]:
+    """Choose at random which images of an update are held out.
+
+    Of a class with n ≥ 3 images ``min(wanted, max(1, n // 5))`` are held out, of a smaller class
+    none. Each class has its own generator.
+
+    Args:
+        labels: class name of each image.
+        wanted: number of images to hold out by class name; other classes give none.
+        seed: seed of the draws.
+        number: the update's number, so that every update draws differently.
+
+    Returns:
+        The positions of the held-out images, ascending.
+    """
+    places: dict[str, list[int]] = {}
+    for position, name in enumerate(labels):
+        places.setdefault(name, []).append(position)
+    chosen: list[int] = []
+    for name, found in places.items():
+        count = min(wanted.get(name, 0), max(1, len(found) // 5)) if len(found) >= 3 else 0
+        order = torch.randperm(len(found), generator=generator(seed, "hold out", name, number))
+        chosen.extend(found[int(i)] for i in order[:count])
+    return sorted(chosen)
+
+
 def split_validation(
     given: UpdateInput,
     index: Mapping[str, int],
@@ -153,8 +253,10 @@ def split_validation(
     learnt = _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
     if given.validation is not None:
         images, names = given.validation
-        fresh = _unseen(images, held, learnt, memory)
-        chosen = [fresh[i] for i in first_wanted([names[i] for i in fresh], missing)]
+        left, chosen = Counter(missing), list[int]()
+        for place in _unseen(images, held, learnt, memory):
+            left[names[place]] -= 1
+            chosen += [place] if left[names[place]] >= 0 else []
     else:
         images, names = given.images, given.labels
         counts = memory.original_counts
@@ -228,17 +330,17 @@ def _labelled(
 
 
 @final
-class Admission:
-    """Turns the images of an update into a task, and refuses what a model cannot learn or keep.
+class Ceiling:
+    """The number of bytes that one version of a learner may take on disk.
 
     Args:
-        settings: of the model.
+        settings: of the learner; they name a ceiling.
         shape: (C, H, W) of every image.
         ranks: the processes that train together.
         feature_bytes: bytes of the features that are saved beside each image; 0: there are none.
 
     Raises:
-        GraceError: for a ceiling over a method that keeps all images.
+        GraceError: for a method that keeps all images.
     """
 
     def __init__(
@@ -248,64 +350,39 @@ class Admission:
         ranks: Ranks,
         feature_bytes: int,
     ) -> None:
-        self._settings = settings
-        self._image_bytes = math.prod(shape)
-        self._ranks = ranks
-        self._feature_bytes = feature_bytes
-        self.ceiling: Ceiling | None = None
-        self.reserved = 0
-        """Bytes under the ceiling that are kept free for the document."""
-        max_mb, method = settings.memory.max_mb, settings.method
-        if max_mb is None:
-            return
-        self.ceiling = Ceiling(max_mb, most_bytes(settings.memory, shape) + feature_bytes)
-        if method.traits.memory == "all images":
+        assert settings.memory.max_mb is not None
+        if settings.method.traits.memory == "all images":
             raise GraceError(
-                f"{method.name} keeps all images, which no ceiling can bound",
+                f"{settings.method.name} keeps all images, which no ceiling can bound",
                 "choose another method, or no ceiling",
             )
+        self.num_bytes = int(settings.memory.max_mb * 1_000_000)
+        self.reserved = 0
+        """Bytes that ``set_room`` keeps free for the document."""
+        self._settings = settings
+        self._ranks = ranks
+        self._feature_bytes = feature_bytes
+        self._pixel_bytes = math.prod(shape)
+        self._exemplar_bytes = most_bytes(settings.memory, shape) + feature_bytes
 
-    def admit(self, state: ModelState, given: UpdateInput) -> tuple[Task, HeldOut]:
-        """Return an update's images as a task, and all held-out images from now on.
+    def num_held_out(self, held_out: HeldOut, missing: int) -> int:
+        """Return how many images of each class to hold out.
 
-        The room for exemplars is set in the model's memory.
+        Held-out images take at most a fifth of the ceiling, but ``ALWAYS_ALLOWED`` of each class
+        are allowed under any.
 
         Args:
-            state: the model before the update.
-            given: the images, checked.
-
-        Raises:
-            GraceError: for an update that this model cannot learn.
+            held_out: the images that are held out already.
+            missing: number of classes of the update that have fewer than the settings ask for.
         """
-        index = class_indices(state.class_names, given.labels)
-        wanted = self._num_held_out(state, given, index)
-        task, held_out = self._prepared(state, given, index, wanted)
-        memory, traits = state.method.memory, self._settings.method.traits
-        if memory.keep_all and state.history and len(memory.classes) < task.num_old_remembered:
-            raise GraceError(
-                f"a saved {self._settings.method.name} learner does not have the images it learnt "
-                "from and cannot go on",
-                "create a new one with all images",
-            )
-        if self.ceiling is not None:
-            try:
-                self._set_room_for(state, task, held_out, index)
-            except GraceError:
-                if wanted <= ALWAYS_ALLOWED:
-                    raise
-                # A fifth of the ceiling is too much here. The smallest ceiling that a refusal names
-                # must be enough, though a higher ceiling would hold out more.
-                task, held_out = self._prepared(state, given, index, ALWAYS_ALLOWED)
-                self._set_room_for(state, task, held_out, index)
-        if traits.memory != "none":
-            memory.quota(task.num_remembered)
-        return task, held_out
+        left = self.num_bytes // 5 - held_out.num_bytes
+        room = left // (self._pixel_bytes * max(1, missing))
+        return min(self._settings.memory.validation, max(ALWAYS_ALLOWED, room))
 
-    def _set_room_for(
-        self, state: ModelState, task: Task, held_out: HeldOut, index: dict[str, int]
+    def make_room(
+        self, state: ModelState, task: Task, held_out: HeldOut, names: Sequence[str]
     ) -> None:
-        """Set the room for exemplars in an update; see ``set_room``."""
-        names = [*index]
+        """Set the room for exemplars in an update; see ``set_room``; ``names`` are by index."""
         revived = sorted(state.forgotten & set(task.data.labels.tolist()))
         grows = self._settings.method.traits.grows_every_task and task.number > 1
         self.set_room(
@@ -327,7 +404,7 @@ class Admission:
         names: tuple[Sequence[str], Sequence[str]] = ((), ()),
         what: str = "this update",
     ) -> None:
-        """Set the room for exemplars under the ceiling, which there must be.
+        """Set the room for exemplars.
 
         Args:
             state: the model; its memory gets the room.
@@ -339,10 +416,10 @@ class Admission:
             what: what needs the room, in words.
 
         Raises:
-            GraceError: if not even one exemplar of each class fits.
+            GraceError: if not even one exemplar of each class fits; the message names the smallest
+                ceiling that is enough.
         """
-        assert self.ceiling is not None
-        kept = self._settings.memory
+        kept, wants = self._settings.memory, self._settings.method.traits.memory != "none"
         reserved = reserved_bytes(portable(self._settings), state.history, *names)
         # Two numbers per held-out image, by which unknown images are recognised.
         reserved += 8 * len(held_out) + 1000
@@ -351,19 +428,26 @@ class Admission:
             reserved += RESERVED_FOR_FEATURES * num_classes
         # Processes may differ in settings that change no result, such as their threads.
         reserved = self.reserved = self._ranks.broadcast_value(reserved)
-        held_bytes = held_out.num_bytes + self._feature_bytes * len(held_out)
-        wants = self._settings.method.traits.memory != "none"
-        keeps_any = wants and (kept.size != 0 or kept.per_class is not None)
-        self.ceiling.check(
-            weights,
-            num_remembered if keeps_any else 0,
-            held_bytes,
-            reserved,
-            what=what,
-            is_new=not state.history and self._settings.backbone.weights == "none",
-        )
+        held = held_out.num_bytes + self._feature_bytes * len(held_out)
+        num = num_remembered if wants and (kept.size != 0 or kept.per_class is not None) else 0
+        needed = weights + num * self._exemplar_bytes + held + reserved
+        if needed > self.num_bytes:
+            is_new = not state.history and self._settings.backbone.weights == "none"
+            remedies = [
+                *["hold out fewer images by memory.validation"] * (needed - held <= self.num_bytes),
+                *["choose a smaller backbone.name"] * is_new,
+                # The settings in the document name the ceiling, which may then have more digits.
+                f"set memory.max_mb={in_mb(needed + 1_000)}",
+            ]
+            raise GraceError(
+                f"{what} needs at least {in_mb(needed + 1_000)} MB: {in_mb(weights)} MB of weights "
+                f"and state of the method, {num} exemplars, held-out images; the ceiling is "
+                f"{in_mb(self.num_bytes)} MB",
+                ", or ".join(remedies),
+            )
         score_bytes = None if self._feature_bytes else self._score_bytes
-        state.method.memory.room = self.ceiling.room(held_bytes, reserved, score_bytes)
+        left = max(0, self.num_bytes - held - reserved)
+        state.method.memory.room = Room(left, self._exemplar_bytes, score_bytes)
 
     def _score_bytes(self, width: int, num_classes: int) -> int:
         """Return the bytes to leave free for the score of unknown images of a trained network.
@@ -371,44 +455,41 @@ class Admission:
         Otherwise exemplars would fill the ceiling, and chance would decide if the score fits. A
         score that takes more than 1 % of the ceiling is not worth the exemplars.
         """
-        assert self.ceiling is not None
         needed = most_score_bytes(width, num_classes)
-        return needed if 100 * needed <= self.ceiling.num_bytes else 0
+        return needed if 100 * needed <= self.num_bytes else 0
 
-    def _num_held_out(self, state: ModelState, given: UpdateInput, index: dict[str, int]) -> int:
-        """Return how many images of each class to hold out."""
-        wanted, held = self._settings.memory.validation, state.held_out
-        if self.ceiling is None:
-            return wanted
-        missing = sum(held.count(index[name]) < wanted for name in set(given.labels))
-        most, image = self.ceiling.num_bytes, self._image_bytes
-        return affordable(wanted, most, held.num_bytes, image, missing)
 
-    def _prepared(
-        self, state: ModelState, given: UpdateInput, index: dict[str, int], wanted: int
-    ) -> tuple[Task, HeldOut]:
-        """Return an update's images, with classes by index, as a task and as held-out images.
+def in_mb(num_bytes: int) -> str:
+    """Return bytes as megabytes, rounded up to three places: a ceiling that is enough."""
+    return f"{-(-num_bytes // 1000) / 1000:.3f}"
 
-        Args:
-            state: the model before the update.
-            given: the images, checked.
-            index: class index by name.
-            wanted: images of each class to hold out.
-        """
-        number, num_old = len(state.history) + 1, len(state.class_names)
-        if number == 1 and len(index) < 2:
-            raise GraceError(
-                "the first update needs images of at least two classes", "add another class"
-            )
-        seed, memory = self._settings.seeds.exemplars, state.method.memory
-        data, held_out = split_validation(
-            given, index, state.held_out, memory, wanted, seed, number
-        )
-        task = Task(
-            number=number,
-            data=data,
-            new_classes=range(num_old, len(index)),
-            is_last=given.is_last,
-            forgotten=frozenset(state.forgotten - set(data.labels.tolist())),
-        )
-        return task, held_out
+
+def reserved_bytes(
+    settings: ExperimentSettings,
+    history: Sequence[UpdateRecord],
+    new_names: Sequence[str],
+    revived_names: Sequence[str],
+) -> int:
+    """Return an upper bound on the bytes of the next version's document and image headers.
+
+    The user's texts, settings and class names, are counted as JSON.
+
+    Args:
+        settings: the learner's settings.
+        history: its updates so far.
+        new_names: new classes of the next update.
+        revived_names: forgotten classes of the next update.
+    """
+    new = [*(update.new_class_names for update in history), new_names]
+    revived = [*(update.revived_class_names for update in history), revived_names]
+    names = [name for group in new for name in group]
+    # An update's record has a result for every class known by then.
+    num_results = sum(len(group) * (len(new) - place) for place, group in enumerate(new))
+    texts = [settings.model_dump(mode="json"), names, *map(list, revived)]
+    return (
+        RESERVED_PER_LEARNER
+        + RESERVED_PER_UPDATE * len(new)
+        + RESERVED_PER_CLASS * len(names)
+        + RESERVED_PER_RESULT * num_results
+        + len(strict_json.dump(texts))
+    )

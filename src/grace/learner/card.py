@@ -116,7 +116,7 @@ def card_of_model(model: "Model", home: ModelStore | None) -> str:
         GraceError: if nothing has been learnt.
     """
     from grace.base.tensors import encode
-    from grace.learner import saving
+    from grace.learner.model_state import to_document
 
     if not model.state.history:
         raise GraceError("nothing has been learnt yet", "call update first")
@@ -127,9 +127,7 @@ def card_of_model(model: "Model", home: ModelStore | None) -> str:
         data = encode(tensors)
         return Ref(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
 
-    return card(
-        saving.to_document(model.creation, model.state, put, number=1), name="a learner in memory"
-    )
+    return card(to_document(model.creation, model.state, put, number=1), name="a learner in memory")
 
 
 def _facts(document: Document, measured: Sequence[ClassAccuracy]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from grace.base.words import did_you_mean_one_of
 from grace.data.decoders import Pixels
 from grace.engine.progress import Progress
 from grace.engine.trainer import Trainer
-from grace.learner import update
+from grace.learner import update, versions
 from grace.learner.adapt import model_of_run, new_model, with_changes, with_settings
 from grace.learner.admit import check_input
 from grace.learner.card import card_of_model
@@ -27,7 +27,6 @@ from grace.learner.prediction import Answerer, Numbers
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
 from grace.learner.unknown import Recogniser
-from grace.learner.versions import Versions
 from grace.methods.method import Method
 from grace.settings.experiment import EngineSettings, ExperimentSettings
 from grace.settings.load import as_settings
@@ -55,12 +54,8 @@ class Learner:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._versions: Versions | None = None
-
-    @property
-    def home(self) -> ModelStore | None:
+        self.home: ModelStore | None = None
         """The directory of its versions; ``None``: the learner lives in memory."""
-        return self._versions.store if self._versions else None
 
     @property
     def settings(self) -> ExperimentSettings:
@@ -152,7 +147,7 @@ class Learner:
         settings = as_settings(experiment, overrides)
         learner = cls(new_model(settings, shape, mean, std, progress))
         if directory is not None:
-            learner._versions = Versions.create(learner.model, Path(directory))
+            learner.home = ModelStore.create(Path(directory), learner.model.creation)
         return learner
 
     @classmethod
@@ -178,9 +173,8 @@ class Learner:
             DamagedError: if its files cannot be trusted.
         """
         store = ModelStore.open(Path(directory))
-        versions = store.steadily(lambda: Versions.load_home(store, version, engine, progress))
-        learner = cls(versions.model)
-        learner._versions = versions
+        learner = cls(store.steadily(lambda: versions.load(store, version, engine, progress)))
+        learner.home = store
         return learner
 
     @classmethod
@@ -212,7 +206,10 @@ class Learner:
             raise GraceError(
                 f"this learner lives in '{self.home.path}'", "copy that directory to have it twice"
             )
-        self._versions = Versions.saved(self.model, path)
+        home = ModelStore.create(path, self.model.creation)
+        with home.changing():
+            versions.save(self.model, home, digest=None)
+        self.home = home
         assert self.version is not None
         return self.version
 
@@ -224,7 +221,7 @@ class Learner:
         Args:
             max_disk_mb: megabytes (10⁶ bytes) of all versions together; fewer keep fewer versions.
         """
-        return self._at_home().store.prune(max_mb=max_disk_mb)
+        return self._at_home().prune(max_mb=max_disk_mb)
 
     def rollback(self, version: int) -> None:
         """Put another version of the home in use, and load it with its settings.
@@ -232,17 +229,13 @@ class Learner:
         Raises:
             GraceError: without a home, or if there is no such version.
         """
-        store = self._at_home().store
-        settings = store.document(version).settings.model_copy(
-            update={"engine": self.settings.engine}
-        )
-        before = self.model
-        self.adopt(settings)
-        try:
-            self._at_home().rollback(version)
-        except BaseException:
-            self._take(before)
-            raise
+        home, trainer = self._at_home(), self.trainer
+        with home.changing():
+            model = versions.load(
+                home, version, self.settings.engine, trainer.progress, trainer.ranks
+            )
+            home.roll_back(version)
+        self.model = model
 
     def change_settings(self, *overrides: str) -> Sequence[SettingChange]:
         """Change settings of this learner, such as its ceiling; with a home, save a new version.
@@ -268,19 +261,14 @@ class Learner:
         changes = differences(self.settings, model.settings)
         if changes:
             if self.home is not None:
-                Versions(model, self.home).add_settings()
-            self._take(model)
+                versions.save_settings(model, self.home)
+            self.model = model
         return changes
 
     def adopt(self, settings: ExperimentSettings) -> None:
         """Use other settings from now on; they are saved with the next version."""
         if portable(settings) != portable(self.settings):
-            self._take(with_settings(self.model, settings))
-
-    def _take(self, model: Model) -> None:
-        if self._versions is not None:
-            self._versions = Versions(model, self._versions.store)
-        self.model = model
+            self.model = with_settings(self.model, settings)
 
     def update(
         self,
@@ -331,9 +319,9 @@ class Learner:
             is_last=is_last,
             settings=self.settings.data,
         )
-        if self._versions is None:
+        if self.home is None:
             return update.learn(self.model, given)
-        return self._versions.learn(given, again=again)
+        return versions.learn(self.model, self.home, given, again=again)
 
     def forget(self, name: str) -> None:
         """Forget a class: drop its images from every version of the home, and never predict it.
@@ -474,10 +462,10 @@ class Learner:
                 error.found_in(f"'{self.home.path}'")
             raise
 
-    def _at_home(self) -> Versions:
-        if self._versions is None:
+    def _at_home(self) -> ModelStore:
+        if self.home is None:
             raise GraceError("this learner has no home", "save it into a directory first")
-        return self._versions
+        return self.home
 
     def _refuse_ignorance(self) -> None:
         if not self.method.classifiers():

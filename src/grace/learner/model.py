@@ -10,17 +10,16 @@ from torch import Tensor
 from grace.data.images import LabelledImages, concatenate
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
-from grace.learner import choosing, saving
+from grace.learner import choosing
 from grace.learner.admit import (
-    Admission,
+    Ceiling,
     check_input,
     class_indices,
     split_validation,
 )
-from grace.learner.ceiling import Ceiling
 from grace.learner.document import Creation, ScoreName
 from grace.learner.given_images import AnyImages, as_images
-from grace.learner.model_state import ModelState, Size
+from grace.learner.model_state import ModelState, Size, count_bytes
 from grace.learner.unknown import (
     MOST_EXEMPLARS,
     Recogniser,
@@ -72,16 +71,12 @@ class Model:
             settings, shape, self.mean, self.std, progress, ranks, is_saved=is_saved
         )
         self.state = ModelState(method)
-        is_bounded = settings.memory.max_mb is not None
-        # Two bytes for each number of the features that are saved beside an image.
-        keeps = is_bounded and method.features is not None
-        width = method.factory.sketch.feature_dim if keeps else 0
-        self.admission = Admission(settings, shape, self.trainer.ranks, 2 * width)
-
-    @property
-    def ceiling(self) -> Ceiling | None:
+        self.ceiling: Ceiling | None = None
         """The ceiling on the bytes of a version; ``None``: there is no ceiling."""
-        return self.admission.ceiling
+        if settings.memory.max_mb is not None:
+            # Two bytes for each number of the features that are saved beside an image.
+            width = method.factory.sketch.feature_dim if method.features is not None else 0
+            self.ceiling = Ceiling(settings, shape, self.trainer.ranks, 2 * width)
 
     def size(self) -> Size:
         """Count the network's backbones, parameters and bytes; all 0 before the first update."""
@@ -156,8 +151,7 @@ class Model:
             return
         most_bytes = math.inf
         if self.ceiling is not None:
-            others = saving.count_object_bytes(state)
-            most_bytes = self.ceiling.num_bytes - self.admission.reserved - others
+            most_bytes = self.ceiling.num_bytes - self.ceiling.reserved - count_bytes(state)
         exemplars, cache = self.exemplars(), state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
         state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, name)

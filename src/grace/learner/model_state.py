@@ -1,79 +1,27 @@
-"""The part of a model that an update changes: its method, names, records, held-out images.
+"""The part of a model that an update changes, and the document of a version that it becomes.
 
-Held-out images are never trained on: they measure the accuracy of every update. Shapes: N images,
-K classes.
+Held-out images are never trained on: they measure the accuracy of every update.
 """
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import final
+from datetime import UTC, datetime
+from typing import Any, Literal, final
 
 import torch
+from torch import Tensor
 
-from grace.base.randomness import generator
+import grace
+from grace.base.objects import Ref
+from grace.base.tensors import encoded_size
 from grace.data.images import Images, LabelledImages, TensorImages, concatenate, pixel_keys
-from grace.learner.document import Predictor, UpdateRecord
+from grace.learner.document import Creation, Document, ImagesRef, Predictor, UpdateRecord
 from grace.learner.setting_changes import SettingChange
+from grace.learner.store import Put
 from grace.learner.unknown import Recogniser
 from grace.methods.method import Method
-
-ALWAYS_ALLOWED = 10
-"""Images of each class that may be held out even where they take much of a ceiling."""
-
-
-def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number: int) -> list[int]:
-    """Choose at random which images of an update are held out.
-
-    Of a class with n ≥ 3 images ``min(wanted, max(1, n // 5))`` are held out, of a smaller class
-    none. Each class has its own generator.
-
-    Args:
-        labels: class name of each image.
-        wanted: number of images to hold out by class name; other classes give none.
-        seed: seed of the draws.
-        number: the update's number, so that every update draws differently.
-
-    Returns:
-        The positions of the held-out images, ascending.
-    """
-    places: dict[str, list[int]] = {}
-    for position, name in enumerate(labels):
-        places.setdefault(name, []).append(position)
-    chosen: list[int] = []
-    for name, found in places.items():
-        count = min(wanted.get(name, 0), max(1, len(found) // 5)) if len(found) >= 3 else 0
-        order = torch.randperm(len(found), generator=generator(seed, "hold out", name, number))
-        chosen.extend(found[int(i)] for i in order[:count])
-    return sorted(chosen)
-
-
-def affordable(wanted: int, max_bytes: int, num_bytes: int, image_bytes: int, missing: int) -> int:
-    """Return how many images of each class to hold out under a ceiling.
-
-    Held-out images take at most a fifth of the ceiling, but ``ALWAYS_ALLOWED`` of each class are
-    allowed under any.
-
-    Args:
-        wanted: number of images of each class that the settings ask for.
-        max_bytes: the ceiling.
-        num_bytes: bytes of the images that are held out already.
-        image_bytes: bytes of one image.
-        missing: number of classes of the update that have fewer than ``wanted``.
-    """
-    room = (max_bytes // 5 - num_bytes) // (image_bytes * max(1, missing))
-    return min(wanted, max(ALWAYS_ALLOWED, room))
-
-
-def first_wanted(labels: Sequence[str], wanted: Mapping[str, int]) -> list[int]:
-    """Return the positions of the first ``wanted[name]`` images of each class."""
-    left = dict(wanted)
-    chosen: list[int] = []
-    for position, name in enumerate(labels):
-        if left.get(name, 0) > 0:
-            left[name] -= 1
-            chosen.append(position)
-    return chosen
+from grace.methods.saved import image_tensors
 
 
 @final
@@ -227,3 +175,82 @@ class ModelState:
             version=self.version,
             changed=self.changed,
         )
+
+
+def to_document(
+    creation: Creation,
+    state: ModelState,
+    put: Put,
+    *,
+    number: int,
+    status: Literal["accepted", "rejected"] = "accepted",
+    digest: str | None = None,
+) -> Document:
+    """Store what a model has learnt and return the document of its version.
+
+    Args:
+        creation: settings and images of the learner.
+        state: what it has learnt, which is something.
+        put: stores tensors and returns their reference.
+        number: number of the version.
+        status: result of the acceptance gate.
+        digest: digest of the images of its last update.
+    """
+    earlier = [update.past for update in state.history[:-1]]
+    return Document(
+        number=number,
+        parent=state.version,
+        status=status,
+        digest=digest,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        grace_version=grace.__version__,
+        settings=creation.settings,
+        changed=state.changed,
+        shape=creation.shape,
+        mean=creation.mean,
+        std=creation.std,
+        forgotten=tuple(sorted(state.forgotten)),
+        values=dict(state.method.state.collect().values),
+        original_counts=dict(state.method.memory.original_counts),
+        unknown_score=state.recogniser.score.name,
+        history=(*earlier, *state.history[-1:]),
+        **_stored(state, put),
+    )
+
+
+def _stored(state: ModelState, put: Put) -> dict[str, Any]:
+    """Store all tensors of a version; return their references by the document's fields."""
+    method, memory, held_out = state.method, state.method.memory, state.held_out
+
+    def images_ref(images: Images) -> ImagesRef:
+        return ImagesRef(num=len(images), **dict(put(image_tensors(images, method.features))))
+
+    # A memory that keeps every image is not saved: its images stay where they came from.
+    kept = [] if memory.keep_all else memory.classes
+    scores = state.recogniser.tensors
+    return {
+        "parts": {name: put(part) for name, part in method.state.collect().parts.items()},
+        "exemplars": {index: images_ref(memory.of_class(index)) for index in kept},
+        "validation": {i: images_ref(held_out.of_class(i)) for i in held_out.classes},
+        "calibration": put(scores) if scores else None,
+    }
+
+
+def count_bytes(state: ModelState) -> int:
+    """Return the bytes of a version's objects, without its document; nothing is written.
+
+    Equal objects are counted twice.
+    """
+    sizes: list[int] = []
+
+    def put(tensors: Mapping[str, Tensor]) -> Ref:
+        sizes.append(file_bytes(tensors))
+        return Ref(sha256="0" * 64, bytes=sizes[-1])
+
+    _stored(state, put)
+    return sum(sizes)
+
+
+def file_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Return the bytes of a file of tensors of any shape."""
+    return encoded_size({name: (tuple(t.shape), t.dtype) for name, t in tensors.items()})

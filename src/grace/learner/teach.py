@@ -17,9 +17,9 @@ from grace.learner.document import Document
 from grace.learner.gate import accepts, too_fine
 from grace.learner.learner import Learner
 from grace.learner.request import HELD_OUT, LearnResult, ResolvedCall, cleaned_after_failure
-from grace.learner.saving import carried_out_here
 from grace.learner.setting_changes import differences, is_limit, is_pace
 from grace.learner.store import ModelStore, bytes_of
+from grace.learner.versions import carried_out_here
 
 
 def teach(call: ResolvedCall, progress: Progress | None) -> LearnResult:

@@ -19,12 +19,13 @@ from grace.data.scenario import Task
 from grace.engine.journal import Journal
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
-from grace.learner import choosing, saving
-from grace.learner.admit import UpdateInput, class_indices
+from grace.learner import choosing
+from grace.learner.admit import UpdateInput, admit, class_indices
 from grace.learner.budget import within_budget
 from grace.learner.document import UpdateRecord
 from grace.learner.gate import Accuracies, ClassAccuracy
 from grace.learner.model import Model
+from grace.learner.model_state import count_bytes
 from grace.methods.classifier import Classifier
 from grace.methods.method import Outcome
 from grace.methods.planning import Coming
@@ -50,7 +51,7 @@ def learn(
         update = _carry_out(model, given, journal)
         model.state.history.append(update)
         if model.ceiling or save is not None:
-            size = saving.count_object_bytes(model.state)
+            size = count_bytes(model.state)
             update = update.model_copy(update={"num_bytes": size})
         # All processes must agree on whether the update is accepted.
         update = _as_in_first_process(model, update)
@@ -79,7 +80,7 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     """Learn one update and measure its cost; a failure leaves the model half changed."""
     started = time.perf_counter()
     state = model.state
-    task, held_out = model.admission.admit(model.state, given)
+    task, held_out = admit(state, given, model.settings, model.ceiling)
     present = set(task.data.labels.tolist())
     revived = sorted(state.forgotten & present)
     names = [*class_indices(state.class_names, given.labels)]
