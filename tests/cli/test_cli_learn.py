@@ -262,7 +262,7 @@ class TestUpdates:
         # Version 2 continues version 1 with these images: learning them would give the same.
         told = json.loads(learn(cats, "--model", model, "--max-drop", 99, "--json").stdout)
         assert (told["learnt_now"], told["version"], told["in_use"]) == (False, 2, 2)
-        assert ModelStore.open(model).log.changes()[-1].versions == (2,)
+        assert ModelStore.open(model).log.changes()[-1].version == 2
         # Version 3 continues another one: the images are learnt, and its number is named.
         call("rollback", model, 1)
         result = learn(dogs, "--model", model)

@@ -32,7 +32,7 @@ def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:
     history = call("history", model).stdout
     assert "set memory.max_mb none → 4.0; method.threshold 0.6 → 0.3 (version 2)" in history
     rows = json.loads(call("history", model, "--json").stdout)
-    assert [(row["version"], row["verdict"]) for row in rows] == [(1, "start"), (2, "set")]
+    assert [(row["version"], row["kind"]) for row in rows] == [(1, "learn"), (2, "set")]
     facts = json.loads(call("info", model, "--json").stdout)
     assert (facts["settings"]["memory.max_mb"], facts["changes"][-1]["kind"]) == (4, "set")
     assert call(*shlex.split(lines[3])[2:]).exit_code == 0

@@ -7,6 +7,7 @@ import torch
 
 from grace.base.errors import DamagedError, GraceError
 from grace.base.tensors import encode
+from grace.learner.document import ImagesRef
 from grace.learner.learn import examine_call, learn
 from grace.learner.learner import Learner
 from grace.learner.request import LearnOptions, RequestedSettings, resolved
@@ -104,7 +105,7 @@ def test_forged_features_are_refused(weights: Path, tmp_path: Path) -> None:
     document = store.document(1)
     tensors = dict(store.read(document.exemplars[0], "images"))
     tensors["features"] = tensors["features"][:, :-1].contiguous()
-    other = store.put(tensors)
+    other = ImagesRef(num=document.exemplars[0].num, **dict(store.put(tensors)))
     forged = document.model_copy(
         update={"number": 2, "exemplars": {**document.exemplars, 0: other}}
     )

@@ -98,7 +98,7 @@ def refs(document: bytes) -> dict[hostile_json.Place, dict[str, Any]]:
     return {
         at: node
         for at, node in nodes
-        if isinstance(node, dict) and node.keys() == {"sha256", "bytes"}
+        if isinstance(node, dict) and {"sha256", "bytes"} <= node.keys()
     }
 
 
@@ -111,7 +111,7 @@ def exchange(files: Files, exchanged: Mapping[str, bytes], documents: list[Path]
         for at, ref in refs(files[document]).items():
             old = ref["sha256"]
             if old in made:
-                new = {"sha256": made[old], "bytes": len(exchanged[old])}
+                new = {**ref, "sha256": made[old], "bytes": len(exchanged[old])}
                 tree = hostile_json.replaced(tree, at, new)
         changes[document] = hostile_json.dumps(tree)
     return changes
