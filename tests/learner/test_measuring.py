@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 def test_by_default_fifty_and_at_most_a_fifth(count: int, held: int) -> None:
     wanted = RequestedSettings().settings().memory.validation
     assert wanted == 50
-    assert len(hold_out(["cat"] * count, {"cat": wanted}, seed=1, number=1)) == held
+    assert len(hold_out(count, wanted, seed=1, name="cat", number=1)) == held
 
 
 @pytest.mark.parametrize(

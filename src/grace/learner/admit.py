@@ -7,7 +7,6 @@ each class and update, so that the bound does not depend on the clock's digits. 
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -188,30 +187,23 @@ def _prepared(
     return task, held_out
 
 
-def hold_out(labels: Sequence[str], wanted: Mapping[str, int], seed: int, number: int) -> list[int]:
-    """Choose at random which images of an update are held out.
+def hold_out(num: int, wanted: int, seed: int, name: str, number: int) -> list[int]:
+    """Choose at random which images of a class are held out, and return their places, ascending.
 
-    Of a class with n ≥ 3 images ``min(wanted, max(1, n // 5))`` are held out, of a smaller class
-    none. Each class has its own generator.
+    Of n ≥ 3 images ``min(wanted, max(1, n // 5))`` are held out, of fewer none.
 
     Args:
-        labels: class name of each image.
-        wanted: number of images to hold out by class name; other classes give none.
+        num: n, images of the class.
+        wanted: images to hold out.
         seed: seed of the draws.
+        name: of the class: each has its own generator.
         number: the update's number, so that every update draws differently.
-
-    Returns:
-        The positions of the held-out images, ascending.
     """
-    places: dict[str, list[int]] = {}
-    for position, name in enumerate(labels):
-        places.setdefault(name, []).append(position)
-    chosen: list[int] = []
-    for name, found in places.items():
-        count = min(wanted.get(name, 0), max(1, len(found) // 5)) if len(found) >= 3 else 0
-        order = torch.randperm(len(found), generator=generator(seed, "hold out", name, number))
-        chosen.extend(found[int(i)] for i in order[:count])
-    return sorted(chosen)
+    count = min(wanted, max(1, num // 5)) if num >= 3 else 0
+    order: list[int] = torch.randperm(
+        num, generator=generator(seed, "hold out", name, number)
+    ).tolist()
+    return sorted(order[:count])
 
 
 def split_validation(
@@ -251,22 +243,19 @@ def split_validation(
     keys = image_keys(given.images)
     missing = {name: max(0, wanted - held.count(i)) for name, i in index.items()}
     learnt = _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
-    if given.validation is not None:
-        images, names = given.validation
-        left, chosen = Counter(missing), list[int]()
-        for place in _unseen(images, held, learnt, memory):
-            left[names[place]] -= 1
-            chosen += [place] if left[names[place]] >= 0 else []
-    else:
-        images, names = given.images, given.labels
-        counts = memory.original_counts
-        closed = {i for i in counts if len(memory.of_class(i)) < counts[i]}
-        fresh = _unseen(images, held, learnt, memory)
-        fresh = [i for i in fresh if index[names[i]] not in closed]
-        chosen = [fresh[i] for i in hold_out([names[i] for i in fresh], missing, seed, number)]
-    for name in sorted({names[i] for i in chosen}):
-        places_of_class = torch.tensor([i for i in chosen if names[i] == name])
-        held.add(index[name], images.subset(places_of_class))
+    images, names = given.validation or (given.images, given.labels)
+    fresh: dict[str, list[int]] = {}
+    for place in _unseen(images, held, learnt, memory):
+        fresh.setdefault(names[place], []).append(place)
+    for name, own in fresh.items():
+        num_learnt = memory.original_counts.get(index[name], 0)
+        if given.validation is not None:
+            own = own[: missing[name]]
+        elif num_learnt and len(memory.of_class(index[name])) < num_learnt:
+            continue
+        else:
+            own = [own[i] for i in hold_out(len(own), missing[name], seed, name, number)]
+        held.add(index[name], images.subset(torch.tensor(own, dtype=torch.int64)))
     hidden = held.keys()
     places = [i for i, key in enumerate(keys) if key not in hidden]
     for name in sorted(set(given.labels) - {given.labels[i] for i in places}):
