@@ -74,10 +74,9 @@ class Model:
         except Exception as error:  # onnxruntime has a type of its own for every reason.
             reason = "does not exist" if not path.exists() else "is no model that can be read"
             raise SystemExit(f"{path} {reason}") from error
-        about = self.session.get_modelmeta().custom_metadata_map
-        self.names, self.size = json.loads(about["class_names"]), json.loads(about["input_size"])
-        self.unknown_below = json.loads(about["unknown_below"])
-        self.fit = about.get("fit", "crop")
+        about = json.loads(self.session.get_modelmeta().custom_metadata_map["grace"])
+        self.names, self.size, self.fit = about["class_names"], about["input_size"], about["fit"]
+        self.unknown_below = about["unknown_below"]
 
     def answer(self, picture: Path | BinaryIO, false_alarms: int = 5) -> dict[str, object]:
         """Say what a picture shows, and if it is unknown at so many percent of false alarms.

@@ -13,20 +13,14 @@ from grace.data.decoders import read_pixels
 from grace.learner.given_images import as_images, as_labels
 from support.picture_folders import folder, picture
 
-SHAPE = (3, 16, 16)
 
-
-def pixels(images: Any, shape: tuple[int, int, int] = SHAPE) -> torch.Tensor:
+def pixels(images: Any, shape: tuple[int, int, int] = (3, 16, 16)) -> torch.Tensor:
     found = as_images(images, shape)
     return found.gather(torch.arange(len(found)))
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    return sorted(folder(tmp_path, "ant", count=3, side=20).rglob("*.png"))
-
-
-def test_every_form_gives_the_same_pixels(files: list[Path]) -> None:
+def test_every_form_gives_the_same_pixels(tmp_path: Path) -> None:
+    files = sorted(folder(tmp_path, "ant", count=3, side=20).rglob("*.png"))
     # As ``grace learn`` reads files of another size.
     truth = np.stack([read_pixels(path, 3, 16) for path in files])
     expected = torch.from_numpy(truth).permute(0, 3, 1, 2)
@@ -35,6 +29,7 @@ def test_every_form_gives_the_same_pixels(files: list[Path]) -> None:
         *(files, list(map(str, files)), np.array(list(map(str, files))), tuple(files), opened),
         *(truth, torch.from_numpy(truth), expected, expected.numpy(), list(truth), list(expected)),
         *([files[0], opened[1], truth[2]], iter(files), truth[:, ::-1][:, ::-1]),
+        *([expected[:2], files[2]], as_images(expected, (3, 16, 16))),
     ]
     for form in forms:
         assert torch.equal(pixels(form), expected)
@@ -58,53 +53,55 @@ def test_pil_images_are_turned_upright_and_laid_on_white() -> None:
     assert pixels(clear).unique().tolist() == [255]
 
 
-@pytest.mark.parametrize(
-    ("images", "advice"),
-    [
-        (np.zeros((2, 3, 16, 16)), r"not float64: .* \(images \* 255\)\.round\(\)\.astype"),
-        (torch.zeros(2, 3, 16, 16), r"not torch.float32: .* give .*\.byte\(\)"),
-        (None, "not NoneType: give one image or a list of them"),
-        (7, "not int: give one"),
-        (b"photo.png", "not bytes: give one"),
-        ([None], "an image must be a path, a PIL image or uint8 pixels, not NoneType"),
-    ],
-)
-def test_what_is_no_image_is_a_type_error_with_advice(images: Any, advice: str) -> None:
-    with pytest.raises(TypeError, match=advice):
-        pixels(images)
+BYTES = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(
-    ("images", "says"),
+    ("images", "kind", "says"),
     [
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"shape \(3, 8, 8\), this learner takes"),
-        (torch.zeros(9, dtype=torch.uint8), r"shape \(9,\), this learner takes \(3, 16, 16\)"),
-        ([], "no images were given"),
-        (["nowhere.png"], "'nowhere.png'.*does not exist"),
-        ([torch.zeros(2, 3, 16, 16, dtype=torch.uint8)], "shape"),
+        (np.zeros((2, 3, 16, 16)), TypeError, r"must be uint8, .* not float64: .* multiply by 255"),
+        (torch.zeros(2, 3, 16, 16), TypeError, "must be uint8, .* not torch.float32"),
+        (None, TypeError, "not NoneType: give one image or a list of them"),
+        (7, TypeError, "not int: give one"),
+        (b"photo.png", TypeError, "not bytes: give one"),
+        ([None], TypeError, "must be paths, PIL images or uint8 pixels, not NoneType"),
+        (BYTES, grace.GraceError, r"shape \(3, 8, 8\), this learner takes \(3, 16, 16\)"),
+        (BYTES[0, 0, 0], grace.GraceError, r"shape \(8,\), this learner takes"),
+        (as_images(BYTES, (3, 8, 8)), grace.GraceError, r"shape \(3, 8, 8\), this learner"),
+        ([], grace.GraceError, "no images were given"),
+        (BYTES[:0].new_zeros(0, 3, 16, 16), grace.GraceError, "no images were given"),
+        (["nowhere.png"], grace.GraceError, "'nowhere.png'.*does not exist"),
     ],
 )
-def test_what_does_not_fit_is_refused(images: Any, says: str) -> None:
-    with pytest.raises(grace.GraceError, match=says):
+def test_what_is_no_image_is_refused_with_advice(
+    images: Any, kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
         pixels(images)
 
 
 def test_labels_of_every_form() -> None:
-    numbers, texts = np.array([7, 8]), np.array(["7", "8"])
-    for labels in (["7", "8"], (7, 8), numbers, texts, torch.tensor([7, 8])):
+    for labels in (
+        ["7", "8"],
+        (7, 8),
+        np.array([7, 8]),
+        np.array(["7", "8"]),
+        torch.tensor([7, 8]),
+    ):
         assert as_labels(labels, 2) == ["7", "8"]
 
 
 @pytest.mark.parametrize(
-    ("labels", "advice"),
+    ("labels", "kind", "advice"),
     [
-        ("cat", r"one name for each image: give \['cat'\]"),
-        (None, "labels must be a list of names, not NoneType"),
-        (["cat", None], "label None must be a text, not NoneType"),
-        ([0.5, 1.5], "label 0.5 must be a text, not float"),
-        ([b"cat", "dog"], "must be a text, not bytes"),
+        ("cat", TypeError, "one name for each image, not 'cat'"),
+        (None, TypeError, "labels must be a list, one name for each image, not None"),
+        (["cat", None], TypeError, "label None must be a text: give its name"),
+        ([0.5, 1.5], TypeError, "label 0.5 must be a text"),
+        ([b"cat", "dog"], TypeError, "must be a text"),
+        (["cat"], grace.GraceError, "2 images but 1 labels: give one label each"),
     ],
 )
-def test_labels_that_are_no_names(labels: Any, advice: str) -> None:
-    with pytest.raises(TypeError, match=advice):
+def test_labels_that_are_no_names(labels: Any, kind: type[Exception], advice: str) -> None:
+    with pytest.raises(kind, match=advice):
         as_labels(labels, 2)

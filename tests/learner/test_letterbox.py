@@ -14,7 +14,7 @@ from grace.data.decoding import letterboxed
 from grace.data.images import TensorImages, image_keys
 from grace.learner.learn import learn as learn_folder
 from grace.learner.learner import Learner
-from grace.learner.prediction import FilePredictor
+from grace.learner.prediction import predict_files
 from grace.learner.request import RequestedSettings
 from support.picture_folders import picture
 
@@ -64,7 +64,7 @@ def test_learning_predicting_and_exporting(tmp_path: Path) -> None:
     wanted = pixels(paths)
     kept = learner.method.memory.data()
     assert set(image_keys(kept.images)) == set(image_keys(TensorImages(wanted)))
-    guesses = [own for batch in FilePredictor(learner.answerer()).predict(paths) for own in batch]
+    guesses = list(predict_files(learner.answerer(), paths))
     likely = learner.predict_proba(wanted).max(dim=1).values
     found = torch.tensor([own.guesses[0].probability for own in guesses])
     assert torch.allclose(found, likely, atol=1e-5)

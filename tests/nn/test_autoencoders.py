@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from grace.base.randomness import generator
-from grace.learner.export import Preprocessing, check_onnx, export_onnx
+from grace.learner.export import Graph, check_onnx, write_onnx
+from grace.learner.exported import About
+from grace.methods.classifier import Classifier
 from grace.nn.autoencoders import AutoEncoders
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED
@@ -113,10 +115,11 @@ def test_the_onnx_file_gives_the_same_scores(tmp_path: Path) -> None:
     made = AutoEncoders(64, 3, generator(0))
     made.mask([1])
     means, path = (0.4, 0.5, 0.6), tmp_path / "model.onnx"
-    export_onnx(
-        made, [backbone], Preprocessing((3, 16, 16), means, (0.25,) * 3), ["a", "b", "c"], [1],
-        path, method="create", version=1,
+    about = About(
+        class_names=("a", "b", "c"), masked_classes=(1,), input_size=(3, 16, 16), fit="crop",
+        familiarities=(),
     )  # fmt: skip
+    write_onnx(Graph(Classifier([backbone], made), means, (0.25,) * 3), about, path)
     images = torch.randint(0, 256, (7, 3, 16, 16), generator=generator(1)).to(torch.uint8)
     with torch.no_grad():
         normalised = (images / 255 - torch.tensor(means)[:, None, None]) / 0.25

@@ -26,8 +26,8 @@ import grace.methods.module_factory
 import grace.nn.expandable
 import grace.runs.run
 from grace.cli.app import app
+from grace.cli.ask import export as _export_verb
 from grace.cli.compare import compare as _compare_verb
-from grace.cli.export import export as _export_verb
 from grace.cli.study import study as _study_verb
 from grace.cli.versions import forget as _forget_verb
 from grace.cli.versions import prune as _prune_verb

@@ -36,6 +36,9 @@ VERBS = {
 }
 """What each verb does, as its docstring says it, in the order of the help."""
 PLACES = {name: f"{name}:{name}" for name in VERBS} | {
+    "predict": "ask:predict",
+    "evaluate": "ask:evaluate",
+    "export": "ask:export",
     "list": "list:list_names",
     "show": "list:show_settings",
     "doctor": "learn:learn",

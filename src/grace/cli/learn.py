@@ -16,7 +16,6 @@ from grace.cli.facts import HIDDEN_OF_CLASSES, class_facts, gate_facts, why
 from grace.cli.progress import RichProgress
 from grace.cli.show import show
 from grace.cli.versions import under_way
-from grace.learner.document import UpdateRecord
 from grace.learner.gate import lost_classes
 from grace.learner.learn import Checked, examine_call
 from grace.learner.learn import learn as learn_folder
@@ -30,7 +29,7 @@ from grace.learner.request import (
 
 _HIDDEN = HIDDEN_OF_CLASSES | {
     "model", "version", "status", "learnt_now", "in_use", "max_drop", "max_class_drop", "min_new",
-    "drop", "lost_classes", "merge_weight", "seconds", "gate", "predictor", "chosen", "verdict",
+    "drop", "lost_classes", "merge_weight", "seconds", "gate", "temperature", "chosen", "verdict",
     "saturation", "threshold", "changed_settings", "accuracy.num_old", "accuracy.num_new",
     "accuracy.teacher", "accuracy.student", "removed_versions",
 }  # fmt: skip
@@ -219,7 +218,8 @@ def _facts(result: LearnResult) -> dict[str, Any]:
         "max_class_drop": update.max_class_drop,
         "min_new": update.min_new,
         "gate": gate_facts(update.rulings, names),
-        "predictor": _predictor_facts(update),
+        "temperature": update.temperature,
+        "calibration_error": update.calibration_error and _change(*update.calibration_error),
         "compression_cost": accuracy.compression_cost,
         "seconds": update.all_seconds,
         "removed_versions": result.pruned,
@@ -230,18 +230,6 @@ def _facts(result: LearnResult) -> dict[str, Any]:
 
 def _change(before: float, after: float) -> dict[str, float]:
     return {"before": before, "after": after}
-
-
-def _predictor_facts(update: UpdateRecord) -> dict[str, Any] | None:
-    predictor = update.predictor
-    if predictor is None:
-        return None
-    before, after = predictor.calibration_error or (None, None)
-    return {
-        "name": predictor.words,
-        "temperature": predictor.temperature,
-        "calibration_error": {"before": before, "after": after},
-    }
 
 
 def _headline(result: LearnResult) -> str:
@@ -280,8 +268,6 @@ def _notes(result: LearnResult) -> Iterator[str]:
     yield from (
         f"gate       {own['text']}" for own in gate_facts(update.rulings, document.class_names)
     )
-    if update.predictor is not None:
-        yield f"predictor  {update.predictor.trust}"
     yield from _removed(result)
     if document.number in result.pruned:
         yield "to keep it, give a larger --max-disk-mb"

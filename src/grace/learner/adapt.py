@@ -100,7 +100,7 @@ def with_settings(model: Model, settings: ExperimentSettings) -> Model:
     )
     state.class_names, state.history = old.class_names, old.history
     state.forgotten, state.held_out = old.forgotten, old.held_out
-    state.recogniser, state.predictor = old.recogniser, old.predictor
+    state.recogniser, state.temperature = old.recogniser, old.temperature
     state.version = old.version
     state.changed = (*old.changed, *(c for c in changes if not c.path.startswith("engine.")))
     return made

@@ -23,11 +23,11 @@ from grace.data.images import Images, LabelledImages, image_keys
 from grace.data.memory import ExemplarMemory, Room
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
+from grace.learner.calibration import most_score_bytes
 from grace.learner.document import UpdateRecord, portable
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.model_state import HeldOut, ModelState
-from grace.learner.unknown import most_score_bytes
 from grace.settings.experiment import DataSettings, ExperimentSettings
 
 ALWAYS_ALLOWED = 10

@@ -134,7 +134,6 @@ def _facts(document: Document, measured: Sequence[ClassAccuracy]) -> Mapping[str
     last, data = document.history[-1], document.settings.data
     channels, height, width = document.shape
     right, num = sum(own.after for own in measured), sum(own.num for own in measured)
-    predictor = last.predictor
     squares = f", made squares by {data.fit}" if height == width else ""
     mean, std = (", ".join(f"{own:.3f}" for own in part) for part in (document.mean, document.std))
     return {
@@ -146,7 +145,6 @@ def _facts(document: Document, measured: Sequence[ClassAccuracy]) -> Mapping[str
         f"({in_interval(wilson(right, num))})"
         if num
         else "not measured",
-        "predictor": predictor.words if predictor else "the method's own",
         "images": f"{width}×{height}, {'grey' if channels == 1 else 'colour'}{squares}",
         "normalised by": f"mean {mean}, deviation {std}",
         "parameters": in_count(last.num_parameters[1]),

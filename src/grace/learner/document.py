@@ -21,41 +21,6 @@ from grace.learner.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome
 from grace.settings.experiment import ExperimentSettings
 
-
-@final
-class Predictor(Strict):
-    """The predictor that a learner answers with, and its calibration.
-
-    A score z becomes ``(z − log π) / T``.
-    """
-
-    classifier: Annotated[str, Field(max_length=100, pattern=r"^[\w-]*$")] = ""
-    """Name of one of the method's predictors; empty: its primary one."""
-    prior: tuple[Annotated[int, Field(ge=0, le=1_000_000_000)], ...] = ()
-    """Training images of each class in the last phase, whose shares are π; empty: no correction."""
-    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    """T: higher makes probabilities more even."""
-    calibration_error: tuple[Share, Share] | None = None
-    """Before and after the division by T, on the held-out images; ``None``: there were too few."""
-
-    @property
-    def words(self) -> str:
-        """Name it for people: "nearest mean", "linear with prior"."""
-        name = self.classifier.replace("_", " ") or "the method's own"
-        return f"{name} with prior" if self.prior else name
-
-    @property
-    def trust(self) -> str:
-        """Name it for people, and say how far its probabilities can be trusted."""
-        if self.calibration_error is None:
-            return f"{self.words}; too few held-out images to calibrate it"
-        before, after = (f"{100 * error:.1f}" for error in self.calibration_error)
-        return (
-            f"{self.words}, temperature {self.temperature:.2f}: calibration error "
-            f"{before} % before, {after} % after"
-        )
-
-
 FORMAT = 1
 """The format of documents that this grace writes."""
 MAX_BYTES = 1 << 25
@@ -69,8 +34,6 @@ Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
 StandardDeviation = Annotated[float, Field(gt=1e-6, le=1e6)]
 """A standard deviation that can be divided by."""
-ScoreName = Literal["energy", "energy+mahalanobis"]
-"""Scores of familiarity; see ``grace.learner.unknown``."""
 
 
 @final
@@ -99,8 +62,10 @@ class UpdateRecord(Strict):
     """Points of percent that any old class was allowed to lose."""
     min_new: Percent | None = None
     """Accuracy in percent that new classes had to reach."""
-    predictor: Predictor | None = None
-    """The predictor chosen after it; ``None``: the method's primary one, not calibrated."""
+    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """Divides the scores: higher makes probabilities more even."""
+    calibration_error: tuple[Share, Share] | None = None
+    """Before and after the division, on the held-out images; ``None``: there were too few."""
     seconds: float = 0.0
     """Seconds of the process that finished it; without ``work``, those of all processes."""
     date: Line = ""
@@ -128,9 +93,7 @@ class UpdateRecord(Strict):
     @property
     def past(self) -> "UpdateRecord":
         """The record without what only the last update of a learner keeps."""
-        predictor = self.predictor and self.predictor.model_copy(update={"prior": ()})
-        kept = {"work": (), "seconds": self.all_seconds, "predictor": predictor}
-        return self.model_copy(update=kept)
+        return self.model_copy(update={"work": (), "seconds": self.all_seconds})
 
 
 @final
@@ -218,8 +181,6 @@ class Document(_Origin):
     """Held-out images of each class."""
     calibration: Ref | None = None
     """Familiarities of held-out images, which set the limit for unknown images."""
-    unknown_score: ScoreName = "energy"
-    """The score that says how familiar an image looks."""
     history: tuple[UpdateRecord, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -233,8 +194,6 @@ class Document(_Origin):
         kept = (*self.original_counts, *self.exemplars, *self.validation)
         if not {*kept, *self.forgotten, *measured} <= {*known}:
             raise GraceError("it names a class index that does not exist")
-        if history[-1].predictor and len(history[-1].predictor.prior) not in (0, len(known)):
-            raise GraceError("its predictor corrects for other classes than it has")
         if len({ref.sha256 for ref in self.parts.values()}) < len(self.parts):
             raise GraceError("two of its parts are one object")
         return self

@@ -16,7 +16,7 @@ from threading import Timer
 from typing import Annotated, Any, Literal, Self, final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from grace.base import strict_json
 from grace.base.errors import DamagedError, GraceError
@@ -37,42 +37,36 @@ SECONDS = 60
 BATCH = 64
 """Images that the graph gets at once: more need more memory."""
 
-_FREE = ""
-_PARTS = {
-    "model": {1: _FREE, 2: _FREE, 3: _FREE, 5: _FREE, 7: "graph", 8: _FREE, 14: "about"},
-    "graph": {1: "operator", 2: _FREE, 5: "tensor", 11: _FREE, 12: _FREE, 13: _FREE},
-    "operator": {1: _FREE, 2: _FREE, 3: _FREE, 4: _FREE, 5: "attribute", 7: "domain"},
-    "attribute": {1: _FREE, 2: _FREE, 3: _FREE, 4: _FREE, 5: "tensor", 7: _FREE, 8: _FREE}
-    | {9: _FREE, 20: _FREE},
-    "tensor": dict.fromkeys((1, 2, 4, 5, 7, 8, 9, 10, 11), _FREE),
-}
-"""What a part of an ONNX file may hold, by the numbers in its format, and which parts these are.
-
-Not among them: graphs inside operators (loops and branches), functions, tensors in other files.
-"""
-_JSON = ("class_names", "masked_classes", "input_size", "familiarities")
+_ClassName = Annotated[str, AfterValidator(class_name)]
 _Side = Annotated[int, Field(ge=1, le=1024)]
 
 
 @final
-class _About(BaseModel):
-    """What a file's metadata say; see ``grace.learner.export``."""
+class About(BaseModel):
+    """What a program must know to use an exported file; saved as JSON in the file's metadata."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
-    class_names: Annotated[tuple[str, ...], Field(min_length=2)]
-    masked_classes: frozenset[int]
+    class_names: Annotated[tuple[_ClassName, ...], Field(min_length=2)]
+    """By output index."""
+    masked_classes: tuple[int, ...]
+    """Indices of forgotten classes, which are never predicted."""
     input_size: tuple[Annotated[int, Field(ge=1, le=3)], _Side, _Side]
+    """(C, H, W)."""
     fit: Literal["crop", "letterbox"]
-    unknown_score: Annotated[str, Field(max_length=100)]
+    """How a picture becomes a square; see ``grace.data.decoding``."""
     familiarities: tuple[float, ...]
+    """Of the held-out images: they set the limit below which an image is unknown."""
+    unknown_below: dict[str, float] = Field(default_factory=dict)
+    """That limit, for each share of false alarms that so many held-out images allow."""
+    method: str = ""
+    model_version: int = 0
+    grace_version: str = ""
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
-        if not self.masked_classes < set(range(len(self.class_names))):
+    def _has_a_class(self) -> Self:
+        if not set(self.masked_classes) < set(range(len(self.class_names))):
             raise GraceError("its masked classes are not some of its classes")
-        for name in self.class_names:
-            class_name(name)
         return self
 
 
@@ -88,15 +82,14 @@ def open_exported(path: Path) -> Answerer:
         raise DamagedError(f"{what} is neither a learner nor a file of 'grace export'")
     data = read_small(path, what, MAX_BYTES, given=True)
     try:
-        words = _Outline(MAX_ENTRIES).metadata(data)
-        raw = {**words, **{key: strict_json.parse(words[key].encode(), key) for key in _JSON}}
-    except (IndexError, KeyError, UnicodeDecodeError):
+        raw = strict_json.parse(_metadata(data), "its metadata")
+    except (IndexError, KeyError):
         raise DamagedError(f"{what} is damaged, or was not written by 'grace export'") from None
     except DamagedError as error:
         raise error.found_in(what) from None
-    about = strict_json.checked(_About, raw, what)
+    about = strict_json.checked(About, raw, what)
     with _limited(ROOM + 4 * len(data)):
-        session = _session(data, what)
+        session = open_session(data, what)
 
     def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
         with _limited(ROOM + 4 * len(data)):
@@ -113,13 +106,13 @@ def open_exported(path: Path) -> Answerer:
         forgotten=about.masked_classes,
         shape=about.input_size,
         fit=about.fit,
-        score_name=about.unknown_score,
         familiarities=about.familiarities,
         answer=answer,
     )
 
 
-def _session(data: bytes, what: str) -> Any:  # noqa: ANN401 - an onnxruntime.InferenceSession
+def open_session(data: bytes, what: str) -> Any:  # noqa: ANN401 - an onnxruntime.InferenceSession
+    """Let onnxruntime load a model; refuse one that it cannot load."""
     # Otherwise onnxruntime's published packages send events to their makers.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -185,64 +178,64 @@ def _limited(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-@final
-class _Outline:
-    """Reads the outline of an ONNX file: entries of a number and a content, in each other.
+_PARTS: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 14: "metadata"} | dict.fromkeys((1, 2, 3, 5, 8), ""),
+    "graph": {1: "operator", 5: "tensor"} | dict.fromkeys((2, 11, 12, 13), ""),
+    "operator": {5: "attribute", 7: "domain"} | dict.fromkeys((1, 2, 3, 4), ""),
+    "attribute": {5: "tensor"} | dict.fromkeys((1, 2, 3, 4, 7, 8, 9, 20), ""),
+    "tensor": dict.fromkeys((1, 2, 4, 5, 7, 8, 9, 10, 11), ""),
+    "metadata": {1: "", 2: "value"},
+}
+"""What a part of an ONNX file may hold, by the numbers in its format, and which parts these are.
 
-    Args:
-        left: number of entries after which the file is refused.
-    """
+Not among them: graphs inside operators (loops and branches), functions, tensors in other files.
+"""
 
-    def __init__(self, left: int) -> None:
-        self._left = left
 
-    def metadata(self, data: bytes) -> dict[str, str]:
-        """Return a file's metadata; refuse it if it holds more than an exported graph."""
-        found: dict[str, str] = {}
-        for number, content in self._entries(memoryview(data)):
-            if number == 14:
-                own = {place: str(word, "utf-8") for place, word in self._entries(content)}
-                found[own[1]] = own[2]
-            else:
-                self._check(number, content, "model")
-        return found
-
-    def _check(self, number: int, content: memoryview, part: str) -> None:
-        inner = _PARTS[part].get(number)
-        if inner is None:
-            raise DamagedError(f"its {part} has an entry {number}, as no exported file has")
-        if inner == "domain":
-            if bytes(content) not in (b"", b"ai.onnx"):
+def _metadata(data: bytes) -> bytes:
+    """Return what ``grace export`` wrote; refuse a file that holds more than an exported graph."""
+    found: list[bytes] = []
+    parts, left = [("model", memoryview(data))], MAX_ENTRIES
+    while parts:
+        part, content = parts.pop()
+        for number, inner in _entries(content):
+            left -= 1
+            kind = _PARTS[part].get(number)
+            if kind is None or left < 0:
+                raise DamagedError(f"its {part} has more than an exported file has ({number})")
+            if kind == "domain" and bytes(inner[:8]) not in (b"", b"ai.onnx"):
                 raise DamagedError("it needs operators that are not ONNX's own")
-        elif inner:
-            for own, further in self._entries(content):
-                self._check(own, further, inner)
+            if kind == "value":
+                found.append(bytes(inner))
+            elif kind in _PARTS:
+                parts.append((kind, inner))
+    return found[0]
 
-    def _entries(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
-        place = 0
-        while place < len(data):
-            self._left -= 1
-            key, place = _whole(data, place)
-            if key % 8 == 2:
-                length, place = _whole(data, place)
-                end = place + length
-            elif key % 8 == 0:
-                _, end = _whole(data, place)
-            else:
-                end = place + {1: 8, 5: 4}[key % 8]
-            if end > len(data) or self._left < 0:
-                raise DamagedError("it is cut off, or has too many entries")
-            yield key // 8, data[place:end]
-            place = end
+
+def _entries(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the entries of a part of an ONNX file, in Protocol Buffers: a number and a content."""
+    place = 0
+    while place < len(data):
+        key, place = _whole(data, place)
+        if key % 8 == 2:
+            length, place = _whole(data, place)
+            end = place + length
+        elif key % 8 == 0:
+            _, end = _whole(data, place)
+        else:
+            end = place + {1: 8, 5: 4}[key % 8]
+        if end > len(data):
+            raise DamagedError("it is cut off")
+        yield key // 8, data[place:end]
+        place = end
 
 
 def _whole(data: memoryview, place: int) -> tuple[int, int]:
     """Return a number that is written in groups of 7 bits, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[place + shift // 7]
+        value |= (byte & 127) << shift
         if byte < 128:
-            return value, place
-        if shift > 63:
-            raise DamagedError("it is cut off, or has too many entries")
+            return value, place + shift // 7 + 1
+    raise DamagedError("it is cut off")

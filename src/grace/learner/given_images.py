@@ -14,15 +14,15 @@ from PIL import Image
 from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.data.decoders import pixels_of
 from grace.data.images import Images, TensorImages
-from grace.learner.prediction import channels_and_side, of_size, read_file
+from grace.learner.prediction import in_shape
 from grace.settings.experiment import DataSettings
 
 Pixelated = Tensor | np.ndarray[Any, Any]
 """uint8: (N, C, H, W), (N, H, W, C), or one image without N; grey ones also without C."""
 AnyImage = str | os.PathLike[str] | Image.Image | Pixelated
 """One image: a path, a PIL image, or its pixels."""
+_ONE = (str, os.PathLike, Image.Image, Tensor, np.ndarray)
 AnyImages = Images | AnyImage | Sequence[AnyImage]
 """One image or many."""
 
@@ -46,14 +46,17 @@ def as_images(
         TypeError: for objects that are no images, with advice.
         GraceError: if there are no images, they have another shape, or a file cannot be read.
     """
-    settings = settings or DataSettings()
     if isinstance(images, Images):
-        data = images
-    elif isinstance(images, Tensor | np.ndarray) and not _holds_objects(images):
-        data = TensorImages(_batch(images, shape))
+        data: Images = images
     else:
-        given = [_one(image, shape, settings) for image in _each(images)]
-        data = TensorImages(torch.stack(given) if given else torch.empty(0, *shape).byte())
+        if isinstance(images, _ONE) and not _holds_objects(images):
+            images = [images]
+        if isinstance(images, bytes) or not isinstance(images, Iterable):
+            raise _no_image(images)
+        given = [_pixels(image, shape, settings or DataSettings()) for image in images]
+        if not given:
+            raise GraceError("no images were given")
+        data = TensorImages(given[0] if len(given) == 1 else torch.cat(given))
     if len(data) == 0:
         raise GraceError("no images were given")
     if data.shape != shape:
@@ -72,73 +75,51 @@ def as_labels(labels: Iterable[Any], num_images: int) -> list[str]:
         TypeError: for labels that are no names, with advice.
         GraceError: if there are more or fewer labels than images.
     """
-    if isinstance(labels, str | bytes):
-        raise TypeError(f"labels must be a list, one name for each image: give [{labels!r}]")
-    if isinstance(labels, Tensor | np.ndarray):
-        labels = labels.tolist()
-    if not isinstance(labels, Iterable):
-        raise TypeError(f"labels must be a list of names, not {_kind(labels)}: give one each")
-    names = list(labels)
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise TypeError(f"labels must be a list, one name for each image, not {labels!r}")
+    names = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
     for name in names:
-        if not isinstance(name, str | int | np.integer) or isinstance(name, bool):
-            raise TypeError(f"label {name!r} must be a text, not {_kind(name)}: give its name")
+        if not isinstance(name, str | int | np.integer):
+            raise TypeError(f"label {name!r} must be a text: give its name")
     if len(names) != num_images:
         raise GraceError(f"{num_images} images but {len(names)} labels", "give one label each")
     return [str(name) for name in names]
 
 
-def _one(image: object, shape: tuple[int, int, int], settings: DataSettings) -> Tensor:
-    """Return one image of any form as uint8 (C, H, W)."""
+def _pixels(image: object, shape: tuple[int, int, int], settings: DataSettings) -> Tensor:
+    """Return one image of any form, or an array of many, as uint8 (N, C, H, W)."""
     if isinstance(image, Tensor | np.ndarray):
-        batch = _batch(image, shape)
-        if len(batch) != 1:
-            raise _other_shape(image.shape, shape)
-        return batch[0].cpu()
+        return _batch(image, shape)
     if isinstance(image, str | os.PathLike):
-        pixels = read_file(Path(image), shape, settings.fit, settings.max_pixels)
-    elif isinstance(image, Image.Image):
-        channels, side = channels_and_side(shape)
-        pixels = of_size(pixels_of(image, channels, side, settings.fit), shape, "an image")
-    else:
-        raise TypeError(f"an image must be a path, a PIL image or uint8 pixels, not {_kind(image)}")
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+        image = Path(image)
+    elif not isinstance(image, Image.Image):
+        raise _no_image(image)
+    pixels = in_shape(image, shape, settings.fit, settings.max_pixels)
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()[None]
 
 
 def _batch(pixels: Pixelated, shape: tuple[int, int, int]) -> Tensor:
-    """Return pixels as (N, C, H, W); those of another shape as they are."""
-    if isinstance(pixels, np.ndarray):
-        if pixels.dtype != np.uint8:
-            raise _other_type(str(pixels.dtype), "(images * 255).round().astype('uint8')")
-        pixels = torch.from_numpy(np.ascontiguousarray(pixels))
-    elif pixels.dtype != torch.uint8:
-        raise _other_type(str(pixels.dtype), "(images * 255).round().byte()")
-    channels, height, width = shape
-    size, last = tuple(pixels.shape), (height, width, channels)
-    if size[1:] == shape and len(size) == 4:
-        return pixels
-    if size == shape:
-        return pixels[None]
-    if size[1:] == last and len(size) == 4:
-        return pixels.permute(0, 3, 1, 2).contiguous()
-    if size == last:
-        return pixels.permute(2, 0, 1).contiguous()[None]
-    if channels == 1 and size[-2:] == (height, width) and len(size) in (2, 3):
-        return pixels.reshape(-1, 1, height, width)
-    raise _other_shape(size, shape)
-
-
-def _each(images: object) -> Sequence[object]:
-    if isinstance(images, str | os.PathLike | Image.Image):
-        return [images]
-    if isinstance(images, bytes) or not isinstance(images, Iterable):
+    """Return pixels as (N, C, H, W)."""
+    if str(pixels.dtype) not in ("uint8", "torch.uint8"):
         raise TypeError(
-            f"images must be paths, PIL images or uint8 pixels, not {_kind(images)}: give one "
-            "image or a list of them"
+            f"pixels must be uint8, from 0 to 255, not {pixels.dtype}: if they lie in [0, 1], "
+            "multiply by 255, round and convert them"
         )
-    return list(images)
+    own = np.ascontiguousarray(pixels) if isinstance(pixels, np.ndarray) else pixels
+    found = torch.as_tensor(own)
+    channels, height, width = shape
+    if channels == 1 and found.ndim in (2, 3) and found.shape[-2:] == (height, width):
+        found = found.reshape(-1, 1, height, width)
+    elif found.ndim == 3:
+        found = found[None]
+    if found.shape[1:] != shape and found.shape[1:] == (height, width, channels):
+        found = found.permute(0, 3, 1, 2).contiguous()
+    if found.shape[1:] != shape:
+        raise _other_shape(pixels.shape, shape)
+    return found
 
 
-def _holds_objects(images: Pixelated) -> bool:
+def _holds_objects(images: object) -> bool:
     """Return ``True`` for an array of texts or objects, such as the paths of a table's column."""
     return isinstance(images, np.ndarray) and images.dtype.kind in "OUT"
 
@@ -151,11 +132,8 @@ def _other_shape(found: Sequence[int], shape: tuple[int, int, int]) -> GraceErro
     )
 
 
-def _other_type(found: str, advice: str) -> TypeError:
+def _no_image(thing: object) -> TypeError:
     return TypeError(
-        f"pixels must be uint8, from 0 to 255, not {found}: if they lie in [0, 1], give {advice}"
+        f"images must be paths, PIL images or uint8 pixels, not {type(thing).__name__}: give one "
+        "image or a list of them"
     )
-
-
-def _kind(thing: object) -> str:
-    return type(thing).__name__

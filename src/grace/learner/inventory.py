@@ -56,7 +56,9 @@ def _version(document: Document) -> dict[str, Any]:
         "num_parameters": last.num_parameters[1],
         "saturation": assessed and assessed.saturation,
         "threshold": assessed and assessed.threshold,
-        "predictor": last.predictor and last.predictor.trust,
+        "temperature": last.temperature,
+        "calibration_error": last.calibration_error
+        and dict(zip(("before", "after"), last.calibration_error, strict=True)),
         "num_bytes": {
             **document.bytes_by_kind,
             "total": document.num_bytes,

@@ -16,8 +16,9 @@ from grace.engine.trainer import Trainer
 from grace.learner import update, versions
 from grace.learner.adapt import model_of_run, new_model, with_changes, with_settings
 from grace.learner.admit import check_input
+from grace.learner.calibration import Recogniser
 from grace.learner.card import card_of_model
-from grace.learner.document import Predictor, UpdateRecord, portable
+from grace.learner.document import UpdateRecord, portable
 from grace.learner.export import Exported, export_checked
 from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_labels
@@ -26,7 +27,6 @@ from grace.learner.model_state import HeldOut, Size
 from grace.learner.prediction import Answerer, Numbers
 from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
-from grace.learner.unknown import Recogniser
 from grace.methods.method import Method
 from grace.settings.experiment import EngineSettings, ExperimentSettings
 from grace.settings.load import as_settings
@@ -106,11 +106,6 @@ class Learner:
     def recogniser(self) -> Recogniser:
         """The score of unknown images, calibrated on the held-out images."""
         return self.model.state.recogniser
-
-    @property
-    def predictor(self) -> Predictor:
-        """The predictor that the learner answers with, and its calibration."""
-        return self.model.state.predictor
 
     @property
     def version(self) -> int | None:
@@ -359,7 +354,7 @@ class Learner:
             return self.model.scores(images)
 
     def decision_function(self, images: AnyImages) -> Tensor:
-        """Score images with the chosen predictor, (N, K); a forgotten class scores -10⁴.
+        """Score images with the primary predictor, (N, K); a forgotten class scores -10⁴.
 
         The scores are divided by the predictor's temperature: their softmax is calibrated.
 
@@ -403,7 +398,12 @@ class Learner:
             return self.model.recognise(images)
 
     def answerer(self) -> Answerer:
-        """Return what ``FilePredictor`` asks about image files."""
+        """Return what ``predict_files`` asks about image files.
+
+        Raises:
+            GraceError: before the first update.
+        """
+        self._refuse_ignorance()
 
         def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
             scores, familiarities = self.recognise(torch.from_numpy(pixels).permute(0, 3, 1, 2))
@@ -415,7 +415,6 @@ class Learner:
             shape=self.shape,
             fit=self.settings.data.fit,
             max_pixels=self.settings.data.max_pixels,
-            score_name=self.recogniser.score.name,
             familiarities=self.familiarities,
             answer=answer,
         )
@@ -427,12 +426,11 @@ class Learner:
         return sum(p == name for p, name in zip(predictions, names, strict=True)) / len(names)
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
-        """Write the chosen predictor as an ONNX file, and check it on images that are kept.
+        """Write the primary predictor as an ONNX file, and check it on images that are kept.
 
         Args:
-            path: file to write; its folder must exist. The names of the classes are written beside
-                it, to ``<stem>.labels.txt``.
-            replace: replace existing files.
+            path: file to write; its folder must exist.
+            replace: replace an existing file.
 
         Raises:
             GraceError: before the first update, if the file exists, or if it cannot be exported.

@@ -10,22 +10,16 @@ from torch import Tensor
 from grace.data.images import LabelledImages, concatenate
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
-from grace.learner import choosing
 from grace.learner.admit import (
     Ceiling,
     check_input,
     class_indices,
     split_validation,
 )
-from grace.learner.document import Creation, ScoreName
+from grace.learner.calibration import MOST_EXEMPLARS, Recogniser, Seen, divided
+from grace.learner.document import Creation
 from grace.learner.given_images import AnyImages, as_images
 from grace.learner.model_state import ModelState, Size, count_bytes
-from grace.learner.unknown import (
-    MOST_EXEMPLARS,
-    Recogniser,
-    Seen,
-    recogniser,
-)
 from grace.methods.build import build
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
@@ -96,7 +90,7 @@ class Model:
         return finite(scores(self.trainer, classifiers, self._unlabelled(images)))
 
     def decide(self, images: AnyImages) -> Tensor:
-        """Score images with the predictor that was chosen, calibrated: (N, K).
+        """Score images with the primary predictor, calibrated: (N, K).
 
         Raises:
             GraceError: for images of another shape, or scores that are not finite.
@@ -104,8 +98,9 @@ class Model:
         return finite(scores(self.trainer, {"": self.classifier()}, self._unlabelled(images)))[""]
 
     def classifier(self) -> Classifier:
-        """Return the predictor that was chosen, calibrated."""
-        return choosing.classifier_of(self.state.method, self.state.predictor)
+        """Return the primary predictor, calibrated."""
+        primary = next(iter(self.state.method.classifiers().values()))
+        return Classifier(primary.backbones, divided(primary.score, self.state.temperature))
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give a loaded model all its training images again; they are not saved with it.
@@ -128,7 +123,7 @@ class Model:
         for index in classes:
             self.state.held_out.forget(index)
         self.mask_forgotten()
-        self.calibrate(self.state.recogniser.score.name)
+        self.calibrate()
 
     def mask_forgotten(self) -> None:
         """Mask exactly the forgotten classes, and drop their exemplars.
@@ -139,12 +134,8 @@ class Model:
             self.state.method.memory.forget(index)
         self.state.method.state.forget(self.state.forgotten)
 
-    def calibrate(self, name: ScoreName = "energy+mahalanobis") -> None:
-        """Fit the score of unknown images, and compute that of the held-out images again.
-
-        Args:
-            name: of the score; "energy" if it cannot be fitted.
-        """
+    def calibrate(self) -> None:
+        """Fit the score of unknown images, and compute that of the held-out images again."""
         state, data = self.state, self.state.held_out.data()
         state.recogniser = Recogniser()
         if data is None or not state.method.classifiers():
@@ -154,15 +145,15 @@ class Model:
             most_bytes = self.ceiling.num_bytes - self.ceiling.reserved - count_bytes(state)
         exemplars, cache = self.exemplars(), state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
-        state.recogniser = recogniser(seen, self.see(data, cache), most_bytes, name)
+        state.recogniser = Recogniser.fitted(seen, self.see(data, cache), most_bytes)
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""
         seen = self.see(self._unlabelled(images))
-        return seen.logits, self.state.recogniser.score(seen.features, seen.logits)
+        return seen.logits, self.state.recogniser(seen.features, seen.logits)
 
     def see(self, data: LabelledImages, cache: FeatureCache | None = None) -> Seen:
-        """Compute what the chosen predictor makes of images; refuse damaged weights.
+        """Compute what the primary predictor makes of images; refuse damaged weights.
 
         Args:
             data: N images.

@@ -16,10 +16,10 @@ import grace
 from grace.base.objects import Ref
 from grace.base.tensors import encoded_size
 from grace.data.images import Images, LabelledImages, TensorImages, concatenate, pixel_keys
-from grace.learner.document import Creation, Document, ImagesRef, Predictor, UpdateRecord
+from grace.learner.calibration import Recogniser
+from grace.learner.document import Creation, Document, ImagesRef, UpdateRecord
 from grace.learner.setting_changes import SettingChange
 from grace.learner.store import Put
-from grace.learner.unknown import Recogniser
 from grace.methods.method import Method
 from grace.methods.saved import image_tensors
 
@@ -139,7 +139,7 @@ class ModelState:
         history: the record of every update.
         held_out: images that measure updates and are never trained on.
         recogniser: recognises images that are unlike anything learnt.
-        predictor: the predictor that the model answers with.
+        temperature: divides the scores that the model answers with.
         version: number of the version that is loaded; ``None``: the model is not saved.
         changed: settings that differ from those of that version.
     """
@@ -150,7 +150,7 @@ class ModelState:
     history: list[UpdateRecord] = field(default_factory=list)
     held_out: HeldOut = field(default_factory=HeldOut)
     recogniser: Recogniser = field(default_factory=Recogniser)
-    predictor: Predictor = field(default_factory=Predictor)
+    temperature: float = 1.0
     version: int | None = None
     changed: tuple[SettingChange, ...] = ()
 
@@ -171,7 +171,7 @@ class ModelState:
             history=list(self.history),
             held_out=self.held_out.copy(),
             recogniser=self.recogniser,
-            predictor=self.predictor,
+            temperature=self.temperature,
             version=self.version,
             changed=self.changed,
         )
@@ -212,7 +212,6 @@ def to_document(
         forgotten=tuple(sorted(state.forgotten)),
         values=dict(state.method.state.collect().values),
         original_counts=dict(state.method.memory.original_counts),
-        unknown_score=state.recogniser.score.name,
         history=(*earlier, *state.history[-1:]),
         **_stored(state, put),
     )

@@ -4,7 +4,7 @@ Shapes: N images, K classes.
 """
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import count
@@ -19,9 +19,9 @@ from grace.data.scenario import Task
 from grace.engine.journal import Journal
 from grace.engine.loss_meter import NonFiniteLossError
 from grace.engine.phase import Phase
-from grace.learner import choosing
 from grace.learner.admit import UpdateInput, admit, class_indices
 from grace.learner.budget import within_budget
+from grace.learner.calibration import temperature_of
 from grace.learner.document import UpdateRecord
 from grace.learner.gate import Accuracies, ClassAccuracy
 from grace.learner.model import Model
@@ -99,10 +99,10 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     with within_budget(method, budget, coming), journal.blamed() if journal else nullcontext():
         plan = {phase.name: phase.passes for phase in method.plan(coming)}
         model.trainer.progress.update_planned(plan)
-        outcome, teacher, counts = _perform(model, task, journal)
+        outcome, teacher = _perform(model, task, journal)
     refuse_diverged(model.trainer, state.method.classifiers(), task.data, state.method.features)
     live = held_out.data(set(range(task.num_classes)) - state.forgotten)
-    _choose(model, live, counts)
+    calibration_error = _set_temperature(model, live)
     model.calibrate()
     _forget_features(model)
     judged = judges.data(set(range(task.num_classes)) - state.forgotten)
@@ -127,7 +127,8 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
             student=_primary_accuracy(model, live) if compressed else None,
         ),
         **given.limits.given,
-        predictor=state.predictor,
+        temperature=state.temperature,
+        calibration_error=calibration_error,
         seconds=time.perf_counter() - started,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -155,55 +156,40 @@ def _forget_features(model: Model) -> None:
         method.features.retain([*stored, *map(held.of_class, held.classes)])
 
 
-def _perform(
-    model: Model, task: Task, journal: Journal | None
-) -> tuple[Outcome, float | None, Sequence[int]]:
-    """Run the method.
-
-    Returns:
-        Its outcome, its teacher's accuracy on the held-out images, and the number of training
-        images of each class in its last phase.
-    """
+def _perform(model: Model, task: Task, journal: Journal | None) -> tuple[Outcome, float | None]:
+    """Run the method; return its outcome, and its teacher's accuracy on the held-out images."""
     model.trainer.start_task(task.number)
     steps = model.state.method.learn(task, model.settings.probe)
     result: Any = None
     teacher: float | None = None
-    labels = torch.empty(0, dtype=torch.int64)
     for number in count():
         try:
             item = steps.send(result)
         except StopIteration as stop:
             outcome: Outcome = stop.value
-            counts: list[int] = torch.bincount(labels, minlength=task.num_classes).tolist()
-            return outcome, teacher, counts
+            return outcome, teacher
         if isinstance(item, Phase) and item.teacher is not None:
             network = item.teacher
             expert = Classifier(network.extractors, network.head)
             teacher = accuracy(model.trainer, expert, model.state.held_out.data())
-        if isinstance(item, Phase):
-            labels = item.data.labels
         run = model.trainer.run
         result = journal.perform(number, item, model.trainer) if journal else run(item)
     raise AssertionError
 
 
-def _choose(model: Model, data: LabelledImages | None, counts: Sequence[int]) -> None:
-    """Choose the predictor on held-out images, and calibrate it; see ``choosing``.
+def _set_temperature(model: Model, data: LabelledImages | None) -> tuple[float, float] | None:
+    """Fit the temperature to held-out images of all live classes; without any it stays.
 
-    Args:
-        model: answers with the choice from now on.
-        data: held-out images of all live classes; ``None``: the choice stays.
-        counts: training images of each class in the last phase.
+    Returns:
+        The calibration error before and after; ``None``: there are too few images.
     """
     state, method = model.state, model.state.method
     if data is None or not method.classifiers():
-        return
-    listed = choosing.candidates(method, counts)
-    named = {str(i): choosing.classifier_of(method, own) for i, own in enumerate(listed)}
-    found = finite(scores(model.trainer, named, data, method.features))
-    by_predictor = {own: found[str(i)] for i, own in enumerate(listed)}
-    chosen = choosing.choose(state.predictor, by_predictor, data.labels)
-    state.predictor = choosing.calibrated(chosen, by_predictor[chosen], data.labels)
+        return None
+    primary = next(iter(method.classifiers().values()))
+    found = finite(scores(model.trainer, {"": primary}, data, method.features))[""]
+    state.temperature, errors = temperature_of(found, data.labels)
+    return errors
 
 
 def _are_right(model: Model, data: LabelledImages | None) -> Tensor | None:

@@ -18,13 +18,13 @@ from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.learner import update
 from grace.learner.admit import UpdateInput
-from grace.learner.document import Creation, Document, ImagesRef, Predictor, UpdateRecord
+from grace.learner.calibration import Recogniser
+from grace.learner.document import Creation, Document, ImagesRef, UpdateRecord
 from grace.learner.gate import accepts
 from grace.learner.model import Model
 from grace.learner.model_state import to_document
 from grace.learner.setting_changes import lasting
 from grace.learner.store import OTHER_VERSION, ModelStore, to_drop
-from grace.learner.unknown import Recogniser, problem_of, recogniser_of
 from grace.methods.saved import MAX_FEATURES, read_images
 from grace.methods.state import MethodState
 from grace.settings.experiment import EngineSettings, ExperimentSettings
@@ -100,11 +100,11 @@ def _restore(model: Model, document: Document, store: ModelStore) -> None:
         method.features.restore(features)
     state.class_names, state.history = list(document.class_names), list(document.history)
     state.forgotten = set(document.forgotten)
-    state.predictor = document.history[-1].predictor or Predictor()
+    state.temperature = document.history[-1].temperature
     state.version = document.number
     model.mask_forgotten()
     if document.calibration is None:
-        model.calibrate(document.unknown_score)
+        model.calibrate()
     else:
         state.recogniser = _recogniser(model, document, store)
 
@@ -116,10 +116,7 @@ def _recogniser(model: Model, document: Document, store: ModelStore) -> Recognis
         raise DamagedError("the calibration is damaged: it holds no scores of held-out images")
     tensors = store.read(document.calibration, "calibration")
     width = model.state.method.network.feature_dim
-    problem = problem_of(document.unknown_score, tensors, width)
-    if problem:
-        raise DamagedError(f"the calibration is damaged: {problem}")
-    return recogniser_of(tensors)
+    return Recogniser.saved(tensors, width)
 
 
 def _refuse_too_large(document: Document) -> None:

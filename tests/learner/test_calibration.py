@@ -1,34 +1,38 @@
-"""What is unknown is told at a stated rate of false alarms."""
+"""Probabilities are calibrated, and what is unknown is told at a stated rate of false alarms."""
 
 import math
+from pathlib import Path
 
 import pytest
+import scipy.optimize
 import scipy.spatial
 import torch
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from grace.base.errors import DamagedError
 from grace.data.memory import Room
 from grace.learner.admit import Ceiling
-from grace.learner.document import ScoreName
-from grace.learner.learner import Learner
-from grace.learner.prediction import cutoff
-from grace.learner.unknown import (
+from grace.learner.calibration import (
     SHRINKAGE,
     Recogniser,
     Seen,
-    UnknownScore,
+    divided,
     energy,
+    fit_temperature,
     mahalanobis,
     most_score_bytes,
-    problem_of,
-    recogniser,
-    recogniser_of,
     shrunk_axes,
+    temperature_of,
 )
+from grace.learner.gate import calibration_error
+from grace.learner.learner import Learner
+from grace.learner.prediction import cutoff
 from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
 from grace.methods.replay import Replay
+from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
@@ -49,6 +53,71 @@ def clusters(num: int) -> tuple[Seen, Seen]:
         return Seen(features, features[:, :num], labels)
 
     return seen(), seen()
+
+
+def size_of(made: Recogniser) -> int:
+    """Return the bytes of its tensors beside the familiarities."""
+    return sum(own.nbytes for own in made.tensors.values()) - made.familiarities.nbytes
+
+
+class TestTemperature:
+    @hypothesis_settings(max_examples=40, deadline=None)
+    @given(st.integers(0, 10_000), st.floats(0.2, 8))
+    def test_it_is_where_scipy_finds_the_minimum(self, seed: int, scale: float) -> None:
+        draws = torch.Generator().manual_seed(seed)
+        logits = torch.randn(80, 5, generator=draws, dtype=torch.float64)
+        labels = (logits + torch.randn(80, 5, generator=draws)).argmax(dim=1)
+        logits *= scale
+        smooth = torch.full((80, 5), 1 / 5) / 82
+        targets = torch.nn.functional.one_hot(labels, 5) * (1 - 1 / 82) + smooth
+
+        def likelihood(log_temperature: float) -> float:
+            shares = (logits / math.exp(log_temperature)).log_softmax(dim=1)
+            return float(-(targets * shares).sum())
+
+        best = scipy.optimize.minimize_scalar(likelihood, bounds=(-4, 4), method="bounded")
+        assert math.log(fit_temperature(logits, labels)) == pytest.approx(best.x, abs=1e-3)
+
+    def test_two_classes_by_hand(self) -> None:
+        # 7 of 8 images are right at a difference of 1: smoothed by 1/10 their share is
+        # 0.9·7/8 + 0.05 = 0.8375 = σ(1/T).
+        logits = torch.tensor([[1.0, 0.0]] * 8)
+        labels = torch.tensor([0] * 7 + [1])
+        expected = 1 / math.log(0.8375 / 0.1625)
+        assert fit_temperature(logits, labels) == pytest.approx(expected, rel=1e-4)
+
+    def test_masked_classes_are_left_out(self) -> None:
+        logits = torch.tensor([[1.0, MASKED, 0.0]] * 8)
+        labels = torch.tensor([0] * 7 + [2])
+        expected = 1 / math.log(0.8375 / 0.1625)
+        assert fit_temperature(logits, labels) == pytest.approx(expected, rel=1e-4)
+
+    def test_all_right_or_all_alike_is_no_trouble(self) -> None:
+        right = fit_temperature(torch.eye(2)[[0] * 60], torch.zeros(60).long())
+        assert 0.1 < right < 1
+        assert 0.01 <= fit_temperature(torch.zeros(60, 3), torch.zeros(60).long()) <= 100
+
+    def test_the_error_falls(self) -> None:
+        draws = torch.Generator().manual_seed(3)
+        logits = torch.randn(400, 4, generator=draws)
+        labels = (logits + torch.randn(400, 4, generator=draws)).argmax(dim=1)
+        temperature, errors = temperature_of(6 * logits, labels)
+        assert errors is not None
+        before, after = errors
+        assert after < before / 3
+        assert temperature > 3
+        shares = [(6 * logits / t).softmax(dim=1).max(dim=1) for t in (1, temperature)]
+        expected = [
+            calibration_error(own.values.tolist(), (own.indices == labels).tolist())
+            for own in shares
+        ]
+        assert errors == pytest.approx(expected, abs=1e-6)
+        assert temperature_of(logits[:49], labels[:49]) == (1.0, None)
+
+    def test_the_scores_are_divided_and_masked_classes_stay_masked(self) -> None:
+        score = divided(lambda features: features, 4.0)
+        raw = torch.tensor([[2.0, MASKED, -8.0]], dtype=torch.bfloat16)
+        assert score(raw).tolist() == [[0.5, MASKED, -2.0]]
 
 
 class TestScores:
@@ -93,8 +162,8 @@ class TestScores:
 
     def test_a_sum_is_in_units_of_deviations(self) -> None:
         exemplars, held_out = clusters(5)
-        score = UnknownScore.fitted(exemplars, held_out)
-        own = {key: value for key, value in score.tensors.items() if key != "scales"}
+        score = Recogniser.fitted(exemplars, held_out)
+        own = {key: score.tensors[key] for key in ("centre", "means", "axes")}
         parts = energy(held_out.logits), mahalanobis(held_out.features, **own)
         expected = sum((part - part.mean()) / part.std() for part in parts)
         torch.testing.assert_close(score(held_out.features, held_out.logits), expected)
@@ -102,11 +171,11 @@ class TestScores:
 
 class TestRecogniser:
     def test_an_image_of_no_class_is_unknown(self) -> None:
-        made = recogniser(*clusters(6))
-        assert (made.score.name, len(made.familiarities)) == ("energy+mahalanobis", 60)
+        made = Recogniser.fitted(*clusters(6))
+        assert ("means" in made.tensors, len(made.familiarities)) == (True, 60)
         # What lies along an axis that no class has is unknown, an image of a class is not.
         asked = torch.stack([3 * torch.eye(8)[7], clusters(6)[1].features[0]])
-        found = made.score(asked, asked[:, :6]) < made.cutoff(0.05)
+        found = made(asked, asked[:, :6]) < made.cutoff(0.05)
         assert found.tolist() == [True, False]
 
     def test_it_is_energy_where_features_cannot_be_compared(self) -> None:
@@ -114,40 +183,40 @@ class TestRecogniser:
         own = exemplars.labels != 2
         some = Seen(exemplars.features[own], exemplars.logits[own], exemplars.labels[own])
         few = Seen(held_out.features[:19], held_out.logits[:19], held_out.labels[:19])
-        large = sum(own.nbytes for own in UnknownScore.fitted(exemplars, held_out).tensors.values())
-        assert recogniser(exemplars, held_out, most_bytes=large).score.tensors
+        large = size_of(Recogniser.fitted(exemplars, held_out))
+        assert "means" in Recogniser.fitted(exemplars, held_out, most_bytes=large).tensors
         for made in (
-            recogniser(None, held_out),
-            recogniser(some, held_out),
-            recogniser(exemplars, few),
-            recogniser(*clusters(2)),
-            recogniser(exemplars, held_out, most_bytes=large - 1),
-            recogniser(exemplars, held_out, name="energy"),
+            Recogniser.fitted(None, held_out),
+            Recogniser.fitted(some, held_out),
+            Recogniser.fitted(exemplars, few),
+            Recogniser.fitted(*clusters(2)),
+            Recogniser.fitted(exemplars, held_out, most_bytes=large - 1),
         ):
-            assert (made.score.name, made.score.tensors) == ("energy", {})
+            assert list(made.tensors) == ["familiarities"]
+        assert torch.equal(made.familiarities, energy(held_out.logits).sort().values)
 
-    @pytest.mark.parametrize("name", ["energy", "energy+mahalanobis"])
-    def test_it_is_saved_and_read(self, name: ScoreName) -> None:
+    @pytest.mark.parametrize("has_exemplars", [True, False])
+    def test_it_is_saved_and_read(self, has_exemplars: bool) -> None:
         exemplars, held_out = clusters(5)
-        made = recogniser(exemplars, held_out, name=name)
+        made = Recogniser.fitted(exemplars if has_exemplars else None, held_out)
         tensors, seen = made.tensors, (held_out.features, held_out.logits)
-        assert problem_of(name, tensors, 8) is None
-        assert torch.equal(recogniser_of(tensors).score(*seen), made.score(*seen))
-        for key in tensors:
-            kept = {own: value for own, value in tensors.items() if own != key}
-            assert problem_of(name, kept, 8) is not None
-            for bad in (
-                torch.full((2, 3), math.nan), torch.zeros(0), tensors[key][None],
-                tensors[key].half(), torch.full_like(tensors[key], math.nan),
-            ):  # fmt: skip
-                assert problem_of(name, {**tensors, key: bad}, 8) is not None
-        assert len(tensors) == 1 or problem_of(name, tensors, 9) is not None
-        assert problem_of(name, {**tensors, "more": made.familiarities}, 8) is not None
-
-    def test_limits_by_hand(self) -> None:
-        # Of 39 images k = 0.05 · 40 = 2, and 0.1 · 40 = 4; rates of 0.01 and 0.02 allow none.
-        made = Recogniser(familiarities=torch.arange(1.0, 40))
-        assert made.limits() == {"0.05": 2.0, "0.1": 4.0}
+        assert torch.equal(Recogniser.saved(tensors, 8)(*seen), made(*seen))
+        wrong = [({**tensors, "more": made.familiarities}, 8)]
+        wrong += [(tensors, 9)] * has_exemplars
+        for key, tensor in tensors.items():
+            wrong.append(({own: value for own, value in tensors.items() if own != key}, 8))
+            wrong += [
+                ({**tensors, key: other}, 8)
+                for other in (
+                    torch.full((2, 3), math.nan), torch.zeros(0), tensor[None], tensor.half(),
+                    torch.full_like(tensor, math.nan),
+                )
+            ]  # fmt: skip
+        if has_exemplars:
+            wrong.append(({**tensors, "scales": torch.zeros(2, 2)}, 8))
+        for bad, width in wrong:
+            with pytest.raises(DamagedError, match="the calibration is damaged"):
+                Recogniser.saved(bad, width)
 
 
 class TestCutoff:
@@ -243,6 +312,38 @@ class TestLearner:
         with pytest.raises(ValueError, match="1 % false alarms need at least 99 held"):
             taught.unknown(probe, 0.01)
 
+    def test_it_answers_at_its_temperature(self, tmp_path: Path) -> None:
+        method = Replay.Settings(base=recipe(8), update=recipe(12))
+        memory = MemorySettings(size=4, validation=20)
+        made = Learner.create(settings(method, memory=memory), shape=(3, SIZE, SIZE))
+        for counts, seed in (({0: 100, 1: 100}, 0), ({2: 200, 3: 200}, 1)):
+            data = labelled(counts, seed=seed)
+            made.update(data.images, class_names(data))
+        last = made.history[-1]
+        held = made.held_out.data()
+        raw = made.scores(held.images)["linear"]
+        assert temperature_of(raw, held.labels) == (last.temperature, last.calibration_error)
+        assert last.temperature != 1
+        data = held
+        found = made.decision_function(data.images)
+        torch.testing.assert_close(found, raw / last.temperature)
+        # What is told is what is answered.
+        accuracy = last.accuracy
+        right = (found.argmax(dim=1) == data.labels).double()
+        shares = [float(right[data.labels < 2].mean()), float(right[data.labels >= 2].mean())]
+        assert [accuracy.old_after, accuracy.new_after] == pytest.approx(shares)
+        for own in accuracy.classes:
+            assert own.after == int(right[data.labels == own.index].sum())
+        torch.testing.assert_close(made.predict_proba(data.images), found.softmax(dim=1))
+        scores, familiar = made.recognise(data.images)
+        torch.testing.assert_close(scores, found)
+        torch.testing.assert_close(made.familiarities, familiar.sort().values)
+        named = made.predict(data.images)
+        assert named == [made.class_names[i] for i in found.argmax(dim=1).tolist()]
+        made.save(tmp_path / "home")
+        again = Learner.load(tmp_path / "home")
+        assert torch.equal(again.decision_function(data.images), found)
+
 
 def large(classes: range, count: int) -> tuple[torch.Tensor, list[str]]:
     """Return images of 32 pixels, and their class names."""
@@ -266,7 +367,7 @@ def test_exemplars_leave_room_for_the_better_score_of_a_trained_network() -> Non
     made.update(*large(range(4), 125))
     (count,) = kept(made)
     assert 50 < count < 115, "the ceiling is full"
-    assert made.model.state.recogniser.score.name == "energy+mahalanobis"
+    assert "means" in made.model.state.recogniser.tensors
 
 
 def test_a_grown_network_has_room_for_its_larger_score(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,12 +384,12 @@ def test_a_grown_network_has_room_for_its_larger_score(monkeypatch: pytest.Monke
     assert 5 < count < 40, "the ceiling is full"
     state = made.model.state
     assert len(state.method.network.backbones) == 2
-    assert state.recogniser.score.name == "energy+mahalanobis"
+    assert "means" in state.recogniser.tensors
     # A lower ceiling drops exemplars, not the score.
     made.change_settings("memory.max_mb=1.2")
     (fewer,) = kept(made)
     assert fewer < count
-    assert made.model.state.recogniser.score.name == "energy+mahalanobis"
+    assert "means" in made.model.state.recogniser.tensors
 
 
 @pytest.mark.parametrize(("width", "num_classes"), [(8, 3), (64, 5), (100, 4)])
@@ -300,8 +401,7 @@ def test_the_most_bytes_of_a_score_are_just_enough(width: int, num_classes: int)
     seen = Seen(features, logits, labels)
     most = most_score_bytes(width, num_classes)
     # Of D features, D - 1 axes can differ from the mean variance.
-    found = sum(own.nbytes for own in UnknownScore.fitted(seen, seen).tensors.values())
-    assert found == most - (4 * width if width <= 64 else 0)
+    assert size_of(Recogniser.fitted(seen, seen)) == most - (4 * width if width <= 64 else 0)
 
 
 def test_a_score_that_leaves_no_exemplar_gets_no_room() -> None:
