@@ -18,11 +18,9 @@ __all__ = [
     "ExperimentSettings",
     "GraceError",
     "GraceWarning",
-    "LearnOptions",
     "LearnResult",
     "Learner",
     "NewerFormatError",
-    "RequestedSettings",
     "RunRecord",
     "StudyResult",
     "TaskRecord",
@@ -47,11 +45,11 @@ if TYPE_CHECKING:
         GraceWarning,
         NewerFormatError,
     )
+    from grace.learner.call import LearnResult
     from grace.learner.document import UpdateRecord
     from grace.learner.evaluate import Evaluated, evaluate
     from grace.learner.learn import learn
     from grace.learner.learner import Learner
-    from grace.learner.request import LearnOptions, LearnResult, RequestedSettings
     from grace.runs.model import RunRecord, TaskRecord
     from grace.runs.record import read_record
     from grace.runs.run import run
@@ -71,11 +69,9 @@ else:
         "ExperimentSettings": "grace.settings.experiment:ExperimentSettings",
         "GraceError": "grace.base.errors:GraceError",
         "GraceWarning": "grace.base.errors:GraceWarning",
-        "LearnOptions": "grace.learner.request:LearnOptions",
-        "LearnResult": "grace.learner.request:LearnResult",
+        "LearnResult": "grace.learner.call:LearnResult",
         "Learner": "grace.learner.learner:Learner",
         "NewerFormatError": "grace.base.errors:NewerFormatError",
-        "RequestedSettings": "grace.learner.request:RequestedSettings",
         "RunRecord": "grace.runs.model:RunRecord",
         "StudyResult": "grace.studies.results:StudyResult",
         "TaskRecord": "grace.runs.model:TaskRecord",

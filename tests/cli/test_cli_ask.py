@@ -270,7 +270,7 @@ class TestEvaluate:
         for name in ("a.avif", "b.HEIC"):
             (images / "ant" / name).write_bytes(b"")
         shutil.copytree(made[1], tmp_path / "model")
-        learn = ("learn", images, "--model", tmp_path / "model", "--skip-duplicates")
+        learn = ("learn", images, "--model", tmp_path / "model", "data.skip_duplicates=true")
         said = [
             call("evaluate", made[1], images).stderr,
             call("predict", made[1], images).stderr,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
-from grace.learner.gate import sign_test
+from grace.learner.gate import Accuracies, sign_test
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
@@ -38,10 +38,10 @@ def test_a_table_has_a_line_for_every_version(saved: Path) -> None:
     ] == [["1", "3"], ["2", "4"], ["3", "5"], ["3", "5"]]
     for row, document in zip(rows[1:], documents(saved)[1:], strict=True):
         update = document["history"][-1]
-        outcome, accuracy = update["outcome"], update["accuracy"]
+        outcome, accuracy = update["outcome"], Accuracies.model_validate(update["accuracy"])
         assert f"{outcome['saturation']:.2f} / {outcome['threshold']:.2f}" in row
-        assert f"{accuracy['old_before']:.1%} → {accuracy['old_after']:.1%}" in row
-        assert f"{accuracy['new_after']:.1%}" in row
+        assert f"{accuracy.old_before:.1%} → {accuracy.old_after:.1%}" in row
+        assert f"{accuracy.new_after:.1%}" in row
     assert "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed" in lines
 
 
@@ -55,8 +55,8 @@ def test_json_rounds_nothing(saved: Path) -> None:
         assert own["status"] == document["status"]
         assert own["update"]["outcome"] == update["outcome"]
         assert own["update"]["accuracy"] == update["accuracy"]
-        assert [found["index"] for found in own["classes"]] == [
-            found["index"] for found in update["accuracy"]["classes"]
+        assert [found["num_lost"] for found in own["classes"]] == [
+            found["lost"] for found in update["accuracy"]["classes"]
         ]
     assert [own["in_use"] for own in told[:5]] == [False] * 4 + [True]
     assert "Käse" in call("history", saved, "--json").stdout
@@ -129,14 +129,13 @@ def test_the_gate_of_every_update_is_told(saved: Path) -> None:
     told = json.loads(call("history", saved, "--json").stdout)
     assert [own["gate"] for own in told[:3]] == [[], [], []]
     (rejected,), (accepted,) = (told[i]["gate"] for i in (3, 4))
-    accuracy = told[3]["update"]["accuracy"]
-    drop = 100 * (accuracy["old_before"] - accuracy["old_after"])
-    assert (rejected["limit"], rejected["points"], rejected["passed"]) == ("max_drop", 5, False)
-    assert rejected["observed_points"] == pytest.approx(drop)
-    assert rejected["num_held_out"] == accuracy["num_old"]
+    accuracy = Accuracies.model_validate(told[3]["update"]["accuracy"])
+    assert (rejected["name"], rejected["limit"], rejected["is_passed"]) == ("max_drop", 5, False)
+    assert rejected["observed"] == accuracy.drop
+    assert rejected["num"] == accuracy.num_old
     lost, won = (sum(own[name] for own in told[3]["classes"]) for name in ("num_lost", "num_won"))
     assert rejected["p_value"] == sign_test(lost, won)
-    assert (accepted["limit"], accepted["points"], accepted["passed"]) == ("max_drop", 100, True)
+    assert (accepted["name"], accepted["limit"], accepted["is_passed"]) == ("max_drop", 100, True)
 
 
 def test_the_interval_of_every_class_is_wilsons(saved: Path) -> None:

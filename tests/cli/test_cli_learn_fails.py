@@ -58,13 +58,14 @@ class TestGate:
         before = files(model)
         result = learn(more, "--model", model, "--max-drop", 0, code=3)
         lines = result.stdout.splitlines()
-        assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds this update"
-        assert "points or more: set gate.max_drop=62.5\n" in result.stderr
+        assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds it"
+        assert "can show 62.5 points at best, set it so\n" in result.stderr
         drop = ModelStore.open(model).document(2).history[-1].accuracy.drop
         assert drop is not None
         assert drop > 0
         assert (
-            f"gate       rejected: the old classes lost {drop:.1f} points, 0 allowed (--max-drop)"
+            f"gate       rejected: the old classes lost {drop:.1f} points, 0 allowed "
+            "(gate.max_drop)"
         ) in [line.partition(";")[0] for line in lines]
         assert lines[-1] == f"use it anyway   grace rollback {model} 2"
         after = files(model)
@@ -90,7 +91,7 @@ class TestGate:
         assert ModelStore.open(model).current() == 3
         # They were trained again, and a command would have done.
         assert (
-            "warning: version 2 has learnt these images already, after version 1, and was "
+            "warning: version 2 has learnt these images already, and was "
             f"rejected: 'grace rollback {model} 2' puts it in use\n"
         ) in result.stderr
 
@@ -114,7 +115,7 @@ class TestGate:
         images = folder(tmp_path / "images", "ant", "bee")
         options = [*TINY, "memory.validation=0", "--max-drop", 1]
         result = learn(images, "--model", tmp_path / "model", *options)
-        warning = "warning: no images are held out: every update is accepted, whatever it costs: "
+        warning = "warning: no images are held out, so that every update is accepted: "
         assert f"{warning}hold some out by memory.validation=50" in result.stderr
         assert "accuracy" not in result.stdout
 
@@ -217,14 +218,14 @@ class TestRefusals:
         assert "000.png" in error
         assert error.endswith("or set data.skip_unreadable=true")
         picture("ant", 1).save(bad / "bee" / "twin.png")
-        error = refused(bad, "--model", model, "--skip-unreadable")
+        error = refused(bad, "--model", model, "data.skip_unreadable=true")
         assert error.endswith("or set data.skip_duplicates=true")
         assert not model.exists()
 
     def test_skipping_is_told(self, tmp_path: Path) -> None:
         images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
         (images / "ant" / "000.png").write_bytes(b"no image")
-        result = learn(images, "--model", model, *TINY, "--skip-unreadable")
+        result = learn(images, "--model", model, *TINY, "data.skip_unreadable=true")
         assert "warning: unreadable images, which are left out (1): 'ant/000.png'" in result.stderr
         assert re.search(r"^images +19$", result.stdout, re.MULTILINE)
 

@@ -81,7 +81,7 @@ class TestRollback:
         result = ran("rollback", model, 2)
         assert (
             f"it was rejected: the old classes lost {update.accuracy.drop:.1f} points, 0 allowed "
-            "(--max-drop)"
+            "(gate.max_drop)"
         ) in result.stdout
         assert Learner.load(model).class_names == list(NAMES)
 

@@ -14,10 +14,10 @@ from grace.base import lock
 from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
 from grace.base.objects import ObjectStore
+from grace.learner.call import remove_empty
 from grace.learner.document import Creation
 from grace.learner.inventory import facts
 from grace.learner.learner import Learner
-from grace.learner.request import remove_empty
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
 from grace.settings.experiment import ExperimentSettings

@@ -12,9 +12,10 @@ import torch
 from grace.base.errors import GraceError
 from grace.data.folders import load_update
 from grace.engine.progress import Progress
-from grace.learner.learn import examine_call, learn, refuse_early
+from grace.learner.call import LearnCall
+from grace.learner.learn import learn
 from grace.learner.learner import Learner
-from grace.learner.request import LearnOptions, RequestedSettings, resolved
+from grace.learner.recommend import new_settings
 from grace.methods.replay import Replay
 from support import one_process
 from support import tiny_streams as ts
@@ -58,12 +59,11 @@ class _Stop(Progress):
 
 
 def refusal(
-    model: Path, images: Path, wishes: Sequence[str], options: LearnOptions
+    model: Path, images: Path, wishes: Sequence[str], max_drop: float | None = None
 ) -> GraceError | None:
     """Return why ``learn`` refuses the images; ``None``: it begins to train, or knows them."""
-    requested = RequestedSettings(overrides=[*BASE, *wishes])
     try:
-        learn(model, images, requested, options, _Stop())
+        learn(model, images, [*BASE, *wishes], max_drop=max_drop, progress=_Stop())
     except _ReachedError:
         return None
     except GraceError as error:
@@ -71,13 +71,17 @@ def refusal(
     return None
 
 
-def is_ready(model: Path, images: Path, wishes: Sequence[str], options: LearnOptions) -> bool:
-    requested = RequestedSettings(overrides=[*BASE, *wishes])
+def is_ready(model: Path, images: Path, wishes: Sequence[str]) -> bool:
     try:
-        call = resolved(model, images, requested, options, dry_run=True)
-        return examine_call(call).found.is_ready
+        call = LearnCall(model=model, images=images, overrides=[*BASE, *wishes], dry_run=True)
+        return call.examine().is_ready
     except GraceError:
         return False
+
+
+def skips(draw: random.Random) -> list[str]:
+    names = ("unreadable", "duplicates")
+    return [f"data.skip_{name}=true" for name in names if draw.random() < 0.3]
 
 
 def random_folder(root: Path, draw: random.Random) -> Path:
@@ -107,11 +111,10 @@ def random_folder(root: Path, draw: random.Random) -> Path:
 def test_for_a_new_learner(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test's draws
     images = random_folder(tmp_path / "images", draw)
-    wishes = draw.choice(WISHES)
-    options = LearnOptions(skip_unreadable=draw.random() < 0.3, skip_duplicates=draw.random() < 0.3)
-    ready = is_ready(tmp_path / "model", images, wishes, options)
+    wishes = [*draw.choice(WISHES), *skips(draw)]
+    ready = is_ready(tmp_path / "model", images, wishes)
     assert not (tmp_path / "model").exists()
-    refused = refusal(tmp_path / "model", images, wishes, options)
+    refused = refusal(tmp_path / "model", images, wishes)
     assert ready == (refused is None), refused
 
 
@@ -120,8 +123,8 @@ def test_what_needs_a_network_is_refused_by_learn_before_it_trains(
     wishes: Sequence[str], tmp_path: Path
 ) -> None:
     images = folder(tmp_path / "images", "ant", "bee")
-    assert is_ready(tmp_path / "model", images, wishes, LearnOptions())
-    assert refusal(tmp_path / "model", images, wishes, LearnOptions()) is not None
+    assert is_ready(tmp_path / "model", images, wishes)
+    assert refusal(tmp_path / "model", images, wishes) is not None
     assert not (tmp_path / "model").exists()
 
 
@@ -140,30 +143,24 @@ def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test's draws
     images = random_folder(tmp_path / "images", draw)
     model = shutil.copytree(saved, tmp_path / "model")
-    options = LearnOptions(
-        skip_unreadable=draw.random() < 0.3,
-        skip_duplicates=draw.random() < 0.3,
-        max_drop=draw.choice([None, 5, 50]),
-    )
-    wishes = draw.choice([(), (), ("memory.max_mb=0.05",), ("method=grace",)])
+    wishes = [*draw.choice([(), (), ("memory.max_mb=0.05",), ("method=grace",)]), *skips(draw)]
     before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
-    ready = is_ready(model, images, wishes, options)
+    ready = is_ready(model, images, wishes)
     assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
-    refused = refusal(model, images, wishes, options)
+    refused = refusal(model, images, wishes, draw.choice([None, 5, 50]))
     assert ready == (refused is None), refused
 
 
 def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
     images = folder(tmp_path / "images", "ant")
-    requested = RequestedSettings(overrides=BASE)
-    found = examine_call(resolved(None, images, requested, dry_run=True)).found
+    found = LearnCall(model=None, images=images, overrides=BASE).examine()
     assert "the first update of a learner needs at least two" in found.verdict
     two = folder(tmp_path / "two", "ant", "bee")
-    tight = resolved(None, two, RequestedSettings(overrides=[*BASE, "memory.max_mb=0.05"]))
-    verdict = examine_call(tight).found.verdict
+    tight = LearnCall(model=None, images=two, overrides=[*BASE, "memory.max_mb=0.05"])
+    verdict = tight.examine().verdict
     assert "the weights of resnet20 alone take 1.082 MB, and the ceiling is 0.050 MB" in verdict
     with pytest.raises(GraceError, match=r"or a smaller backbone\.name"):
-        refuse_early(tight)
+        tight.refuse_early()
 
 
 @pytest.mark.parametrize("max_mb", [0.05, 0.3, 0.37])
@@ -174,7 +171,7 @@ def test_the_ceiling_that_a_refusal_names_is_enough(max_mb: float) -> None:
 
     def refused(max_mb: float) -> GraceError | None:
         asked = [*BASE, "data.image_size=32", f"memory.max_mb={max_mb}", "backbone.name=resnet20"]
-        settings = RequestedSettings(overrides=asked).settings()
+        settings = new_settings("folder", asked)
         made = Learner.create(settings, shape=(3, 32, 32), progress=_Stop())
         try:
             made.update(pixels, names)

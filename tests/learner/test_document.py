@@ -250,7 +250,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
         "history.0.date: it should be a text of at most 100",
     ),
     "extra": (put("hook", "rm -rf"), "hook: Extra inputs are not permitted"),
-    "share": (put("history", 0, "accuracy", "new_after", 1.5), "new_after: it should be less"),
+    "share": (put("history", 0, "accuracy", "teacher", 1.5), "teacher: it should be less"),
     "settings": (
         put("settings", "method", "name", "magic"),
         "settings.method: unknown method 'magic'",

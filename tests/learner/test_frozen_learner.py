@@ -7,10 +7,11 @@ import torch
 
 from grace.base.errors import DamagedError, GraceError
 from grace.base.tensors import encode
+from grace.learner.call import LearnCall
 from grace.learner.document import ImagesRef
-from grace.learner.learn import examine_call, learn
+from grace.learner.learn import learn
 from grace.learner.learner import Learner
-from grace.learner.request import LearnOptions, RequestedSettings, resolved
+from grace.learner.recommend import new_settings
 from grace.learner.store import ModelStore
 from grace.methods.preprocessing import pretraining
 from grace.methods.probe import Probe
@@ -141,17 +142,13 @@ def test_it_is_exported_with_its_enlargement(weights: Path, tmp_path: Path) -> N
 
 def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
     images, home = folder(tmp_path / "images", "cat", "dog"), tmp_path / "model"
-    requested = RequestedSettings(
-        None,
-        [
-            f"backbone.name={MODEL}", f"backbone.weights={weights}", "backbone.input_size=32",
-            "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
-        ],
-    )  # fmt: skip
-    call = resolved(home, images, requested, LearnOptions(), dry_run=True)
-    checked = examine_call(call)
-    assert checked.passes is None
-    assert checked.found.classes.keys() == {"cat", "dog"}
+    requested = [
+        f"backbone.name={MODEL}", f"backbone.weights={weights}", "backbone.input_size=32",
+        "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
+    ]  # fmt: skip
+    call = LearnCall(model=home, images=images, overrides=requested, dry_run=True)
+    assert call.wanted.budget.passes is None
+    assert call.examine().classes.keys() == {"cat", "dog"}
     result = learn(home, images, requested)
     assert not result.document.settings.method.traits.trains_backbone
     assert result.document.settings.backbone.train == "frozen"
@@ -162,7 +159,7 @@ def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
 def test_training_all_of_it_lowers_the_rates() -> None:
     given = ["backbone.name=timm/test_efficientnet", "backbone.weights=x.safetensors"]
     plain, full = (
-        RequestedSettings(None, [*given, *more]).settings()
+        new_settings("folder", [*given, *more])
         for more in ((), ("backbone.train=all", "method.grow.lr=0.05"))
     )
     assert plain.backbone.input_size == full.backbone.input_size == "model"
@@ -175,7 +172,7 @@ def test_training_all_of_it_lowers_the_rates() -> None:
 
 def test_random_features_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraceError, match="would be random"):
-        learn(tmp_path / "model", tmp_path, RequestedSettings(None, ["method=probe"]))
+        learn(tmp_path / "model", tmp_path, ["method=probe"])
 
 
 @pytest.mark.parametrize(

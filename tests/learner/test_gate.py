@@ -10,13 +10,14 @@ from torch import Tensor
 from grace.data.images import pixel_keys
 from grace.engine.phase import Phase, Sweep
 from grace.learner.document import UpdateRecord
-from grace.learner.gate import Accuracies
+from grace.learner.gate import Accuracies, ClassAccuracy
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
+from grace.methods.outcome import Outcome
 from grace.methods.replay import Replay
-from grace.settings.experiment import MemorySettings
+from grace.settings.experiment import GateSettings, MemorySettings
 from grace.settings.method import BaseMethodSettings
 from support.contract import VARIANTS
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings, watch
@@ -197,8 +198,13 @@ class TestATestFolder:
         with pytest.raises(ValueError, match="2 images but 1 labels"):
             made.update(data.images, class_names(data), validation=(pictures(2, 2), ["class 0"]))
         for wrong in (-0.5, 100.5, float("nan")):
-            with pytest.raises(ValueError, match=r"max_drop .* must lie between 0 and 100"):
+            with pytest.raises(ValueError, match=r"gate\.max_drop = .* should be"):
                 made.update(data.images, class_names(data), max_drop=wrong)
+
+
+def of_ten(before: int | None, after: int) -> ClassAccuracy:
+    lost = max(0, (before or 0) - after)
+    return ClassAccuracy(index=0, num=10, before=before, after=after, lost=lost)
 
 
 class TestAccuracies:
@@ -270,29 +276,34 @@ class TestAccuracies:
         assert [own.num for own in teach(made, {2: 15}, seed=2).accuracy.classes] == [6, 6, 3]
 
     def test_drops_by_hand(self) -> None:
-        accuracies = Accuracies(old_before=0.8, old_after=0.7, teacher=0.5, student=0.75)
+        accuracies = Accuracies(classes=(of_ten(8, 7),), teacher=0.5, student=0.75)
         assert accuracies.drop == pytest.approx(10.0)
         assert accuracies.compression_cost == pytest.approx(-25.0)
 
     @pytest.mark.parametrize(
         ("before", "after", "max_drop", "accepted"),
         [
-            (0.8, 0.7, 10.0, True),  # 100·(0.8 - 0.7) is 10.000000000000009
-            (0.8, 0.7, 9.9, False),
-            (0.7, 0.7, 0.0, True),
-            (0.7, 0.9, 0.0, True),
-            (0.7, 0.699, 0.0, False),
-            (1.0, 0.0, None, True),
-            (None, None, 0.0, True),
+            (8, 7, 10.0, True),  # 100·(0.8 - 0.7) is 10.000000000000009
+            (8, 7, 9.9, False),
+            (7, 7, 0.0, True),
+            (7, 9, 0.0, True),
+            (7, 6, 0.0, False),
+            (10, 0, None, True),
+            (None, 3, 0.0, True),
         ],
     )
     def test_the_limit_itself_is_allowed(
-        self, before: float | None, after: float | None, max_drop: float | None, accepted: bool
+        self, before: int | None, after: int, max_drop: float | None, accepted: bool
     ) -> None:
-        outcome = {"verdict": "train"}
-        accuracy = {"old_before": before, "old_after": after}
-        raw = {"task": 2, "new_class_names": (), "outcome": outcome, "accuracy": accuracy}
-        assert UpdateRecord.model_validate({**raw, "max_drop": max_drop}).accepted is accepted
+        accuracy = Accuracies(classes=(of_ten(before, after),))
+        update = UpdateRecord(
+            task=2,
+            new_class_names=(),
+            outcome=Outcome(verdict="train"),
+            accuracy=accuracy,
+            gate=GateSettings(max_drop=max_drop),
+        )
+        assert update.accepted is accepted
 
 
 class TestTheGate:

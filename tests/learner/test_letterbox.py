@@ -15,7 +15,6 @@ from grace.data.images import TensorImages, image_keys
 from grace.learner.learn import learn as learn_folder
 from grace.learner.learner import Learner
 from grace.learner.prediction import predict_files
-from grace.learner.request import RequestedSettings
 from support.picture_folders import picture
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -46,7 +45,7 @@ def wide(root: Path, *names: str) -> Path:
 
 def learn(model: Path, images: Path, *overrides: str) -> None:
     experiment = None if (model / "model.json").exists() else "folder"
-    learn_folder(model, images, RequestedSettings(experiment, overrides))
+    learn_folder(model, images, overrides, experiment=experiment)
 
 
 def pixels(paths: Sequence[Path]) -> torch.Tensor:

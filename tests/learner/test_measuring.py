@@ -8,13 +8,13 @@ import torch
 from grace.data.images import TensorImages
 from grace.engine.ranks import Ranks
 from grace.learner.admit import Ceiling, check_input, hold_out
-from grace.learner.gate import Accuracies, Limits
+from grace.learner.gate import Accuracies
 from grace.learner.learner import Learner
 from grace.learner.model_state import HeldOut
-from grace.learner.request import RequestedSettings
+from grace.learner.recommend import new_settings
 from grace.learner.update import compared
 from grace.methods.replay import Replay
-from grace.settings.experiment import MemorySettings
+from grace.settings.experiment import GateSettings, MemorySettings
 from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
     ("count", "held"), [(2, 0), (3, 1), (9, 1), (20, 4), (140, 28), (250, 50), (600, 50)]
 )
 def test_by_default_fifty_and_at_most_a_fifth(count: int, held: int) -> None:
-    wanted = RequestedSettings().settings().memory.validation
+    wanted = new_settings("folder", []).memory.validation
     assert wanted == 50
     assert len(hold_out(count, wanted, seed=1, name="cat", number=1)) == held
 
@@ -61,7 +61,7 @@ def test_nothing_is_lost_where_nothing_could_predict_before() -> None:
     # Joint training that waits for the last update: old classes have images, but no predictor.
     labels, after = torch.tensor([0, 0, 1]), torch.tensor([True, False, True])
     found = compared(None, after, labels, {0})
-    assert (found.old_before, found.old_after, found.new_after) == (None, 1 / 2, 1)
+    assert (found.old_before, found.old_after, found.new_after) == (None, None, 2 / 3)
     assert (found.drop, [own.before for own in found.classes]) == (None, [None, None])
 
 
@@ -71,19 +71,20 @@ def test_the_digest_is_that_of_images_and_labels() -> None:
     def digest(labels: str, **options: Any) -> str:
         return check_input(images, list(labels), None, (3, SIZE, SIZE), **options).digest
 
-    assert digest("aa", limits=Limits(5.0)) == digest("aa")
+    assert digest("aa", gate=GateSettings(max_drop=5)) == digest("aa")
     assert len({digest("aa"), digest("ab"), digest("aa", is_last=True)}) == 3
 
 
 def test_the_gate_by_class_and_by_new_classes() -> None:
     method = Replay.Settings(base=recipe(8), update=recipe(8))
-    chosen = settings(method, memory=MemorySettings(size=3, validation=20))
+    gate = GateSettings(max_class_drop=30)
+    chosen = settings(method, memory=MemorySettings(size=3, validation=20), gate=gate)
     made = Learner.create(chosen, shape=(3, SIZE, SIZE))
     first, second = labelled({0: 100, 1: 100}), labelled({2: 100})
     made.update(first.images, class_names(first))
     # Images of class 0 under the name of class 1: class 0 is lost.
     images = torch.cat([pictures(0, 120, seed=8), second.images.pixels])
-    update = made.update(images, ["class 1"] * 120 + class_names(second), max_class_drop=30)
+    update = made.update(images, ["class 1"] * 120 + class_names(second))
     assert not update.accepted
     (ruling,) = update.rulings
     assert ruling.observed is not None

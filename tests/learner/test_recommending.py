@@ -1,45 +1,46 @@
 """The settings chosen for a new learner: they fit images, ceiling and machine, and give way."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grace.engine.device import Device
-from grace.learner.recommend import BACKBONE_BYTES, Facts, recommend
-from grace.learner.request import RequestedSettings, resolved
+from grace.learner.call import LearnCall
+from grace.learner.recommend import BACKBONE_BYTES, new_settings, recommend
 from grace.methods.module_factory import ModuleFactory
 from grace.settings.load import load_experiment
 from support.picture_folders import folder
 
-CPU = Facts(num_classes=5, num_images=700, shortest=64, max_mb=None, has_gpu=False, num_cores=2)
-GPU = replace(CPU, has_gpu=True)
+CPU: dict[str, Any] = {"shortest": 64, "has_gpu": False}
+GPU = CPU | {"has_gpu": True}
 
 
-def chosen(facts: Facts, *texts: str) -> dict[str, str]:
-    requested = RequestedSettings(overrides=texts)
-    overrides = recommend(facts, requested.settings(), requested.given.keys())
-    return dict(text.split("=", 1) for text in overrides)
+def chosen(facts: dict[str, Any], *texts: str) -> dict[str, str]:
+    found = recommend(new_settings("folder", texts), texts, **facts)
+    return dict(text.split("=", 1) for text in found)
 
 
 @pytest.mark.parametrize(
-    ("facts", "backbone", "side"),
+    ("facts", "max_mb", "backbone", "side"),
     [
-        (CPU, "resnet20", "32"),
-        (replace(CPU, shortest=500), "resnet20", "32"),
-        (replace(CPU, shortest=16), "resnet20", "16"),
-        (replace(CPU, shortest=4), "resnet20", "8"),
-        (replace(CPU, shortest=None), "resnet20", "32"),
-        (GPU, "resnet18", "64"),
-        (replace(GPU, shortest=40), "resnet18", "40"),
-        (replace(GPU, max_mb=300), "resnet18", "64"),
-        (replace(GPU, max_mb=100), "resnet32", "64"),
-        (replace(GPU, max_mb=5), "resnet20", "32"),
-        (replace(CPU, max_mb=5), "resnet20", "32"),
+        (CPU, None, "resnet20", "32"),
+        (CPU | {"shortest": 500}, None, "resnet20", "32"),
+        (CPU | {"shortest": 16}, None, "resnet20", "16"),
+        (CPU | {"shortest": 4}, None, "resnet20", "8"),
+        (CPU | {"shortest": None}, None, "resnet20", "32"),
+        (GPU, None, "resnet18", "64"),
+        (GPU | {"shortest": 40}, None, "resnet18", "40"),
+        (GPU, 300, "resnet18", "64"),
+        (GPU, 100, "resnet32", "64"),
+        (GPU, 5, "resnet20", "32"),
+        (CPU, 5, "resnet20", "32"),
     ],
 )
-def test_backbone_and_side_fit(facts: Facts, backbone: str, side: str) -> None:
-    found = chosen(facts)
+def test_backbone_and_side_fit(
+    facts: dict[str, Any], max_mb: float | None, backbone: str, side: str
+) -> None:
+    found = chosen(facts, *([] if max_mb is None else [f"memory.max_mb={max_mb}"]))
     assert (found["backbone.name"], found["data.image_size"]) == (backbone, side)
 
 
@@ -78,14 +79,14 @@ def test_weights_keep_their_backbone_and_size() -> None:
 @pytest.mark.parametrize("method", ["grace", "der", "foster", "icarl", "ewc", "create", "tagfex"])
 def test_every_method_resolves_without_warnings(method: str, tmp_path: Path) -> None:
     images = folder(tmp_path / "images", "ant", "bee", side=40)
-    asked = RequestedSettings(overrides=[f"method={method}", "engine.device=cpu"])
-    call = resolved(None, images, asked)  # Warnings are errors.
+    asked = [f"method={method}", "engine.device=cpu"]
+    call = LearnCall(model=None, images=images, overrides=asked)  # Warnings are errors.
     settings, reasons = call.wanted, call.chosen
     assert (settings.backbone.name, settings.data.image_size) == ("resnet20", 32)
     assert settings.budget.minutes == 3
     assert settings.method.name == method
     assert len(reasons) == 3
-    assert reasons[0].startswith("network   resnet20 at 32 pixels: for 24 images of 2 classes on ")
+    assert reasons[0] == "network   resnet20 at 32 pixels, for a CPU"
 
 
 @pytest.mark.parametrize("given", ["method.base.epochs=7", "budget.passes=9"])
@@ -95,14 +96,14 @@ def test_who_says_how_long_to_train_gets_no_minutes(given: str) -> None:
 
 
 def test_a_named_experiment_is_taken_as_it_is(tmp_path: Path) -> None:
-    call = resolved(None, tmp_path, RequestedSettings("folder"))
-    assert (call.requested.recommended, call.chosen) == ((), ())
+    call = LearnCall(model=None, images=tmp_path, experiment="folder")
+    assert (call.wanted.backbone.name, call.chosen) == ("resnet18", ())
 
 
 def test_unreadable_files_do_not_count(tmp_path: Path) -> None:
     images = folder(tmp_path / "images", "ant", "bee", side=20)
     (images / "ant" / "000.png").write_bytes(b"no image")
-    call = resolved(None, images, RequestedSettings(overrides=["engine.device=cpu"]))
+    call = LearnCall(model=None, images=images, overrides=["engine.device=cpu"])
     assert call.wanted.data.image_size == 20
 
 

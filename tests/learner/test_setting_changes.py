@@ -10,14 +10,13 @@ import torch
 import grace
 from grace.base.errors import BusyError
 from grace.learner.adapt import fit, with_settings
-from grace.learner.gate import Limits
 from grace.learner.history import ledger
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.foster import Foster
 from grace.methods.grace import Grace
 from grace.methods.replay import Replay
-from grace.settings.experiment import MemorySettings
+from grace.settings.experiment import GateSettings, MemorySettings
 from support.contract import VARIANTS, every_variant
 from support.tiny_streams import class_names, labelled, recipe, same, settings, state
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -148,10 +147,10 @@ def test_the_threshold_decides_the_next_update() -> None:
 def test_a_gate_of_its_own_judges_unless_the_call_says_otherwise(tmp_path: Path) -> None:
     learner = made(tmp_path / "model")
     learner.change_settings("gate.max_drop=100")
-    assert teach(learner, 3).max_drop == 100
-    assert teach(learner, 4, max_drop=99).max_drop == 99
-    learner.change_settings("gate.max_drop=none", "gate.max_class_drop=90", "gate.min_new=0")
-    assert teach(learner, 5, min_new=1).limits == Limits(None, 90, 1)
+    assert teach(learner, 3).gate.max_drop == 100
+    assert teach(learner, 4, max_drop=99).gate.max_drop == 99
+    learner.change_settings("gate.max_drop=none", "gate.max_class_drop=90", "gate.min_new=1")
+    assert teach(learner, 5).gate == GateSettings(max_class_drop=90, min_new=1)
 
 
 def test_it_goes_on_as_if_it_had_been_loaded(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_they_are_learnt_skipped_and_predicted(images: Path, tmp_path: Path) -> 
     (images / "bee" / f"broken{ODD}.png").write_bytes(b"x")
     model = tmp_path / f"model{ODD}"
     assert r"broken\udcff\udcfe.png" in refused(images, "--model", model, *FINETUNE)
-    result = learn(images, "--model", model, "--skip-unreadable", *FINETUNE)
+    result = learn(images, "--model", model, "data.skip_unreadable=true", *FINETUNE)
     assert r"left out (1): 'bee/broken\udcff\udcfe.png'" in result.stderr
     picture("ant", 99).save(images / "ant" / "plain.png")
     # CSV keeps the bytes of a name; JSON gives them as Python has them; people see escapes.

@@ -36,9 +36,9 @@ from grace.cli.versions import set_settings as _set_verb
 from grace.engine.checkpoint import Snapshot
 from grace.engine.journal import Journal
 from grace.engine.phase import Phase
+from grace.learner.call import drop_update
 from grace.learner.document import Document
 from grace.learner.learner import Learner
-from grace.learner.request import drop_update
 from grace.learner.store import ModelStore
 from grace.methods.grace import Grace
 from grace.methods.joint import Joint

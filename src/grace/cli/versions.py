@@ -16,14 +16,14 @@ from grace.base.lock import holder
 from grace.base.words import in_bytes, named_versions
 from grace.cli import options
 from grace.cli.console import ask, emit, emit_json, say
-from grace.cli.facts import class_facts, gate_facts, gate_text
+from grace.cli.facts import class_facts, gate_facts
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
 from grace.learner import inventory
 from grace.learner.card import card_of
 from grace.learner.document import Document
 from grace.learner.history import Change, LedgerRow, ledger, other_threshold
-from grace.learner.setting_changes import is_idle, why_fixed
+from grace.learner.setting_changes import effect
 from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings
 from grace.settings.setting_problems import WrongValue
@@ -220,7 +220,7 @@ def rollback(
     say(*(f"classes back  {', '.join(back)}" for _ in back[:1]))
     if wanted.status == "rejected":
         failed = [own for own in wanted.history[-1].rulings if not own.is_passed]
-        say(*(f"it was {gate_text(own, wanted.class_names)}" for own in failed))
+        say(*(f"it was {own.words(wanted.class_names)}" for own in failed))
     if home.pending():
         say(
             "warning: an interrupted update only goes on from the version it began with; "
@@ -383,6 +383,6 @@ def _changeable(home: ModelStore) -> list[str]:
     rows = [
         [row.path, setting_text(row.value)]
         for row in describe_settings(home.settings())
-        if why_fixed(row.path) is None and not is_idle(row.path)
+        if effect(row.path) not in ("fixed", "none")
     ]
     return aligned([["setting", "value"], *rows])

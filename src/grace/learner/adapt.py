@@ -1,6 +1,7 @@
 """Make the model of a learner; give it other settings, and drop what no longer fits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from grace.learner.budget import measured_passes, needs_passes
 from grace.learner.document import UpdateRecord
 from grace.learner.model import Model
 from grace.learner.model_state import count_bytes, file_bytes
-from grace.learner.setting_changes import differences, refuse_fixed
+from grace.learner.setting_changes import differences, effect, refuse_fixed
 from grace.methods.preprocessing import constants
 from grace.methods.saved import FILE, read, restore
 from grace.settings.experiment import BudgetSettings, ExperimentSettings
@@ -47,9 +48,8 @@ def _with_passes(
 
     Other minutes than ``before`` change the passes in proportion; else a batch is timed.
     """
-    budget = settings.budget
+    budget, passes = settings.budget, None
     if budget.minutes != before.minutes and budget.passes == before.passes:
-        passes = None
         if budget.minutes and before.minutes and before.passes:
             passes = budget.minutes / before.minutes * before.passes
         budget = budget.model_copy(update={"passes": passes})
@@ -98,11 +98,8 @@ def with_settings(model: Model, settings: ExperimentSettings) -> Model:
     state.method.memory.restore(
         {index: kept.of_class(index) for index in kept.classes}, kept.original_counts
     )
-    state.class_names, state.history = old.class_names, old.history
-    state.forgotten, state.held_out = old.forgotten, old.held_out
-    state.recogniser, state.temperature = old.recogniser, old.temperature
-    state.version = old.version
-    state.changed = (*old.changed, *(c for c in changes if not c.path.startswith("engine.")))
+    kept_changes = [change for change in changes if effect(change.path) != "machine"]
+    made.state = replace(old, method=state.method, changed=(*old.changed, *kept_changes))
     return made
 
 

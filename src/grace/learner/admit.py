@@ -25,10 +25,9 @@ from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
 from grace.learner.calibration import most_score_bytes
 from grace.learner.document import UpdateRecord, portable
-from grace.learner.gate import Limits
 from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.model_state import HeldOut, ModelState
-from grace.settings.experiment import DataSettings, ExperimentSettings
+from grace.settings.experiment import DataSettings, ExperimentSettings, GateSettings
 
 ALWAYS_ALLOWED = 10
 """Images of each class that may be held out even where they take much of a ceiling."""
@@ -55,7 +54,7 @@ class UpdateInput:
     images: Images
     labels: Sequence[str]
     validation: tuple[Images, Sequence[str]] | None
-    limits: Limits
+    gate: GateSettings
     is_last: bool
 
     @cached_property
@@ -74,7 +73,7 @@ def check_input(
     validation: tuple[AnyImages, Sequence[str]] | None,
     shape: tuple[int, int, int],
     *,
-    limits: Limits | None = None,
+    gate: GateSettings | None = None,
     is_last: bool = False,
     settings: DataSettings | None = None,
 ) -> UpdateInput:
@@ -85,7 +84,7 @@ def check_input(
         labels: N class names.
         validation: images to hold out and their class names, if they are given separately.
         shape: (C, H, W) of the learner's images.
-        limits: what the update may cost; ``None``: anything.
+        gate: what the update may cost; ``None``: anything.
         is_last: the stream ends with this update.
         settings: how files and PIL images are read; ``None``: the defaults.
 
@@ -99,7 +98,7 @@ def check_input(
         unknown = sorted(set(held[1]) - set(names))
         if unknown:
             raise GraceError(f"class '{unknown[0]}' has held-out images but none to learn from")
-    return UpdateInput(data, names, held, limits or Limits(), is_last)
+    return UpdateInput(data, names, held, gate or GateSettings(), is_last)
 
 
 def class_indices(known: Sequence[str], labels: Sequence[str]) -> dict[str, int]:
@@ -264,19 +263,6 @@ def split_validation(
         )
     data = LabelledImages(given.images, labels)
     return data if len(places) == len(data) else data.subset(torch.tensor(places)), held
-
-
-def num_kept(images: Images, classes: Sequence[int], held: HeldOut, memory: ExemplarMemory) -> int:
-    """Return how many different images a learner keeps already, as exemplars or held out.
-
-    Args:
-        images: the images.
-        classes: those whose exemplars are compared.
-        held: held-out images.
-        memory: stores exemplars.
-    """
-    fresh = _unseen(images, held, _exemplar_keys(memory, classes), memory)
-    return len(set(image_keys(images))) - len(fresh)
 
 
 def _exemplar_keys(memory: ExemplarMemory, classes: Sequence[int]) -> set[bytes]:

@@ -16,10 +16,10 @@ from grace.base.objects import Ref
 from grace.base.strict_json import checked
 from grace.data.folder_tree import class_name, spelling
 from grace.engine.work import WorkDone
-from grace.learner.gate import Accuracies, Limits, Ruling, Share, Strict, accepts, judge
+from grace.learner.gate import Accuracies, Ruling, Share, Strict, accepts, judge
 from grace.learner.setting_changes import Line, SettingChange
 from grace.methods.outcome import Outcome
-from grace.settings.experiment import ExperimentSettings
+from grace.settings.experiment import ExperimentSettings, GateSettings
 
 FORMAT = 1
 """The format of documents that this grace writes."""
@@ -28,7 +28,6 @@ MAX_BYTES = 1 << 25
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
-Percent = Annotated[float, Field(ge=0, le=100)]
 Side = Annotated[int, Field(ge=1, le=1024)]
 Shape = tuple[Annotated[int, Field(ge=1, le=3)], Side, Side]
 Mean = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -56,12 +55,8 @@ class UpdateRecord(Strict):
     """Bytes of the version that it made: weights, method state, all images; not its document."""
     num_exemplars: int = 0
     accuracy: Accuracies = Accuracies()
-    max_drop: Percent | None = None
-    """Points of percent that old classes were allowed to lose."""
-    max_class_drop: Percent | None = None
-    """Points of percent that any old class was allowed to lose."""
-    min_new: Percent | None = None
-    """Accuracy in percent that new classes had to reach."""
+    gate: GateSettings = GateSettings()
+    """What it was allowed to cost."""
     temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     """Divides the scores: higher makes probabilities more even."""
     calibration_error: tuple[Share, Share] | None = None
@@ -76,19 +71,14 @@ class UpdateRecord(Strict):
         return self.seconds + sum(work.seconds.earlier for work in self.work)
 
     @property
-    def limits(self) -> Limits:
-        """What the update was allowed to cost."""
-        return Limits(self.max_drop, self.max_class_drop, self.min_new)
-
-    @property
     def rulings(self) -> list[Ruling]:
         """The verdict by each of its limits."""
-        return judge(self.accuracy, self.limits)
+        return judge(self.accuracy, self.gate)
 
     @property
     def accepted(self) -> bool:
         """``True`` if it stays within all its limits."""
-        return accepts(self.accuracy, self.limits)
+        return accepts(self.accuracy, self.gate)
 
     @property
     def past(self) -> "UpdateRecord":

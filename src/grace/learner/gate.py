@@ -1,7 +1,7 @@
 """The gate: limits on what an update may cost, and the statistics of its verdicts. Torch-free.
 
 The same held-out images are classified before and after an update, so that the two results of each
-image form a pair. Three limits:
+image form a pair. Three limits, which are settings of the learner:
 
 - ``max_drop``: the old classes together. The observed drop decides; the paired test says if chance
   could explain it. Doubt counts against the update, which can still be put in use by hand.
@@ -15,18 +15,21 @@ come from a stranger.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from grace.base.errors import GraceError, GraceWarning
+from grace.base.errors import GraceError
 from grace.base.words import counted
-from grace.settings.experiment import GateSettings
+from grace.settings.experiment import ExperimentSettings, GateSettings
+from grace.settings.load import change_settings
 
 LEVEL = 0.05
 """Level of all tests: how often they may see a loss where there is none."""
+_ROUNDING = 1e-9
+"""Percentage points: from 80 % to 70 % is a drop of 10 points."""
 
 
 def wilson(num_right: int, num: int, z: float = 1.959964) -> tuple[float, float]:
@@ -96,7 +99,7 @@ def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
     return shown
 
 
-def smallest_drop(num: int, num_tests: int = 1, level: float = LEVEL) -> float | None:
+def smallest_drop(num: int, num_tests: int = 1, level: float = LEVEL) -> float:
     """Return the smallest drop that ``sign_test`` can show on a number of images.
 
     With k images lost and none won the p-value is ``2^-k``: k must be at least
@@ -108,10 +111,9 @@ def smallest_drop(num: int, num_tests: int = 1, level: float = LEVEL) -> float |
         level: of all tests together.
 
     Returns:
-        The drop in percentage points; ``None`` if even the loss of all images shows nothing.
+        The drop in percentage points; above 100 if even the loss of all images shows nothing.
     """
-    needed = math.ceil(math.log2(num_tests / level) - 1e-9)
-    return 100 * needed / num if needed <= num else None
+    return 100 * math.ceil(math.log2(num_tests / level) - 1e-9) / num
 
 
 def calibration_error(
@@ -160,7 +162,7 @@ class ClassAccuracy(Strict):
     num: Annotated[int, Field(ge=1, le=10_000_000)]
     """Number of held-out images."""
     before: _Number | None = None
-    """Right before the update; ``None``: nothing could predict the class."""
+    """Right before the update; ``None``: the class is new, or nothing could predict it."""
     after: _Number
     """Right after it."""
     lost: _Number = 0
@@ -169,10 +171,8 @@ class ClassAccuracy(Strict):
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
         before = self.before or 0
-        kept = before - self.lost
-        if max(before, self.after) > self.num or not 0 <= kept <= self.after:
-            raise GraceError("the counts of a class's held-out images contradict each other")
-        if self.before is not None and self.won > self.num - before:
+        won = self.after - before + self.lost
+        if not (self.lost <= before <= self.num and 0 <= won <= self.num - before):
             raise GraceError("the counts of a class's held-out images contradict each other")
         return self
 
@@ -187,11 +187,6 @@ class ClassAccuracy(Strict):
         return None if self.before is None else 100 * (self.before - self.after) / self.num
 
     @property
-    def interval_before(self) -> tuple[float, float] | None:
-        """Ends of the 95 % interval of the accuracy before it; ``None`` for a new class."""
-        return None if self.before is None else wilson(self.before, self.num)
-
-    @property
     def interval(self) -> tuple[float, float]:
         """Ends of the 95 % interval of the accuracy after the update, as shares."""
         return wilson(self.after, self.num)
@@ -204,24 +199,58 @@ class ClassAccuracy(Strict):
 
 @final
 class Accuracies(Strict):
-    """Accuracy on held-out images before and after an update, as shares; ``None``: no such images.
+    """The results of held-out images before and after an update; shares are in [0, 1].
 
-    ``old`` are the classes known before the update, ``new`` those that it added.
+    ``old`` are the classes that could be predicted before the update, ``new`` all others. A share
+    is ``None`` where there are no such images.
     """
 
-    old_before: Share | None = None
-    old_after: Share | None = None
-    new_after: Share | None = None
-    num_old: int = 0
-    """Number of held-out images of old classes."""
-    num_new: int = 0
-    """Number of held-out images of new classes."""
     teacher: Share | None = None
     """Accuracy of the expanded network on all held-out images, before compression."""
     student: Share | None = None
     """Accuracy of the compressed network on the same images."""
     classes: tuple[ClassAccuracy, ...] = ()
-    """Each class with held-out images; empty in documents of an earlier grace."""
+    """Each class with held-out images."""
+
+    @property
+    def old_classes(self) -> list[ClassAccuracy]:
+        """The old classes, the largest drop first."""
+        known = [own for own in self.classes if own.before is not None]
+        return sorted(known, key=lambda own: (-(own.drop or 0.0), own.index))
+
+    @property
+    def new_classes(self) -> list[ClassAccuracy]:
+        """The new classes, the lowest accuracy first."""
+        added = [own for own in self.classes if own.before is None]
+        return sorted(added, key=lambda own: (own.after / own.num, own.index))
+
+    @property
+    def num_old(self) -> int:
+        """Number of held-out images of old classes."""
+        return sum(own.num for own in self.old_classes)
+
+    @property
+    def num_new(self) -> int:
+        """Number of held-out images of new classes."""
+        return sum(own.num for own in self.new_classes)
+
+    @property
+    def old_before(self) -> float | None:
+        """Accuracy on the old classes before the update."""
+        right = sum(own.before or 0 for own in self.old_classes)
+        return right / self.num_old if self.num_old else None
+
+    @property
+    def old_after(self) -> float | None:
+        """Accuracy on the old classes after it."""
+        right = sum(own.after for own in self.old_classes)
+        return right / self.num_old if self.num_old else None
+
+    @property
+    def new_after(self) -> float | None:
+        """Accuracy on the new classes after it."""
+        right = sum(own.after for own in self.new_classes)
+        return right / self.num_new if self.num_new else None
 
     @property
     def drop(self) -> float | None:
@@ -237,54 +266,6 @@ class Accuracies(Strict):
             return None
         return 100 * (self.teacher - self.student)
 
-    @property
-    def old_classes(self) -> list[ClassAccuracy]:
-        """The classes known before the update, the largest drop first."""
-        known = [own for own in self.classes if own.before is not None]
-        return sorted(known, key=lambda own: (-(own.drop or 0.0), own.index))
-
-    @property
-    def new_classes(self) -> list[ClassAccuracy]:
-        """The classes that the update added, the lowest accuracy first."""
-        added = [own for own in self.classes if own.before is None]
-        return sorted(added, key=lambda own: (own.after / own.num, own.index))
-
-
-LimitName = Literal["max_drop", "max_class_drop", "min_new"]
-
-
-@final
-@dataclass(frozen=True)
-class Limits:
-    """What an update may cost, in percentage points on held-out images; ``None``: no limit.
-
-    Args:
-        max_drop: accuracy that the old classes together may lose. Lower: more updates are rejected.
-        max_class_drop: accuracy that any old class may lose. Lower: more updates are rejected.
-        min_new: accuracy that the new classes must reach. Higher: more updates are rejected.
-
-    Raises:
-        GraceError: for a limit outside 0 to 100.
-    """
-
-    max_drop: float | None = None
-    max_class_drop: float | None = None
-    min_new: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in self.given.items():
-            if not 0 <= value <= 100:
-                raise GraceError(f"{name} {value:g} must lie between 0 and 100 percentage points")
-
-    @property
-    def given(self) -> dict[str, float]:
-        """The limits that are not ``None``, by name."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    def over(self, gate: GateSettings) -> "Limits":
-        """Return these limits; where one is ``None``, that of a learner's settings."""
-        return replace(self, **(dict(gate) | self.given))
-
 
 @final
 @dataclass(frozen=True)
@@ -299,38 +280,64 @@ class Ruling:
             percentage points; ``None``: there are no images to judge by.
         num: number of images behind ``observed``.
         is_sure: the images show what the verdict says; otherwise chance could be the reason.
-        smallest: smallest drop that these images can show; ``None``: they can show no drop.
-        doubtful: classes beyond the limit whose loss is not shown.
-        chance: p-value of the paired test on the old classes or on the worst one, the latter not
-            corrected for the number of classes; ``None``: nothing was tested.
+        doubtful: indices of the classes beyond the limit whose loss is not shown.
+        p_value: of the paired test on the old classes or on the worst one, the latter not corrected
+            for the number of classes; ``None``: nothing was tested.
     """
 
-    name: LimitName
+    name: Literal["max_drop", "max_class_drop", "min_new"]
     limit: float
-    is_passed: bool
+    is_passed: bool = True
     observed: float | None = None
     num: int = 0
     is_sure: bool = False
-    smallest: float | None = None
-    doubtful: tuple[ClassAccuracy, ...] = ()
-    chance: float | None = None
+    doubtful: tuple[int, ...] = ()
+    p_value: float | None = None
+
+    def words(self, class_names: Sequence[str]) -> str:
+        """Say what was decided, and how sure that is; ``class_names`` are all, by index."""
+        option = f"(gate.{self.name})"
+        if self.observed is None:
+            return f"cannot judge: no such images are held out {option}"
+        verdict = "passed" if self.is_passed else "rejected"
+        if self.name == "min_new":
+            text = f"{self.observed:.1f} % of new classes right, {self.limit:g} needed"
+        else:
+            whose = "the old classes" if self.name == "max_drop" else "the worst class"
+            change = "lost" if self.observed >= 0 else "gained"
+            text = f"{whose} {change} {abs(self.observed):.1f} points, {self.limit:g} allowed"
+        doubt = ", ".join(class_names[index] for index in self.doubtful[:4])
+        doubts = [f"in doubt: {doubt}"] * bool(doubt)
+        if not self.is_sure and not doubt:
+            doubts = [f"{self.num} held-out images are too few to be sure"]
+        return "; ".join([f"{verdict}: {text} {option}", *doubts])
 
 
-def judge(accuracy: Accuracies, limits: Limits) -> list[Ruling]:
+def limits(settings: ExperimentSettings, max_drop: float | None) -> GateSettings:
+    """Return what an update may cost: the limits of a learner, one of which a call may replace.
+
+    Raises:
+        ConfigError: for a limit outside 0 to 100.
+    """
+    given = [] if max_drop is None else [f"gate.max_drop={max_drop}"]
+    return change_settings(settings, given).gate
+
+
+def judge(accuracy: Accuracies, gate: GateSettings) -> list[Ruling]:
     """Judge an update by each limit that is given; see this module for the rules."""
     rulings = []
-    if limits.max_drop is not None:
-        rulings.append(_by_old(accuracy, limits.max_drop))
-    if limits.max_class_drop is not None:
-        rulings.append(_by_worst(accuracy, limits.max_class_drop))
-    if limits.min_new is not None:
-        rulings.append(_by_new(accuracy, limits.min_new))
+    if gate.max_drop is not None:
+        rulings.append(_by_old(accuracy, gate.max_drop))
+    if gate.max_class_drop is not None:
+        rulings.append(_by_worst(accuracy, gate.max_class_drop))
+    if gate.min_new is not None:
+        rulings.append(_by_new(accuracy, gate.min_new))
     return rulings
 
 
-def accepts(accuracy: Accuracies, limits: Limits) -> bool:
+def accepts(accuracy: Accuracies, gate: GateSettings) -> bool:
     """Return ``True`` if an update stays within all its limits."""
-    return all(ruling.is_passed for ruling in judge(accuracy, limits))
+    return all(ruling.is_passed for ruling in judge(accuracy, gate))
 
 
 def lost_classes(accuracy: Accuracies) -> list[ClassAccuracy]:
@@ -343,86 +350,56 @@ def lost_classes(accuracy: Accuracies) -> list[ClassAccuracy]:
     return [own for own, is_shown in zip(old, shown, strict=True) if is_shown]
 
 
-def too_fine(limits: Limits, counts: Sequence[int]) -> list[GraceWarning]:
-    """Warn of limits that are smaller than the drops that the held-out images can show.
+def too_fine(gate: GateSettings, counts: Sequence[int]) -> Iterator[str]:
+    """Say which limits are smaller than the drops that held-out images can show.
 
     Args:
-        limits: what an update may cost.
+        gate: what an update may cost.
         counts: number of held-out images of each old class that has any.
     """
-    found: list[GraceWarning] = []
     if not counts:
-        return found
-    each = {
-        "max_drop": (limits.max_drop, sum(counts), 1, "of the old classes"),
-        "max_class_drop": (limits.max_class_drop, min(counts), len(counts), "of a class"),
-    }
-    for name, (limit, num, num_tests, whose) in each.items():
-        smallest = smallest_drop(num, num_tests)
-        if limit is not None and (smallest is None or limit < smallest - 1e-9):
-            points = "1 point is too little" if limit == 1 else f"{limit:g} points are too few"
-            what = f"{points} to judge by: {can_show(num, smallest, whose)}"
-            if smallest is not None:
-                what += f": set gate.{name}={math.ceil(10 * smallest - 1e-9) / 10:g}"
-            found.append(GraceWarning(what))
-    return found
-
-
-def can_show(num: int, smallest: float | None, whose: str) -> str:
-    """Say what a number of held-out images can show.
-
-    Args:
-        num: number of images.
-        smallest: smallest drop that they can show; ``None``: no drop.
-        whose: their classes, such as "of a class".
-    """
-    what = "no drop" if smallest is None else f"a drop of {smallest:.1f} points or more"
-    return f"{counted(num, 'held-out image')} {whose} can show {what}"
+        return
+    each = {"max_drop": (sum(counts), 1), "max_class_drop": (min(counts), len(counts))}
+    for name, (num, num_tests) in each.items():
+        limit, smallest = getattr(gate, name), smallest_drop(num, num_tests)
+        if limit is not None and limit < smallest - _ROUNDING:
+            what = f"gate.{name}={limit:g} is too fine: {counted(num, 'held-out image')} can show "
+            enough = math.ceil(10 * smallest - 1e-9) / 10
+            what += f"{enough:g} points at best, set it so" if smallest <= 100 else "no drop"
+            yield what
 
 
 def _by_old(accuracy: Accuracies, limit: float) -> Ruling:
-    drop, num = accuracy.drop, accuracy.num_old
+    drop, num, old = accuracy.drop, accuracy.num_old, accuracy.old_classes
     if drop is None:
-        return Ruling("max_drop", limit, is_passed=True)
-    old = accuracy.old_classes
+        return Ruling("max_drop", limit)
     chance = sign_test(sum(own.lost for own in old), sum(own.won for own in old))
-    is_shown = chance <= LEVEL
-    smallest = smallest_drop(num) if num else None
-    # 1e-9 against rounding, so that 80 % to 70 % is a drop of 10 points.
-    is_passed = drop <= limit + 1e-9
-    is_sure = is_shown if not is_passed else smallest is not None and smallest <= limit + 1e-9
-    known = chance if old else None
-    return Ruling("max_drop", limit, is_passed, drop, num, is_sure, smallest, chance=known)
+    is_passed = drop <= limit + _ROUNDING
+    is_sure = smallest_drop(num) <= limit + _ROUNDING if is_passed else chance <= LEVEL
+    return Ruling("max_drop", limit, is_passed, drop, num, is_sure, p_value=chance)
 
 
 def _by_worst(accuracy: Accuracies, limit: float) -> Ruling:
     old = accuracy.old_classes
     if not old:
-        return Ruling("max_class_drop", limit, is_passed=True)
-    beyond = [own for own in old if own.drop is not None and own.drop > limit + 1e-9]
+        return Ruling("max_class_drop", limit)
+    beyond = [own for own in old if (own.drop or 0.0) > limit + _ROUNDING]
     shown = [own for own in lost_classes(accuracy) if own in beyond]
-    fewest = min(own.num for own in old)
-    smallest = smallest_drop(fewest, len(old))
-    worst = (shown or old)[0]
-    is_sure = bool(shown) or (not beyond and smallest is not None and smallest <= limit + 1e-9)
+    fewest, worst = min(own.num for own in old), (shown or old)[0]
+    can_tell = smallest_drop(fewest, len(old)) <= limit + _ROUNDING
+    is_sure = bool(shown) or (not beyond and can_tell)
+    doubtful = tuple(own.index for own in beyond if own not in shown)
     return Ruling(
-        "max_class_drop",
-        limit,
-        not shown,
-        worst.drop,
-        fewest,
-        is_sure,
-        smallest,
-        tuple(own for own in beyond if own not in shown),
-        worst.chance,
+        "max_class_drop", limit, not shown, worst.drop, fewest, is_sure, doubtful, worst.chance
     )
 
 
 def _by_new(accuracy: Accuracies, limit: float) -> Ruling:
-    if accuracy.new_after is None or not accuracy.num_new:
-        return Ruling("min_new", limit, is_passed=True)
-    observed, num = 100 * accuracy.new_after, accuracy.num_new
-    low, high = wilson(min(num, round(accuracy.new_after * num)), num)
-    is_passed = observed >= limit - 1e-9
+    num = accuracy.num_new
+    if not num:
+        return Ruling("min_new", limit)
+    right = sum(own.after for own in accuracy.new_classes)
+    low, high = wilson(right, num)
+    is_passed = 100 * right / num >= limit - _ROUNDING
     is_sure = 100 * low >= limit if is_passed else 100 * high < limit
-    return Ruling("min_new", limit, is_passed, observed, num, is_sure)
+    return Ruling("min_new", limit, is_passed, 100 * right / num, num, is_sure)

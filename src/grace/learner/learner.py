@@ -20,7 +20,7 @@ from grace.learner.calibration import Recogniser
 from grace.learner.card import card_of_model
 from grace.learner.document import UpdateRecord, portable
 from grace.learner.export import Exported, export_checked
-from grace.learner.gate import Limits
+from grace.learner.gate import limits
 from grace.learner.given_images import AnyImages, as_labels
 from grace.learner.model import Model
 from grace.learner.model_state import HeldOut, Size
@@ -272,8 +272,6 @@ class Learner:
         *,
         validation: tuple[AnyImages, Sequence[str]] | None = None,
         max_drop: float | None = None,
-        max_class_drop: float | None = None,
-        min_new: float | None = None,
         is_last: bool = False,
         again: bool = False,
     ) -> UpdateRecord:
@@ -290,11 +288,7 @@ class Learner:
                 are held out. ``memory.validation`` says how many of each class.
             max_drop: percentage points of accuracy that classes known before may lose on their
                 held-out images; an update that costs more is kept as a rejected version, and the
-                learner stays as it was. ``None``: ``gate.max_drop``.
-            max_class_drop: the same for every single class; see ``grace.learner.gate``.
-                ``None``: ``gate.max_class_drop``.
-            min_new: accuracy in percent that new classes must reach on their held-out images.
-                ``None``: ``gate.min_new``.
+                learner stays as it was. ``None``: the setting ``gate.max_drop``.
             is_last: the stream ends with this update (joint training waits for it).
             again: learn the images again even if this was the learner's last update.
 
@@ -310,7 +304,7 @@ class Learner:
             labels,
             validation,
             self.shape,
-            limits=Limits(max_drop, max_class_drop, min_new).over(self.settings.gate),
+            gate=limits(self.settings, max_drop),
             is_last=is_last,
             settings=self.settings.data,
         )

@@ -1,8 +1,9 @@
 """Settings that changed from one version of a learner to the next, and which can. Torch-free."""
 
 import json
-from collections.abc import Collection, Iterable
-from typing import Annotated, Any, Self, final
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,29 +12,41 @@ from grace.settings.experiment import ExperimentSettings
 from grace.settings.layers import flatten
 from grace.settings.recipe import Recipe
 
-USED_DATA = (
-    "image_size",
-    "fit",
-    "channels",
-    "augmentation",
-    "max_pixels",
-    "skip_unreadable",
-    "skip_duplicates",
-)
-"""Fields of ``data`` that have an effect on a learner."""
-FIXED = {
+FIXED: Mapping[str, str] = {
     "name": "it is the name of the experiment that the learner was made from",
     "method.name": "another method cannot use what this one has learnt",
-    "backbone": "its weights belong to that backbone",
+    "backbone.*": "its weights belong to that backbone",
     "data.image_size": "its network and the images that it keeps have that size",
     "data.fit": "the images that it has learnt and keeps were made squares in that way",
     "data.channels": "its network and the images that it keeps have these channels",
-    "seeds": "its random draws have followed from them",
+    "seeds.*": "its random draws have followed from them",
 }
-"""Settings, or sections of them, that cannot change once a learner exists, and why."""
+"""Settings that cannot change once a learner exists, and why."""
+
+Effect = Literal["fixed", "none", "machine", "reading", "pace", "learning"]
+_EFFECTS: Mapping[str, Effect] = {
+    # Experiments use them; in a learner the images decide.
+    **dict.fromkeys(("scenario.*", "description", "probe.*", "seeds.class_order"), "none"),
+    **dict.fromkeys(FIXED, "fixed"),
+    # How work is carried out; which images are refused; how long and how a phase is optimised.
+    "engine.*": "machine",
+    "data.max_pixels": "reading",
+    "data.skip_*": "reading",
+    "budget.*": "pace",
+    **dict.fromkeys((f"method.*.{name}" for name in Recipe.model_fields), "pace"),
+    "data.augmentation": "learning",
+    "data.*": "none",
+}
+"""What a change of a setting does to a saved learner: the first pattern that fits decides."""
 
 Line = Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")]
 """Printable ASCII text."""
+
+
+def effect(path: str) -> Effect:
+    """Return what a change of a setting does to a saved learner."""
+    found = (own for pattern, own in _EFFECTS.items() if fnmatchcase(path, pattern))
+    return next(found, "learning")
 
 
 @final
@@ -49,82 +62,29 @@ class SettingChange(BaseModel):
 
     @classmethod
     def of(cls, path: str, before: object, after: object) -> Self:
-        """Describe a change of a setting.
-
-        Args:
-            path: dotted path of the setting.
-            before: its value before.
-            after: its value after.
-        """
-        return cls(path=_line(path), before=_line(shown(before)), after=_line(shown(after)))
+        """Describe a change of a setting from one value to another."""
+        return cls(path=_line(path), before=_line(before), after=_line(after))
 
     def __str__(self) -> str:
         """Return it as "memory.max_mb 4.0 → 8.0"."""
         return f"{self.path} {self.before} → {self.after}"
 
 
-def differences(
-    before: ExperimentSettings, after: ExperimentSettings, leave_out: Collection[str] = ()
-) -> tuple[SettingChange, ...]:
-    """List the settings that differ.
-
-    Args:
-        before: the settings before.
-        after: the settings after.
-        leave_out: sections that are not compared, such as ``engine``.
-    """
+def differences(before: ExperimentSettings, after: ExperimentSettings) -> tuple[SettingChange, ...]:
+    """List the settings that differ; the method first, as its other settings follow from it."""
     old, new = (flatten(each.model_dump(mode="json")) for each in (before, after))
     return tuple(
         SettingChange.of(path, old.get(path), new.get(path))
-        for path in [*old, *(path for path in new if path not in old)]
-        if path.partition(".")[0] not in leave_out and old.get(path) != new.get(path)
+        for path in sorted({**old, **new}, key=lambda path: path != "method.name")
+        if old.get(path) != new.get(path)
     )
 
 
-def shown(value: Any) -> str:  # noqa: ANN401 - any setting
+def _line(value: Any) -> str:  # noqa: ANN401 - any setting
     """Return a setting's value as people write it."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _line(text: str) -> str:
+    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
     plain = ascii(text)[1:-1]
     return plain if len(plain) <= 100 else f"{plain[:97]}..."
-
-
-def why_fixed(path: str) -> str | None:
-    """Return why a setting of a saved learner cannot change; ``None``: it can."""
-    return FIXED.get(path) or FIXED.get(path.partition(".")[0])
-
-
-def is_idle(path: str) -> bool:
-    """Return ``True`` for a setting that only experiments use: here the images decide."""
-    room, _, name = path.partition(".")
-    return (
-        room in ("scenario", "description", "probe")
-        or path == "seeds.class_order"
-        or (room == "data" and name not in USED_DATA)
-    )
-
-
-def is_limit(path: str) -> bool:
-    """Return ``True`` for a setting that says which images are refused, not what is learnt."""
-    return path in ("data.max_pixels", "data.skip_unreadable", "data.skip_duplicates")
-
-
-def is_recipe(path: str) -> bool:
-    """Return ``True`` for a setting that says how a phase is optimised."""
-    parts = path.split(".")
-    return len(parts) == 3 and parts[0] == "method" and parts[2] in Recipe.model_fields
-
-
-def is_pace(path: str) -> bool:
-    """Return ``True`` for a setting that says how long or how a phase is optimised."""
-    return is_recipe(path) or path.startswith("budget.")
-
-
-def lasting(changes: Iterable[SettingChange]) -> str:
-    """Return in words the changes that an interrupted update must keep when it goes on."""
-    return "; ".join(str(change) for change in changes if not is_pace(change.path))
 
 
 def refuse_fixed(
@@ -135,13 +95,17 @@ def refuse_fixed(
     Raises:
         GraceError: naming the first such setting and the reason.
     """
-    old, new = (flatten(each.model_dump(mode="json")) for each in (before, after))
-    # A change of the method changes its other settings too: name the method.
-    for path in sorted(new, key=lambda path: path != "method.name"):
-        why = why_fixed(path)
-        if why is not None and not is_idle(path) and old.get(path) != new[path]:
+    for change in differences(before, after):
+        path = change.path
+        if effect(path) == "fixed":
+            why = next(why for pattern, why in FIXED.items() if fnmatchcase(path, pattern))
             raise GraceError(
-                f"{whose} was made with {path} {shown(old.get(path))}, and '{path}="
-                f"{shown(new[path])}' cannot change it: {why}",
+                f"{whose} was made with {path} {change.before}, and '{path}={change.after}' "
+                f"cannot change it: {why}",
                 remedy,
             )
+
+
+def lasting(changes: Iterable[SettingChange]) -> str:
+    """Return in words the changes that an interrupted update must keep when it goes on."""
+    return "; ".join(str(change) for change in changes if effect(change.path) != "pace")

@@ -2,209 +2,182 @@
 
 import shlex
 import warnings
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from grace.base.errors import DamagedError, GraceWarning
-from grace.base.words import counted, in_bytes
-from grace.data.folders import UpdateFolder, load_update
+from grace.base.words import in_bytes
+from grace.data.folders import load_update
 from grace.engine.progress import Progress, Silence
-from grace.learner.admit import check_input, num_kept
+from grace.learner.admit import check_input
+from grace.learner.call import LearnCall, LearnResult, cleaned_after_failure
 from grace.learner.document import Document
 from grace.learner.gate import accepts, too_fine
 from grace.learner.learner import Learner
-from grace.learner.request import HELD_OUT, LearnResult, ResolvedCall, cleaned_after_failure
-from grace.learner.setting_changes import differences, is_limit, is_pace
+from grace.learner.recommend import HELD_OUT
+from grace.learner.setting_changes import differences, effect
 from grace.learner.store import ModelStore, bytes_of
 from grace.learner.versions import carried_out_here
 
 
-def teach(call: ResolvedCall, progress: Progress | None) -> LearnResult:
+def teach(call: LearnCall, progress: Progress | None) -> LearnResult:
     """Carry out a call of ``learn``; errors and warnings as there."""
     progress = progress or Silence()
     progress.waiting("reading")
-    update = _FolderUpdate(call, load_update(call.images, **call.reading), progress)
-    for note in update.notes():
-        warnings.warn(note, stacklevel=3)
-    if call.store is None:
-        result = replace(update.learn(update.create()), chosen=call.chosen)
-    else:
-        known = update.known_already(call.store)
-        result = known or update.learn(update.load(call.store))
-    return update.pruned(result)
+    update = _FolderUpdate(call, progress)
+    before = call.store.current() if call.store else None
+    known = update.known_already()
+    document, is_new = (known, False) if known else update.learn()
+    assert call.model is not None
+    store = ModelStore.open(call.model)
+    pruned, current = _pruned(store, call.max_disk_mb), store.current()
+    assert current is not None
+    return LearnResult(
+        model=store.path,
+        document=document,
+        is_new=is_new,
+        in_use=current,
+        was_in_use=before,
+        class_names=update.class_names,
+        pruned=pruned,
+        chosen=call.chosen,
+    )
+
+
+def _pruned(store: ModelStore, most: float | None) -> Sequence[int]:
+    """Remove the oldest versions beyond so many megabytes; return their numbers."""
+    if most is None:
+        return ()
+    gone = store.prune(max_mb=most)
+    left = bytes_of(store.documents())
+    if left > most * 1_000_000:
+        _warn(
+            f"what must stay takes {in_bytes(left)}, more than the {most:g} MB for all versions "
+            "(--max-disk-mb)"
+        )
+    return gone
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, GraceWarning, stacklevel=6)
 
 
 @final
-@dataclass(frozen=True)
 class _FolderUpdate:
-    """The images of one call, ready to learn."""
+    """The images of one call, ready to learn; what is left out of them is warned about."""
 
-    call: ResolvedCall
-    folder: UpdateFolder
-    progress: Progress
-
-    @cached_property
-    def _given(self) -> dict[str, Any]:
-        folder, validation = self.folder, None
-        if folder.test_images is not None:
-            validation = (folder.test_images, folder.test_labels)
-        return {"images": folder.images, "labels": folder.labels, "validation": validation}
-
-    def notes(self) -> Iterator[GraceWarning]:
-        """Yield a warning of everything that is left out or has no effect."""
-        yield from map(GraceWarning, self.folder.notes)
-        settings, labels = self.call.wanted, self.folder.test_labels
-        wanted = settings.memory.validation
-        most = max(Counter(labels).values(), default=0)
-        if most > wanted:
-            yield GraceWarning(
-                f"of the test images only {wanted} of each class are used; '{labels[0]}' and "
-                f"others have up to {most}: set memory.validation={most}"
-            )
-        if self.call.options.limits.over(settings.gate).given and not wanted:
-            yield GraceWarning(
-                "no images are held out: every update is accepted, whatever it costs: hold some "
-                f"out by memory.validation={HELD_OUT}"
+    def __init__(self, call: LearnCall, progress: Progress) -> None:
+        self._call = call
+        self._progress = progress
+        folder = load_update(call.images, **call.reading)
+        self.class_names = sorted(set(folder.labels))
+        tests = (folder.test_images, folder.test_labels)
+        self._given: dict[str, Any] = {
+            "images": folder.images,
+            "labels": folder.labels,
+            "validation": tests if folder.test_images is not None else None,
+        }
+        for note in folder.notes:
+            _warn(note)
+        has_limits = any(limit is not None for _, limit in call.gate)
+        if has_limits and not call.wanted.memory.validation:
+            _warn(
+                "no images are held out, so that every update is accepted: hold some out by "
+                f"memory.validation={HELD_OUT}"
             )
 
-    def create(self) -> Learner:
-        """Create a learner for the images, which are checked before."""
-        shape = self.folder.images.shape
-        check_input(**self._given, shape=shape, limits=self.call.options.limits)
-        return Learner.create(
-            self.call.wanted, shape=shape, directory=self.call.model, progress=self.progress
-        )
+    def known_already(self) -> Document | None:
+        """Return the version in use, or one that it was made from, if that learnt these images."""
+        store = self._call.store
+        number = store.current() if store else None
+        if self._call.again or store is None or number is None:
+            return None
+        learnt = {made.number: made for made in self._learnt_before(store)}
+        if not set(self.class_names) <= set(store.document(number).live_class_names):
+            return None
+        known = next((learnt[own] for own in _lineage(store, number) if own in learnt), None)
+        if known is None:
+            return None
+        changes = differences(store.settings(), self._call.wanted)
+        idle = [own for own in changes if effect(own.path) == "learning"]
+        if idle:
+            texts = shlex.join(f"{change.path}={change.after}" for change in idle)
+            _warn(
+                "these images were learnt already, so that no setting changes: 'grace set "
+                f"{shlex.quote(str(store.path))} {texts}' changes it"
+            )
+        return known
 
-    def load(self, store: ModelStore) -> Learner:
-        """Load the learner that already exists, with the settings that the call asks for."""
-        wanted = self.call.wanted
-        saved = carried_out_here(store.settings(), None).engine
-        engine = self.call.requested.engine(wanted, saved)
-        learner = Learner.load(store.path, engine=engine, progress=self.progress)
-        learner.adopt(wanted.model_copy(update={"engine": learner.settings.engine}))
-        return learner
+    def learn(self) -> tuple[Document, bool]:
+        """Create the learner, or load it with the settings that the call asks for; teach it.
 
-    def learn(self, learner: Learner) -> LearnResult:
-        """Teach a learner the images."""
+        Returns:
+            The version that holds the images, and ``True`` if it is new.
+        """
+        call = self._call
+        learner = self._created() if call.store is None else self._loaded(call.store)
         store = learner.home
         assert store is not None
-        before, numbers, options = store.current(), store.numbers(), self.call.options
-        for note in self._notes_on(learner, store):
-            warnings.warn(note, stacklevel=4)
-        self.progress.update_started(sorted(set(self.folder.labels) - set(learner.class_names)))
+        numbers = store.numbers()
+        self._warn_of_doubts(learner, store)
+        known = set(learner.class_names)
+        self._progress.update_started([own for own in self.class_names if own not in known])
         with cleaned_after_failure(store):
-            update = learner.update(
-                **self._given,
-                max_drop=options.max_drop,
-                max_class_drop=options.max_class_drop,
-                min_new=options.min_new,
-                again=options.again,
-            )
+            update = learner.update(**self._given, max_drop=call.max_drop, again=call.again)
         document = store.document(store.numbers()[-1])
         is_new = document.number not in numbers
         if not is_new:
             # A version between others may be the one that answers.
             held = (made for made in store.documents() if made.history[-1] == update)
             document = next(held, document)
-        return self._result(store, document, before, is_new=is_new)
+        return document, is_new
 
-    def _notes_on(self, learner: Learner, store: ModelStore) -> Iterator[GraceWarning]:
-        """Yield warnings of limits too fine to judge by, and of images that are known already."""
-        limits = self.call.options.limits.over(learner.settings.gate)
+    def _created(self) -> Learner:
+        """Create a learner for the images, which are checked before."""
+        shape = self._given["images"].shape
+        check_input(**self._given, shape=shape)
+        return Learner.create(
+            self._call.wanted, shape=shape, directory=self._call.model, progress=self._progress
+        )
+
+    def _loaded(self, store: ModelStore) -> Learner:
+        saved, wanted = store.settings().engine, self._call.wanted
+        # What is saved of the engine is adapted to this machine, what is given is not.
+        given = {name: own for name, own in wanted.engine if own != getattr(saved, name)}
+        here = carried_out_here(store.settings(), None).engine.model_copy(update=given)
+        learner = Learner.load(store.path, engine=here, progress=self._progress)
+        learner.adopt(wanted.model_copy(update={"engine": here}))
+        return learner
+
+    def _warn_of_doubts(self, learner: Learner, store: ModelStore) -> None:
+        """Warn of limits too fine to judge by, and of versions that have learnt these images."""
+        gate, held, state = self._call.gate, learner.held_out, learner.model.state
         known = set(range(len(learner.class_names))) - learner.forgotten
-        counts = [learner.held_out.count(index) for index in sorted(known)]
-        yield from too_fine(limits, [count for count in counts if count])
-        if self.call.options.again:
+        for text in too_fine(gate, [held.count(i) for i in sorted(known) if held.count(i)]):
+            _warn(text)
+        if self._call.again:
             return
-        given, state = set(self.folder.labels), learner.model.state
         others = [] if store.pending() else self._learnt_before(store)
         if others and not any(
             (made.parent, made.changed) == (state.version, state.changed)
-            and accepts(made.history[-1].accuracy, limits) == made.history[-1].accepted
+            and accepts(made.history[-1].accuracy, gate) == made.history[-1].accepted
             for made in others
         ):
-            yield _note_on(others[0], store)
-        again = [index for index, name in enumerate(learner.class_names) if name in given]
-        images = self.folder.images
-        num = num_kept(images, again, learner.held_out, learner.method.memory) if again else 0
-        if num:
-            what = f"the model keeps {num} of these {counted(len(images), 'image')} already"
-            yield GraceWarning(f"{what}: remove them, or they are kept twice")
+            number, is_accepted = others[0].number, others[0].status == "accepted"
+            _warn(
+                f"version {number} has learnt these images already, and "
+                f"{'is not in use' if is_accepted else 'was rejected'}: 'grace rollback "
+                f"{shlex.quote(str(store.path))} {number}' puts it in use"
+            )
 
     def _learnt_before(self, store: ModelStore) -> list[Document]:
         """Return the versions that have learnt these images and know their classes, newest first.
 
         A class that was forgotten since then may be learnt again.
         """
-        labels, shape = set(self.folder.labels), store.creation.shape
-        digest = check_input(**self._given, shape=shape).digest
-        found = store.with_digest(digest)
-        return [made for made in found if labels <= set(made.live_class_names)]
-
-    def known_already(self, store: ModelStore) -> LearnResult | None:
-        """Return the version in use, or one that it was made from, if that learnt these images.
-
-        Warns:
-            GraceWarning: settings were asked for, which therefore do not change.
-        """
-        number = store.current()
-        if self.call.options.again or number is None:
-            return None
-        learnt = {made.number: made for made in self._learnt_before(store)}
-        if not set(self.folder.labels) <= set(store.document(number).live_class_names):
-            return None
-        known = next((learnt[own] for own in _lineage(store, number) if own in learnt), None)
-        if known is None:
-            return None
-        changes = differences(store.settings(), self.call.wanted, leave_out=("engine",))
-        idle = [c for c in changes if not is_pace(c.path) and not is_limit(c.path)]
-        if idle:
-            texts = shlex.join(f"{change.path}={change.after}" for change in idle)
-            warnings.warn(
-                "these images were learnt already, so that no setting changes: 'grace set "
-                f"{shlex.quote(str(store.path))} {texts}' changes it",
-                GraceWarning,
-                stacklevel=4,
-            )
-        return self._result(store, known, number, is_new=False)
-
-    def pruned(self, result: LearnResult) -> LearnResult:
-        """Remove the oldest versions beyond ``max_disk_mb``; return the result with their numbers.
-
-        Warns:
-            GraceWarning: what must stay takes more.
-        """
-        most = self.call.options.max_disk_mb
-        if most is None:
-            return result
-        store = ModelStore.open(result.model)
-        gone = store.prune(max_mb=most)
-        left = bytes_of(store.documents())
-        if left > most * 1_000_000:
-            warnings.warn(
-                f"what must stay takes {in_bytes(left)}, more than the {most:g} MB for all "
-                "versions (--max-disk-mb)",
-                GraceWarning,
-                stacklevel=4,
-            )
-        return replace(result, pruned=gone)
-
-    def _result(
-        self, store: ModelStore, document: Document, was_in_use: int | None, *, is_new: bool
-    ) -> LearnResult:
-        current = store.current()
-        assert current is not None
-        return LearnResult(
-            model=store.path,
-            document=document,
-            is_new=is_new,
-            in_use=current,
-            was_in_use=was_in_use,
-            class_names=sorted(set(self.folder.labels)),
-        )
+        digest = check_input(**self._given, shape=store.creation.shape).digest
+        names = set(self.class_names)
+        return [own for own in store.with_digest(digest) if names <= set(own.live_class_names)]
 
 
 def _lineage(store: ModelStore, number: int) -> Iterator[int]:
@@ -217,15 +190,3 @@ def _lineage(store: ModelStore, number: int) -> Iterator[int]:
             parent = store.document(parent).parent or 0
         except DamagedError:
             return
-
-
-def _note_on(other: Document, store: ModelStore) -> GraceWarning:
-    """Return a warning that another version has learnt the images, and how to return to it."""
-    came = "as the first one" if other.parent is None else f"after version {other.parent}"
-    back = f"'grace rollback {shlex.quote(str(store.path))} {other.number}'"
-    now = f"was rejected: {back} puts it in use"
-    if other.status == "accepted":
-        now = f"is not in use: {back} returns to it"
-    return GraceWarning(
-        f"version {other.number} has learnt these images already, {came}, and {now}"
-    )

@@ -126,7 +126,7 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
             teacher=teacher,
             student=_primary_accuracy(model, live) if compressed else None,
         ),
-        **given.limits.given,
+        gate=given.gate,
         temperature=state.temperature,
         calibration_error=calibration_error,
         seconds=time.perf_counter() - started,
@@ -228,34 +228,20 @@ def compared(
     """
     if after is None:
         return Accuracies(teacher=teacher, student=student)
-    is_old = torch.isin(labels, torch.tensor(sorted(old), dtype=torch.int64))
-    earlier, is_measured = torch.zeros_like(after), before is not None
+    earlier = torch.zeros_like(after)
     if before is not None:
-        earlier[is_old] = before
+        earlier[torch.isin(labels, torch.tensor(sorted(old), dtype=torch.int64))] = before
     classes = []
     for index in labels.unique().tolist():
         own = labels == index
-        was_known = is_measured and index in old
+        was_known = before is not None and index in old
         classes.append(
             ClassAccuracy(
                 index=index,
                 num=int(own.sum()),
                 before=int(earlier[own].sum()) if was_known else None,
                 after=int(after[own].sum()),
-                lost=int((earlier & ~after)[own].sum()) if was_known else 0,
+                lost=int((earlier & ~after)[own].sum()),
             )
         )
-    return Accuracies(
-        old_before=_share(earlier[is_old]) if is_measured else None,
-        old_after=_share(after[is_old]),
-        new_after=_share(after[~is_old]),
-        num_old=int(is_old.sum()),
-        num_new=int((~is_old).sum()),
-        teacher=teacher,
-        student=student,
-        classes=tuple(classes),
-    )
-
-
-def _share(are_right: Tensor) -> float | None:
-    return float(are_right.double().mean()) if len(are_right) else None
+    return Accuracies(teacher=teacher, student=student, classes=tuple(classes))

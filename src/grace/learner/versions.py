@@ -292,7 +292,7 @@ def _done_already(model: Model, store: ModelStore, given: UpdateInput) -> Update
         if document.number == state.version:
             return record
         same = (document.parent, document.changed) == (state.version, state.changed)
-        if same and accepts(record.accuracy, given.limits) == record.accepted:
+        if same and accepts(record.accuracy, given.gate) == record.accepted:
             if document.status == "accepted":
                 if store.has_saved(given.digest):  # By a process that was killed.
                     store.make_current(document.number)
