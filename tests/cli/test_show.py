@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grace.base.words import JOINERS
 from grace.cli.list import show_settings
-from grace.cli.show import aligned, in_words, plain, show
+from grace.cli.show import aligned, in_words, show
 
 FACTS = {
     "model": Path("models/x"),
@@ -57,8 +57,9 @@ class _Of:
     parts: tuple[int, ...] = (1, 2)
 
 
-def test_plain_values_of_classes() -> None:
-    assert plain([_Of("a"), {"of": _Of("b", ())}]) == [
+def test_json_of_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    show([_Of("a"), {"of": _Of("b", ())}], as_json=True)
+    assert json.loads(capsys.readouterr().out) == [
         {"name": "a", "parts": [1, 2]},
         {"of": {"name": "b", "parts": []}},
     ]

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -141,16 +141,9 @@ def one_line_warnings() -> Iterator[None]:
         warnings.simplefilter("always", GraceWarning)
         show_others = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, *place: Any, **more: Any) -> None:  # noqa: ANN401 - passed on
             if not isinstance(message, GraceWarning):
-                show_others(message, category, filename, lineno, file, line)
+                show_others(message, *place, **more)
             elif _rank() == 0:
                 say(f"warning: {shortened(str(message), MAX_LENGTH)}", err=True)
 

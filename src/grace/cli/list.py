@@ -1,5 +1,6 @@
 """``grace list`` and ``grace show``: what is known by name, and the settings of an experiment."""
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
@@ -65,11 +66,6 @@ def show_settings(
 
 def setting_text(value: object) -> str:
     """Return the value of a setting as people type it."""
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return str(value).lower()
-        case list() | tuple():
-            return f"[{', '.join(map(setting_text, value))}]"
-    return str(value)
+    if value is None or isinstance(value, str):
+        return value or "none"
+    return json.dumps(value)

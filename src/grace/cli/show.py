@@ -6,18 +6,15 @@ each fact and a table for each list of mappings; the names of the facts give lab
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from rich.cells import cell_len
+from pydantic_core import to_jsonable_python
+from rich.console import Console, JustifyMethod
+from rich.table import Table
 
-from grace.base.words import in_bytes, in_count, in_interval, in_seconds, printable
-from grace.cli.console import emit_json, say
+from grace.base.words import in_bytes, in_count, in_interval, in_seconds
+from grace.cli.console import emit_json, say, text_of
 
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "bytes": in_bytes,
@@ -51,7 +48,7 @@ def show(
         hide: facts that the page leaves out, such as ``digest`` or ``classes.index``.
         after: last lines of the page, such as what to do next.
     """
-    facts = plain(result)
+    facts = to_jsonable_python(result)
     if as_json:
         emit_json(facts)
         return
@@ -64,24 +61,6 @@ def show(
         say("", *after)
 
 
-def plain(value: object) -> Any:  # noqa: ANN401 - JSON is anything
-    """Return a result as JSON values; numbers are not rounded."""
-    match value:
-        case BaseModel():
-            return value.model_dump(mode="json")
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case Enum():
-            return value.value
-        case Path():
-            return str(value)
-        case list() | tuple():
-            return [plain(item) for item in value]
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    return value
-
-
 def aligned(rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
     """Return rows of cells as lines of aligned columns; a terminal folds the last one.
 
@@ -89,23 +68,18 @@ def aligned(rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
         rows: texts, equally many in each row; they are escaped here.
         right: one character per column: ">" aligns it to the right, anything else to the left.
     """
-    shown = [[printable(cell) for cell in row] for row in rows if row]
-    widths = [max(map(cell_len, column)) for column in zip(*shown, strict=True)]
-    room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
-    is_folded = sys.stdout.isatty() and bool(widths) and widths[-1] > max(20, room)
-    lines: list[str] = []
-    for row in shown:
-        *start, last = (
-            " " * (width - cell_len(cell)) + cell
-            if side == ">"
-            else cell.ljust(width + len(cell) - cell_len(cell))
-            for cell, width, side in zip(row, widths, right.ljust(len(row)), strict=False)
-        )
-        parts = textwrap.wrap(row[-1], max(20, room)) or [""] if is_folded else [last]
-        lines.append("  ".join([*start, parts[0]]).rstrip())
-        indent = " " * (sum(widths[:-1]) + 2 * len(start))
-        lines += [indent + part for part in parts[1:]]
-    return lines
+    if not rows:
+        return []
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10**6
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    last = len(rows[0]) - 1
+    for number, side in enumerate(right.ljust(last + 1)):
+        justify: JustifyMethod = "right" if side == ">" else "left"
+        table.add_column(justify=justify, no_wrap=number < last, overflow="fold")
+    for row in rows:
+        table.add_row(*map(text_of, row))
+    lines = Console(width=width).render_lines(table, pad=False)
+    return ["".join(part.text for part in line).rstrip() for line in lines]
 
 
 def _blocks(facts: Any, hide: Collection[str]) -> Iterator[list[str]]:  # noqa: ANN401 - JSON
