@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.hostile_mutations import NEWEST, writing
+from support.hostile_objects import Piece, Pieces
 
 from grace.learner.learner import Learner
 from support import hostile_json, hostile_objects
 from support import hostile_specials as specials
 from support.hostile_model import PROBE, Model, update
-from support.hostile_mutations import NEWEST, writing
-from support.hostile_objects import Piece, Pieces
 
 Forge = Callable[[Mapping[Path, bytes]], Mapping[Path, bytes | None]]
 
