@@ -18,6 +18,7 @@ import argparse
 import importlib
 import json
 import random
+import secrets
 import shutil
 import sys
 import tempfile
@@ -25,11 +26,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from grace.runs.provenance import collect_hardware, collect_versions, commit
@@ -69,44 +68,39 @@ class LossMeter:
     differences: list[str] = field(default_factory=list)
 
 
-def examine(
-    work: str, number: int, servers: Sequence[Any], root: Path, every: int = 1
-) -> LossMeter:
+def examine(work: str, number: int, jobs: int, root: Path, every: int = 1) -> LossMeter:
     """Kill one work at its points, and at random times.
 
     Args:
         work: name of the work.
         number: kills at random times.
-        servers: fork the processes; as many work at a time.
+        jobs: so many processes work at a time.
         root: folder for the works.
         every: one of so many points is taken.
     """
-    straight = servers[0].straight(work, root / "straight")
+    straight = kills.straight(work, root / "straight")
     tally = LossMeter(Counter(_call(name) for name in straight.points), straight.seconds)
     draws = random.Random(work)  # noqa: S311
-    free: SimpleQueue[Any] = SimpleQueue()
-    for server in servers:
-        free.put(server)
 
     def carry_out(chain: Sequence[Any]) -> tuple[int, list[str]]:
-        server, folder = free.get(), Path(tempfile.mkdtemp(dir=root)) / "work"
+        folder = root / secrets.token_hex(8)
         try:
-            done = server.chain(work, folder, chain)
-            return done.num_killed, kills.differences(straight.facts, done.facts)
+            facts, num_killed = kills.chain(work, folder, chain)
+            return num_killed, kills.differences(straight.facts, facts)
         except AssertionError as error:
             return 0, [str(error)]
         finally:
-            free.put(server)
-            shutil.rmtree(folder.parent)
+            shutil.rmtree(folder)
 
-    with ThreadPoolExecutor(len(servers)) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         at_points = list(_at_every_point(straight.points, draws))[::every]
         for chain, (killed, found) in zip(at_points, pool.map(carry_out, at_points), strict=True):
             _note(tally, chain, found)
             tally.point_kills += killed
         while tally.time_kills < number:
             batch = [
-                kills.random_kills(draws, draws.randint(1, 3), straight.seconds) for _ in servers
+                kills.random_kills(draws, draws.randint(1, 3), straight.seconds)
+                for _ in range(jobs)
             ]
             for chain, (killed, found) in zip(batch, pool.map(carry_out, batch), strict=True):
                 _note(tally, chain, found)
@@ -184,13 +178,11 @@ def main() -> int:
         "hardware": collect_hardware("cpu", 1),
         "versions": collect_versions(),
     }
-    with ExitStack() as stack:
-        servers = [stack.enter_context(kills.Server()) for _ in range(args.jobs)]
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        tallies = {}
+    with tempfile.TemporaryDirectory() as folder:
+        root, tallies = Path(folder), {}
         for work in args.works.split(","):
             (root / work).mkdir()
-            tallies[work] = examine(work, args.random, servers, root / work, args.every)
+            tallies[work] = examine(work, args.random, args.jobs, root / work, args.every)
             seconds = time.monotonic() - clock
             text = table(tallies, seconds)
             if args.out:  # After each work: it takes an hour.

@@ -6,14 +6,15 @@
 import random
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from support.kills import Kill, Server, Straight, differences, random_kills
+from support import kills
+from support.kills import Kill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 
@@ -21,18 +22,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 class Harness:
     """Works done straight, once, and again with kills, in folders of their own."""
 
-    def __init__(self, server: Server, root: Path) -> None:
-        self._server = server
+    def __init__(self, root: Path) -> None:
         self._folders = (root / str(number) for number in count())
-        self.straight = cache(self._straight)
+        self.straight = cache(lambda work: kills.straight(work, next(self._folders)))
 
-    def _straight(self, work: str) -> Straight:
-        return self._server.straight(work, next(self._folders))
-
-    def chain(self, work: str, *kills: Kill, judge: str | None = None) -> tuple[int, list[str]]:
+    def chain(self, work: str, *moments: Kill, judge: str | None = None) -> tuple[int, list[str]]:
         """Count the killed processes, and name what differs from the straight ``judge``."""
-        done = self._server.chain(work, next(self._folders), kills)
-        return done.num_killed, differences(self.straight(judge or work).facts, done.facts)
+        facts, num_killed = kills.chain(work, next(self._folders), moments)
+        return num_killed, kills.differences(self.straight(judge or work).facts, facts)
 
     def point(self, work: str, name: str, which: int = 0) -> Kill:
         """Find the ``which``-th point of a name."""
@@ -41,9 +38,8 @@ class Harness:
 
 
 @pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    with Server() as server:
-        yield Harness(server, tmp_path_factory.mktemp("kills"))
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    return Harness(tmp_path_factory.mktemp("kills"))
 
 
 def test_the_works_come_across_everything(harness: Harness) -> None:
@@ -97,9 +93,9 @@ def test_a_verb_is_killed_where_it_changes_a_file(harness: Harness, verb: str, k
 def test_killed_at_any_time(harness: Harness, work: str) -> None:
     draws, landed = random.Random(f"suite {work}"), 0  # noqa: S311
     while landed < 2:
-        kills = random_kills(draws, 2 - landed, harness.straight(work).seconds)
-        number, found = harness.chain(work, *kills)
-        assert found == [], kills
+        moments = kills.random_kills(draws, 2 - landed, harness.straight(work).seconds)
+        number, found = harness.chain(work, *moments)
+        assert found == [], moments
         landed += number
 
 

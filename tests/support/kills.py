@@ -1,44 +1,40 @@
 """Processes that are killed while they work, and whether what comes out is as if none had been.
 
 A *work* (``killed_works.py``) is a function of a folder. It goes on where an earlier process of the
-same work stopped, and ends by noting its *facts*: everything that must not depend on kills. A
-*chain* gives one work to one process after another: each is killed by SIGKILL at its moment, and
-the last one ends by itself. A moment is
+same work stopped, and returns its *facts*: everything that must not depend on kills. A *chain*
+gives one work to one process after another: each is killed by SIGKILL at its moment, and the last
+one ends by itself. A moment is
 
 * a time: seconds after the process began to work, or
 * a point: every call that changes a file, in the order in which a process makes them. The process
   dies just before the call; at a write there is a second point, halfway through its bytes. After a
   call nothing changes before the next one, so dying after it is dying before that.
 
-The processes are forks of a ``Server``, which has imported torch and runs no thread of its own.
+The processes are forks of this one, which has imported torch.
 """
 
+import builtins
+import io
 import json
+import multiprocessing
 import os
 import random
-import select
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self, final
 
-from support.kill_points import ORIGINAL, Points
+from support import killed_works
 
 LIMIT = 900.0
 """Seconds after which a process that nobody kills counts as hung; a busy machine takes minutes."""
-
-_points = Points()
-"""Of this process, once it is one that works."""
 
 
 @final
@@ -47,7 +43,7 @@ class Kill:
     """When a process is killed: so many seconds after it began, or at its n-th point, from 1."""
 
     seconds: float | None = None
-    point: int | None = None
+    point: int = 0
 
 
 @final
@@ -61,79 +57,42 @@ class Straight:
     seconds: float
 
 
-@final
-@dataclass(frozen=True)
-class Chain:
-    """A work that took several processes."""
+def straight(work: str, folder: Path) -> Straight:
+    """Let one process do a work in a new folder, and name all its points.
 
-    facts: dict[str, Any]
-    num_killed: int
+    Raises:
+        AssertionError: if it fails, or changes a file in a way that counts as no point.
+    """
+    folder.mkdir()
+    began = time.monotonic()
+    assert not _attempt(work, folder, Kill())
+    found = json.loads((folder / "facts.json").read_text())
+    assert not found["escaped"], found["escaped"]
+    return Straight(found["facts"], found["points"], time.monotonic() - began)
 
 
-# --- In the process that asks ---------------------------------------------------------------------
+def chain(work: str, folder: Path, kills: Sequence[Kill]) -> tuple[dict[str, Any], int]:
+    """Let processes work one after the other in a new folder until one ends by itself.
 
+    Args:
+        work: name of a function in ``killed_works``.
+        folder: made for it; all files of the work are below.
+        kills: moments at which the first processes die, unless they are done before.
 
-@final
-class Server:
-    """Forks a process for each attempt at a work; a context manager."""
+    Returns:
+        Its facts, and the number of processes that were killed.
 
-    def __init__(self) -> None:
-        code = "import sys; sys.path[:0] = sys.argv[1:]; from support import kills; kills.serve()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(Path(__file__).parents[1])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
-
-    def straight(self, work: str, folder: Path) -> Straight:
-        """Let one process do a work in a new folder, and name all its points.
-
-        Raises:
-            AssertionError: if it fails, or changes a file in a way that counts as no point.
-        """
-        folder.mkdir()
-        # No process gets to point 0: this one only counts.
-        answer = self._ask(work=work, folder=str(folder), seconds=None, point=0)
-        found = json.loads((folder / "points.json").read_text())
-        assert not found["escaped"], found["escaped"]
-        return Straight(_facts(folder), found["names"], answer["seconds"])
-
-    def chain(self, work: str, folder: Path, kills: Sequence[Kill]) -> Chain:
-        """Let processes work one after the other in a new folder until one ends by itself.
-
-        Args:
-            work: name of a function in ``killed_works``.
-            folder: made for it; all files of the work are below.
-            kills: moments at which the first processes die, unless they are done before.
-
-        Raises:
-            AssertionError: if a process fails or hangs, with its traceback.
-        """
-        folder.mkdir()
-        died = 0
-        for kill in [*kills, Kill()]:
-            answer = self._ask(work=work, folder=str(folder), **vars(kill))
-            died += answer["killed"]
-            if not answer["killed"]:
-                break
-        assert died or not kills or kills[0].point is None, f"{kills[0]} never came"
-        return Chain(_facts(folder), died)
-
-    def _ask(self, **order: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        assert not answer["failure"], f"{order}: {answer['failure']}"
-        return answer
+    Raises:
+        AssertionError: if a process fails or hangs, with its traceback.
+    """
+    folder.mkdir()
+    died = 0
+    for kill in [*kills, Kill()]:
+        if not _attempt(work, folder, kill):
+            break
+        died += 1
+    assert died or not kills or not kills[0].point, f"{kills[0]} never came"
+    return json.loads((folder / "facts.json").read_text())["facts"], died
 
 
 def random_kills(draws: random.Random, number: int, seconds: float) -> list[Kill]:
@@ -155,112 +114,146 @@ def differences(straight: Any, other: Any, where: str = "") -> list[str]:
     return [line for place, one, two in pairs for line in differences(one, two, place)]
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-    return facts
+def _attempt(work: str, folder: Path, kill: Kill) -> bool:
+    """Fork a process that does the work; return ``True`` if it was killed."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_work, args=(getattr(killed_works, work), folder, kill.point)
+    )
+    process.start()
+    process.join(LIMIT if kill.seconds is None else kill.seconds)
+    hung = process.exitcode is None and kill.seconds is None
+    process.kill()
+    process.join()
+    failure = folder / "failure.txt"
+    assert not hung, f"{work}, {kill}: it hung for {LIMIT} seconds"
+    assert not failure.exists(), f"{work}, {kill}: {failure.read_text()}"
+    assert process.exitcode in (0, -signal.SIGKILL), f"{work}, {kill}: {process.exitcode}"
+    return process.exitcode != 0
 
 
-# --- In the server --------------------------------------------------------------------------------
-
-
-def serve() -> None:
-    """Fork a process for every order on standard input; answer on standard output."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Whatever a process prints is no answer.
-    from support import killed_works
-
-    # A fork has only the thread that forks: no other may be at work, or hold a lock.
-    assert threading.active_count() == 1
-    tasks = Path("/proc/self/task")
-    assert not tasks.is_dir() or len(list(tasks.iterdir())) == 1
-    for line in sys.stdin:
-        order = json.loads(line)
-        do = getattr(killed_works, order.pop("work"))
-        print(json.dumps(_attempt(do, **order)), file=answers, flush=True)
-    shutil.rmtree(common_folder(os.getpid()), ignore_errors=True)
-    os._exit(0)  # Nothing here needs torch's slow farewell.
-
-
-def _attempt(
-    do: Callable[[Path], None], folder: str, seconds: float | None, point: int | None
-) -> dict[str, Any]:
-    """Fork a process that does the work, kill it in time, and say how it ended."""
-    hears, tells = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(hears)
-        os._exit(_work(do, Path(folder), point, tells))
-    os.close(tells)
-    os.read(hears, 1)  # It begins.
-    began = time.monotonic()
-    # The other end closes with the process.
-    over, _, _ = select.select([hears], [], [], LIMIT if seconds is None else seconds)
-    if not over:
-        os.kill(child, signal.SIGKILL)
-    ended = time.monotonic()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.close(hears)
-    failure = ""
-    if status not in (0, -signal.SIGKILL):
-        told = Path(folder) / "failure.txt"
-        failure = told.read_text() if told.exists() else f"it ended with status {status}"
-    elif not over and seconds is None:
-        failure = f"it hung for {LIMIT} seconds"
-    return {"killed": status != 0, "seconds": ended - began, "failure": failure}
-
-
-# --- In the process that works --------------------------------------------------------------------
-
-
-def _work(do: Callable[[Path], None], folder: Path, point: int | None, tells: int) -> int:
+def _work(do: Callable[[Path, "Points"], dict[str, Any]], folder: Path, point: int) -> None:
+    """Do a work in this process, which dies at a point; note its facts."""
+    sys.dont_write_bytecode = True  # What is imported late changes no file.
+    points = Points(point)
     try:
-        if point is not None:
-            _points.watch(point)
-        ORIGINAL["write"](tells, b".")
-        do(folder)
-        if point is not None:
-            found = {"names": _points.names, "escaped": _points.escaped}
-            note(folder / "points.json", found)
+        facts = do(folder, points)
+        noted = {"facts": facts, "points": points.names, "escaped": points.escaped}
+        points.note(folder / "facts.json", json.dumps(noted))
     except BaseException:
-        note(folder / "failure.txt", traceback.format_exc())
-        return 1
-    return 0
+        points.note(folder / "failure.txt", traceback.format_exc())
+    os._exit(0)
 
 
-def note(path: Path, facts: object) -> None:
-    """Write a file of this harness, which is no point."""
-    with _points.looking_away():
-        beside = path.with_name(f"{path.name}.new")
-        text = facts if isinstance(facts, str) else json.dumps(facts)
-        beside.write_text(text)
-        beside.replace(path)
+# --- Points: calls that change files --------------------------------------------------------------
+
+_CALLS = (
+    *("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "link", "symlink"),
+    *("truncate", "ftruncate", "fsync", "write", "open"),
+)
+_ORIGINAL: Mapping[str, Callable[..., Any]] = {name: getattr(os, name) for name in _CALLS}
+_OPEN = io.open
+_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink")
 
 
-@contextmanager
-def looking_away() -> Iterator[None]:
-    """Prepare something: nothing in the context is a point."""
-    with _points.looking_away():
-        yield
+@final
+class Points:
+    """Counts the calls of this process that change files, and ends it at a chosen one, from 1.
 
-
-def common_folder(server: int | None = None) -> Path:
-    """Return the folder that all processes of one server share, made if it is missing.
-
-    Args:
-        server: the server's process; ``None``: the parent of this process.
+    Everything in Python that changes files goes through ``os`` or ``open``: these are wrapped.
+    What would not is heard of through Python's audit events and noted as escaped.
     """
-    place = Path(tempfile.gettempdir(), f"killed-works-{server or os.getppid()}")
-    place.mkdir(exist_ok=True)
-    return place
+
+    def __init__(self, chosen: int) -> None:
+        self.names: list[str] = []
+        self.escaped: list[str] = []
+        self._chosen = chosen
+        self._away = 0
+        for name in _CALLS:
+            setattr(os, name, partial(self._call, name))
+        io.open = builtins.open = self._open  # type: ignore[assignment]
+        sys.addaudithook(self._hear)
+
+    def reach(self, name: str, last: Callable[[], object] = lambda: None) -> None:
+        """Be at a point; if it is the chosen one, do ``last`` and die."""
+        if self._away:
+            return
+        self.names.append(name)
+        if len(self.names) == self._chosen:
+            with self.looking_away():
+                last()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def looking_away(self) -> Iterator[None]:
+        """Let what follows be no points."""
+        self._away += 1
+        try:
+            yield
+        finally:
+            self._away -= 1
+
+    def note(self, path: Path, text: str) -> None:
+        """Write a file of this harness, which is no point."""
+        with self.looking_away():
+            beside = path.with_name(f"{path.name}.new")
+            beside.write_text(text)
+            beside.replace(path)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        original = _ORIGINAL[name]
+        if name != "open" or args[1] & _FOR_WRITING:
+            # An unfinished file has a random name: what it becomes says more.
+            self.reach(f"{name} {_last_part(args[name == 'replace'])}")
+        if name == "write":
+            self.reach("half of write", lambda: original(args[0], args[1][: len(args[1]) // 2]))
+        if name == "fsync":
+            return None  # What a killed process has written is not lost, flushed or not.
+        with self.looking_away():
+            return original(*args, **kwargs)
+
+    def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if not set(mode) & set("wxa+"):
+            return _OPEN(file, mode, *args, **kwargs)
+        self.reach(f"open {_last_part(file)}")
+        with self.looking_away():
+            return _Written(_OPEN(file, mode, *args, **kwargs), self)
+
+    def _hear(self, event: str, args: Sequence[Any]) -> None:
+        """Hear of a change from Python's own audit: it must come through one of our calls."""
+        if not self._away and (
+            event in _CHANGES or (event == "open" and (args[2] or 0) & _FOR_WRITING)
+        ):
+            self.escaped.append(f"{event} {args[0]}")
 
 
-def mark(folder: Path, number: int) -> None:
-    """Note that so many calls of a work have returned: further processes begin with the next."""
-    _points.reach("mark")
-    note(folder / "returned.txt", str(number))
+@final
+class _Written:
+    """A file that is being written: each write is two points."""
+
+    def __init__(self, file: Any, points: Points) -> None:
+        self._file = file
+        self._points = points
+
+    def write(self, data: Any) -> Any:
+        self._points.reach("write")
+        self._points.reach("half of write", lambda: self._write_half(data))
+        return self._file.write(data)
+
+    def _write_half(self, data: Any) -> None:
+        self._file.write(data[: len(data) // 2])
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
-def marked(folder: Path) -> int:
-    """Return how many calls have returned."""
-    path = folder / "returned.txt"
-    return int(path.read_text()) if path.exists() else 0
+def _last_part(path: Any) -> str:
+    return Path(path).name if isinstance(path, str | Path) else ""
