@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 UNSAFE = {
     "Python's object streams": r"(?i)(?<!allow_)pickl",
@@ -46,55 +44,48 @@ def test_nothing_reads_what_can_run() -> None:
     assert list(unsafe_lines()) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "import cloudpickle",
-        "data = cPickle.load(file)",
-        "frame.to_pickle(path)",
-        "import joblib",
-        "with shelve.open(name) as shelf:",
-        "marshal.loads(data)",
-        "weights = torch.load(path)",
-        "torch.save(model, path)",
-        "from torch import load, nn",
-        "torch.hub.load('pytorch/vision', name)",
-        "read(path, weights_only=False)",
-        "np.load(path, allow_pickle=True)",
-        "np.load(path, allow_pickle=wanted)",
-        "yaml.load(text)",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "yaml.unsafe_load(text)",
-        "value = eval(text)",
-        "exec(code)",
-        "__import__(name)",
-        "subprocess.run(command, shell=True)",
-        "os.system(command)",
-        "os.popen(command)",
-    ],
-)
-def test_it_is_found(line: str) -> None:
-    assert hits(line)
+FOUND = """
+import pickle
+from pickle import loads
+import cloudpickle
+data = cPickle.load(file)
+frame.to_pickle(path)
+import joblib
+with shelve.open(name) as shelf:
+marshal.loads(data)
+weights = torch.load(path)
+torch.save(model, path)
+from torch import load, nn
+torch.hub.load('pytorch/vision', name)
+read(path, weights_only=False)
+np.load(path, allow_pickle=True)
+np.load(path, allow_pickle=wanted)
+yaml.load(text)
+yaml.load(text, Loader=yaml.Loader)
+yaml.unsafe_load(text)
+value = eval(text)
+exec(code)
+__import__(name)
+subprocess.run(command, shell=True)
+os.system(command)
+os.popen(command)
+""".strip().splitlines()
+NAMESAKES = """
+backbone.eval()
+self.eval().requires_grad_(False)
+executor.submit(work)
+torch.compile(forward)
+re.compile(pattern)
+from safetensors.torch import load
+np.load(path, allow_pickle=False)
+yaml.load(text, Loader=yaml.CSafeLoader)
+yaml.safe_load(text)
+Learner.load(path)
+evaluation(learner)
+a cucumber is pickier than a marshaller
+""".strip().splitlines()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "backbone.eval()",
-        "self.eval().requires_grad_(False)",
-        "executor.submit(work)",
-        "torch.compile(forward)",
-        "re.compile(pattern)",
-        "from safetensors.torch import load",
-        "np.load(path, allow_pickle=False)",
-        "yaml.load(text, Loader=yaml.CSafeLoader)",
-        "yaml.safe_load(text)",
-        "Learner.load(path)",
-        "evaluation(learner)",
-        "a cucumber is pickier than a marshaller",
-    ],
-)
-def test_its_namesakes_are_not(line: str) -> None:
-    assert not hits(line)
+def test_it_is_found_and_its_namesakes_are_not() -> None:
+    assert [line for line in FOUND if not hits(line)] == []
+    assert [line for line in NAMESAKES if hits(line)] == []

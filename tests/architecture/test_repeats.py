@@ -15,26 +15,6 @@ from grace.settings.registry import METHODS as REGISTERED
 METHODS = Path(__file__).parents[2] / "src" / "grace" / "methods"
 LENGTH = 6
 
-SOURCE = '''
-"""A docstring."""
-import torch
-
-class {name}:
-    """Another
-    docstring."""
-
-    def learn(self, task):  # {name}
-        if task.number == 1:
-            outcome = yield from self.first_task(task)
-
-        else:
-            # A comment of {name}.
-            self.network = yield from {call}(self, task)
-            outcome = Outcome("grow")
-        yield from self.remember(task)
-        return   outcome
-'''
-
 
 def code_lines(source: str) -> list[str]:
     """The lines of a file without docstrings, imports, comments and blanks; spaces are folded."""
@@ -79,24 +59,13 @@ def test_methods_stay_short() -> None:
 
 
 def test_six_equal_lines_are_found_whatever_stands_around_them() -> None:
-    # Nine lines in all: the class's own, then eight, of which the fifth may differ.
-    same = {name: SOURCE.format(name=name, call="grow") for name in ("One", "Other")}
-    assert repeats(same) == [
-        "One and Other: def learn(self, task):",
-        "One and Other: if task.number == 1:",
-        "One and Other: outcome = yield from self.first_task(task)",
+    lines = [f"x{number} = {number}" for number in range(7)]
+    one = '"""Of one."""\nimport a\n' + "\n".join(lines)
+    other = '"""Of other."""\n\n' + "  # here\n\n".join(lines).replace(" = ", "  =  ")
+    assert repeats({"a": one, "b": other}) == ["a and b: x0 = 0", "a and b: x1 = 1"]
+    assert repeats({"a": one, "b": other.replace("3", "4")}) == []
+    assert repeats({"a": one, "b": other.replace("3", "4")}, 3) == [
+        "a and b: x0 = 0",
+        "a and b: x4 = 4",
     ]
-    # The longest equal run is then the first four lines, or the last three.
-    other = {"one": same["One"], "other": SOURCE.format(name="Other", call="boost")}
-    assert repeats(other) == []
-    assert repeats(other, 4) == ["one and other: def learn(self, task):"]
-
-
-def test_what_does_not_count() -> None:
-    assert code_lines(SOURCE.format(name="One", call="grow"))[:3] == [
-        "class One:",
-        "def learn(self, task):",
-        "if task.number == 1:",
-    ]
-    long_import = "from a import (\n    b,\n    c,\n    d,\n    e,\n    f,\n)\n"
-    assert code_lines(long_import + 'x = "# no comment"\n') == ['x = "# no comment"']
+    assert code_lines('from a import (\n    b,\n)\nx = "# no comment"\n') == ['x = "# no comment"']

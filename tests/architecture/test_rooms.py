@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 # From the top of the house to its cellar; a room may import rooms of the floors below it.
 ROOMS = (
@@ -54,13 +52,13 @@ def test_every_room_has_its_place() -> None:
     assert {room(module) for module in MODULES if module != "grace"} == set(FLOORS)
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != "grace"])
-def test_imports_go_down(module: str) -> None:
-    own = room(module)
+def test_imports_go_down() -> None:
     upwards = [
-        name
-        for name in imports(MODULES[module])
-        if room(name) != own and FLOORS[room(name)] <= FLOORS[own]
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        if module != "grace"
+        for name in imports(path)
+        if room(name) != room(module) and FLOORS[room(name)] <= FLOORS[room(module)]
     ]
     assert upwards == []
 
@@ -131,20 +129,6 @@ def test_fields_are_born_in_the_constructor_or_the_class() -> None:
         for name in sorted(stored(function) - born(cls, known))
     ]
     assert late == []
-
-
-def test_nothing_that_could_run_a_file_as_code() -> None:
-    unsafe = re.compile(
-        r"import pickle|pickle\.load|weights_only=False|allow_pickle=True|yaml\.load\(|shell=True"
-        r"|\beval\(|\bexec\(|os\.system"
-    )
-    found = [
-        f"{module}: {line.strip()}"
-        for module, path in MODULES.items()
-        for line in path.read_text().splitlines()
-        if unsafe.search(re.sub(r"\.eval\(", "", line))
-    ]
-    assert found == []
 
 
 def test_starts_without_torch() -> None:
