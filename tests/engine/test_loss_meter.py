@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,14 +24,6 @@ def test_batches_count_by_their_images() -> None:
     found = meter(({"a": 2.0, "b": -1.0}, 6), ({"a": 4.0, "b": 3.0}, 2)).means("here")
     # (6·2 + 2·4) / 8 and (6·(−1) + 2·3) / 8: a mean over batches would give 3 and 1.
     assert found == {"a": pytest.approx(2.5), "b": pytest.approx(0.0)}
-
-
-def test_many_batches_are_numpys_weighted_mean() -> None:
-    draws = np.random.default_rng(3)
-    losses, sizes = draws.normal(2.0, 5.0, 40).astype(np.float32), draws.integers(1, 17, 40)
-    found = meter(*(({"a": float(x)}, int(n)) for x, n in zip(losses, sizes, strict=True)))
-    expected = np.average(losses.astype(np.float64), weights=sizes)
-    assert found.means("here")["a"] == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_a_loss_that_only_some_batches_have_is_a_mean_over_all_images() -> None:

@@ -185,10 +185,6 @@ class TestByName:
         assert present(norm.running_mean).tolist() == pytest.approx([0.1] * 3)
         assert torch.equal(norm.weight, torch.ones(3))
 
-    def test_an_unknown_name_is_our_error(self) -> None:
-        with pytest.raises(AssertionError, match="nothing"):
-            trainer().optimise(phase({"f": Part(MeanTimes(1.0), trains=["nothing"])}))
-
 
 class TestModes:
     def modes(self, **part: Any) -> tuple[bool, dict[str, Tensor], dict[str, Tensor]]:
@@ -369,14 +365,6 @@ class TestRun:
         trainer().optimise(phase(parts, objective=objective, data=data, recipe=recipe(lr=1e-3)))
         assert checked == [True, True]
         torch.testing.assert_close(state(backbone), before, rtol=0, atol=0)
-
-
-def test_two_parts_that_give_parameters_one_name_are_our_error() -> None:
-    inner = nn.Sequential()
-    inner.add_module("b", nn.Linear(2, 2))
-    parts = {"a": Part(inner), "a.b": Part(nn.Linear(2, 2), ["a"])}
-    with pytest.raises(AssertionError, match="the same name"):
-        graph.named_parameters(parts)
 
 
 @pytest.mark.parametrize("mode", [None, "train", "eval"])

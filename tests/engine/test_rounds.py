@@ -299,35 +299,6 @@ class TestSnapshots:
         assert following.heard[1:-1] == [("whole", 3), ("whole", 4)]
         torch.testing.assert_close(states(straight), states(resumed), rtol=0, atol=0)
 
-    @pytest.mark.parametrize("name", ["whole", "stage 1", "blocks.new", "a/b"])
-    def test_phases_in_turn_may_have_any_names(self, name: str, tmp_path: Path) -> None:
-        def named() -> Rounds:
-            first, second = resnet_rounds(4).phases
-            return Rounds(name="both", phases=[replace(first, name=name), second])
-
-        killed = trainer()
-        killed.observers.append(Following("head", 3))
-        with pytest.raises(Killed):
-            Journal(tmp_path, 0.0, 0.0).perform(1, named(), killed)
-        again, following = trainer(), Following()
-        again.observers.append(following)
-        Journal(tmp_path, 0.0, 0.0).perform(1, named(), again)
-        assert following.heard[1:-1] == [(name, 3), ("head", 3), (name, 4), ("head", 4)]
-
-    def test_state_may_start_at_infinity(self, tmp_path: Path) -> None:
-        def least() -> Phase:
-            return replace(adamw_phase(), state={"speed": torch.full((2, 64), torch.inf)})
-
-        killed = trainer()
-        killed.observers.append(Following("whole", 2))
-        with pytest.raises(Killed):
-            # It is not moved here: infinity times 0.7 is infinity.
-            Journal(tmp_path, 0.0, 0.0).perform(1, replace(least(), rule=None), killed)
-        again, following = trainer(), Following()
-        again.observers.append(following)
-        Journal(tmp_path, 0.0, 0.0).perform(1, replace(least(), rule=None), again)
-        assert following.heard[1] == ("whole", 2)
-
     @pytest.mark.parametrize(
         "lost", ["optimiser/exp_avg_sq/", "optimiser/step/", "state/", "mean/"]
     )

@@ -13,13 +13,12 @@ import pytest
 import torch.distributed as dist
 
 from support.contract import VARIANTS, keeps_exemplars, trains
-from support.two_processes import LEFT_OVER, STREAM, WHOLE_BATCHES
+from support.two_processes import LEFT_OVER, STREAM
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()),
     reason="this build of torch has no gloo, by which processes on CPUs exchange",
 )
-
 
 Found = tuple[dict[str, Any], dict[str, Any]]
 
@@ -29,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the processes wrote, which are started once."""
     written = tmp_path_factory.mktemp("processes")
     done = subprocess.run(
-        [sys.executable, "-m", "support.several_processes", str(written)],
+        [sys.executable, "-m", "support.two_processes", str(written)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -46,128 +45,50 @@ def found(folder: Path) -> Found:
     return one, two
 
 
-@pytest.fixture(scope="module")
-def failed(folder: Path) -> dict[str, Any]:
-    """How runs that two processes could not finish ended."""
-    ends: dict[str, Any] = json.loads((folder / "failed.json").read_text())
-    return ends
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
-class TestEveryMethod:
-    def test_gradients_are_those_of_one_process(self, found: Found, variant: str) -> None:
-        """With batch norm in eval mode, of whole odd batches and of ones with an empty slice."""
-        gradients = found[0]["together"][variant]["gradients"]
-        items = {entry["item"] for entry in gradients}
-        if not VARIANTS[variant].traits.trains_backbone:
-            # Its head alone trains, on features; nearest class means do not train at all.
-            assert items == ({"head"} if trains(variant) else set())
-        else:
-            assert items >= {"base"}
-        if not items:
-            return
-        sizes = {entry["images"] for entry in gradients}
-        assert LEFT_OVER in sizes
-        assert all(size % 2 for size in sizes)
-        for entry in gradients:
-            assert entry["largest"] > 1e-4, entry
-            assert entry["difference"] < 1e-5 * max(1, entry["largest"]), entry
-
-    def test_the_processes_stay_the_same(self, found: Found, variant: str) -> None:
-        one, two = (process["together"][variant] for process in found)
-        assert len(set(one["weights"])) == len(STREAM)
-        assert one["weights"] == two["weights"]
-        assert one["exemplars"] == two["exemplars"]
-        assert one["losses"] == two["losses"]
-
-    def test_one_process_would_herd_the_same_exemplars(self, found: Found, variant: str) -> None:
-        mine = found[0]["together"][variant]
-        if not keeps_exemplars(variant):  # None is herded: none kept, or all.
-            assert mine["herded alone"] == []
-            return
-        assert [len(kept) for kept in mine["exemplars"]] == [2, 4]
-        assert mine["exemplars"] == mine["herded alone"]
-
-    def test_accuracy_is_that_of_one_process(self, found: Found, variant: str) -> None:
-        """Each learns the classes that it can remember to 90 %, and the two end within 10 points.
-
-        Without exemplars old classes are forgotten, some runs more than others.
-        """
-        traits = VARIANTS[variant].traits
-        which = "new" if traits.memory == "none" and traits.trains_backbone else "all"
-        together = found[0]["together"][variant]["accuracy"][which]
-        (alone,) = (p["alone"][variant]["accuracy"][which] for p in found if variant in p["alone"])
-        # The frozen backbone of the probe has random weights here.
-        least = 0.9 if traits.trains_backbone else 0.8
-        assert alone >= least
-        assert together >= least
-        assert together == pytest.approx(alone, abs=0.1)
+def test_a_method_learns_what_one_process_would(found: Found, variant: str) -> None:
+    one, two = (process["taught"][variant] for process in found)
+    items = {entry["item"] for entry in one["gradients"]}
+    if not VARIANTS[variant].traits.trains_backbone:
+        # Its head alone trains, on features; nearest class means do not train at all.
+        assert items == ({"head"} if trains(variant) else set())
+    else:
+        assert items >= {"base"}
+    sizes = {entry["images"] for entry in one["gradients"]}
+    assert not items or LEFT_OVER in sizes
+    assert all(size % 2 for size in sizes)
+    for entry in one["gradients"]:
+        assert entry["largest"] > 1e-4, entry
+        assert entry["difference"] < 1e-5 * max(1, entry["largest"]), entry
+    # The processes stay the same.
+    assert len(set(one["weights"])) == len(STREAM)
+    for fact in ("weights", "exemplars", "losses"):
+        assert one[fact] == two[fact]
+    if keeps_exemplars(variant):
+        assert [len(kept) for kept in one["exemplars"]] == [2, 4]
 
 
-class TestSmallWorks:
-    """The processes differ, and end alike."""
-
-    def test_running_statistics_are_averaged(self, found: Found) -> None:
-        """The mean of two halves' means is the mean of all, of which batch norm takes a tenth."""
-        for works in (process["small works"] for process in found):
-            assert max(map(abs, works["before"])) > 0.01
-            assert works["running mean"] == pytest.approx(works["before"], rel=1e-5, abs=1e-6)
-            swept = works["swept"]
-            assert swept["told"] == pytest.approx(swept["expected"], rel=1e-5, abs=1e-6)
-
-    def test_losses_are_means_over_all_images(self, found: Found) -> None:
-        """Of 12 images, 7 have the label 1."""
-        for works in (process["small works"] for process in found):
-            assert works["losses"]["label"] == pytest.approx(7 / 12)
-
-    def test_weights_that_came_apart_are_the_first_ones_after_a_phase(self, found: Found) -> None:
-        """The second one's were larger by 1; steps are of a millionth."""
-        one, two = (process["small works"] for process in found)
-        assert one["head"] == two["head"]
-        assert one["head"] == pytest.approx(one["head before"], abs=1e-3)
-
-    def test_dropout_differs_and_what_an_objective_draws_does_not(self, found: Found) -> None:
-        (dropout, drawn), (other, same) = (process["small works"]["noise"] for process in found)
-        assert dropout != other
-        assert drawn == same
-
-    def test_a_sweep_is_the_first_ones(self, found: Found) -> None:
-        told = [process["small works"]["told"] for process in found]
-        assert told == [{"rank": 0, "tensor": [0, 7], "pair": [1.5, None]}] * 2
-
-    def test_a_bad_loss_anywhere_ends_all_with_the_same_words(self, found: Found) -> None:
-        expected = (
+def test_small_works_in_which_the_processes_differ_end_alike(found: Found) -> None:
+    one, two = (process["small works"] for process in found)
+    for works in (one, two):
+        # The mean of two halves' means is the mean of all, of which batch norm takes a tenth.
+        for expected, told in (works["means"], works["swept means"]):
+            assert max(map(abs, expected)) > 0.01
+            assert told == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        # Of 12 images, 7 have the label 1.
+        assert works["losses"]["label"] == pytest.approx(7 / 12)
+        assert works["told"] == {"rank": 0, "tensor": [0, 7], "pair": [1.5, None]}
+        assert works["error"] == (
             "loss 'bad' is not finite in phase 'bad', epoch 1, batch 2: lower the learning rate of "
             "this phase's recipe, or its weight_decay"
         )
-        assert [process["small works"]["error"] for process in found] == [expected] * 2
-
-
-class TestWholeBatches:
-    """What compares the rows of a batch with each other is computed from all of them."""
-
-    def test_every_kind_of_batch_was_seen(self, found: Found) -> None:
-        for process, own in zip(found, (0, 1), strict=True):
-            works = process["whole batches"]
-            assert {tuple(work["case"][:3]) for work in works} == set(WHOLE_BATCHES)
-            # 13 images by 5: batches of 5, 5 and 3, of which the last is the first process's.
-            rows = [work["own rows"] for work in works if work["case"][:3] == [13, 5, 2]]
-            assert rows == [[4, 4, 6], [6, 6, 6]][own]
-            assert any(work["rows"][0] == 2 and work["case"][0] == 3 for work in works)
-
-    def test_gradients_are_those_of_one_process(self, found: Found) -> None:
-        for work in (work for process in found for work in process["whole batches"]):
-            assert work["largest"] > 1e-2, work
-            assert work["difference"] < 1e-5 * max(1, work["largest"]), work
-            alone, together = work["losses"]
-            assert together == pytest.approx(alone, rel=1e-5)
-
-    def test_rows_and_noise_are_those_of_one_process_and_views_stand_together(
-        self, found: Found
-    ) -> None:
-        for work in (work for process in found for work in process["whole batches"]):
-            assert work["same"] == {"images": True, "labels": True, "noise": True}, work
-            assert work["together"], work
+    # The second one's weights were larger by 1; steps are of a millionth.
+    assert one["head"] == two["head"]
+    assert one["head"] == pytest.approx(one["head before"], abs=1e-3)
+    # Dropout differs, and what an objective draws does not.
+    (dropout, drawn), (other, same) = one["noise"], two["noise"]
+    assert dropout != other
+    assert drawn == same
 
 
 class TestRuns:
@@ -176,8 +97,6 @@ class TestRuns:
         assert one == two
         assert (one["status"], one["processes"], len(one["tasks"])) == ("finished", 2, 3)
         assert [task["verdict"] for task in one["tasks"]] == ["start", "grow", "compress"]
-
-    def test_the_first_one_is_heard(self, found: Found) -> None:
         first, second = (process["runs"]["heard"] for process in found)
         assert [first.count(event) for event in ("task_started", "task_finished")] == [3, 3]
         assert first.count("epoch_finished") == 2 * 4
@@ -214,65 +133,52 @@ class TestRuns:
         assert first["code"] == 0
 
 
-class TestFailures:
-    """What two processes of ``grace run`` say, and how they end, when something is wrong."""
+GONE = "another process has ended or cannot be reached: "
+STOPPED = [2, -signal.SIGTERM]  # The second one waits to be told to stop.
+# What the first process says, and the second; their exit codes; the record's status.
+FAILURES = {
+    "no_data": (r"error: '\S+nothing' does not exist: [^\n]*\n", "", STOPPED, None),
+    # From Python it is one line in both.
+    "occupied": (
+        r"(\S+record exists already: choose another directory or remove it\n)",
+        f"PeerGoneError: {GONE}GraceError: \\1",
+        [3, 3],
+        None,
+    ),
+    # Said once, though the first process is a second late to record it.
+    "full": (r"(?s).*task 1/5.*error: ([^\n]*)\n.*", "", STOPPED, "failed"),
+    # After half a second, in which the first one might have failed too.
+    "alone": (
+        rf"(?s).*error: ({GONE}look at what it, or torchrun, printed)\n",
+        "error (process 1): only here\n",
+        [2, 2],
+        "failed",
+    ),
+    "other_settings": (
+        "error: the settings of process 1 are not those of process 0: give all processes the same "
+        "settings\n",
+        "",
+        STOPPED,
+        None,
+    ),
+    "other_data": (
+        "error: the images of process 1 are not those of process 0: give all processes the same "
+        "images\n",
+        "",
+        STOPPED,
+        None,
+    ),
+}
 
-    def test_an_error_of_the_first_process_alone_is_said_once(self, failed: dict[str, Any]) -> None:
-        first, second = failed["no_data"]["said"]
-        assert first.startswith("error: '")
-        assert "nothing' does not exist: " in first
-        assert first.count("\n") == 1
-        assert second == ""
-        # The second one waits to be told to stop, that the first one's end is seen first.
-        assert failed["no_data"]["codes"] == [2, -signal.SIGTERM]
 
-    def test_from_python_it_is_one_line_in_both(self, failed: dict[str, Any]) -> None:
-        first, second = failed["occupied"]["said"]
-        assert first.endswith("record exists already: choose another directory or remove it\n")
-        assert second == (
-            "PeerGoneError: another process has ended or cannot be reached: GraceError: " + first
-        )
-
-    def test_an_error_of_all_is_recorded_and_said_once(self, failed: dict[str, Any]) -> None:
-        """Though the first process is a second late to record it."""
-        first, second = failed["full"]["said"]
-        assert "task 1/5" in first
-        assert "error: " in first
-        assert second == ""
-        status, error = failed["full"]["record"]
-        assert status == "failed"
-        assert f"error: {error}\n" in first
-        assert failed["full"]["codes"] == [2, -signal.SIGTERM]
-
-    def test_an_error_of_another_process_alone_ends_all(self, failed: dict[str, Any]) -> None:
-        """After half a second, in which the first one might have failed too."""
-        first, second = failed["alone"]["said"]
-        gone = "another process has ended or cannot be reached: look at what it, or torchrun, "
-        assert second == "error (process 1): only here\n"
-        assert first.endswith(f"error: {gone}printed\n")
-        assert failed["alone"]["codes"] == [2, 2]
-        assert failed["alone"]["record"] == ["failed", f"{gone}printed"]
-
-    @pytest.mark.parametrize(
-        ("run", "fact", "remedy"),
-        [
-            (
-                "other_settings",
-                "the settings of process 1 are not those of process 0",
-                "give all processes the same settings",
-            ),
-            (
-                "other_data",
-                "the images of process 1 are not those of process 0",
-                "give all processes the same images",
-            ),
-        ],
-    )
-    def test_processes_that_would_learn_different_things_are_refused(
-        self, failed: dict[str, Any], run: str, fact: str, remedy: str
-    ) -> None:
-        first, second = failed[run]["said"]
-        assert re.fullmatch(f"error: {fact}: {re.escape(remedy)}\n", first), first
-        assert second == ""
-        assert failed[run]["record"] == [None, None]
-        assert failed[run]["codes"] == [2, -signal.SIGTERM]
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_goes_wrong_is_said_once(folder: Path, name: str) -> None:
+    first, second, codes, status = FAILURES[name]
+    ended = json.loads((folder / "failed.json").read_text())[name]
+    said = re.fullmatch(first, ended["said"][0])
+    assert said, ended["said"][0]
+    assert ended["said"][1] == said.expand(second)
+    assert ended["codes"] == codes
+    assert ended["record"][0] == status
+    if status:
+        assert ended["record"][1] == said[1]

@@ -10,49 +10,18 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from grace.base.randomness import generator
-from grace.data.augmentation import build_augmentation
 from grace.data.images import LabelledImages, TensorImages
 from grace.engine.parts import frozen as frozen_parts
 from grace.engine.phase import Batch, Loss, Objective, Part, Phase, Sweep
-from grace.engine.progress import Progress
 from grace.engine.reducers import Collect
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.methods.classification import classification
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from grace.settings.experiment import EngineSettings
 from grace.settings.recipe import Recipe
+from support.hand_worked import trainer, white
 from support.tiny_streams import labelled, recipe, same, state
 from support.typed import present, typed
-
-
-def trainer(
-    data_seed: int = 1,
-    augmentation: str = "none",
-    eval_batch_size: int = 500,
-    progress: Progress | None = None,
-    precision: str = "float32",
-) -> Trainer:
-    """A trainer whose test transform divides by 255."""
-    settings = EngineSettings.model_validate(
-        {
-            "device": "cpu",
-            "compile": False,
-            "threads": 1,
-            "eval_batch_size": eval_batch_size,
-            "precision": precision,
-        }
-    )
-    transform = build_augmentation(augmentation, (0.0,) * 3, (1.0,) * 3, 8)  # type: ignore[arg-type]
-    made = Trainer(settings, transform, data_seed, progress)
-    made.start_task(1)
-    return made
-
-
-def white(labels: Sequence[int]) -> LabelledImages:
-    """All-white images: every normalised pixel is 1."""
-    pixels = torch.full((len(labels), 3, 8, 8), 255, dtype=torch.uint8)
-    return LabelledImages(TensorImages(pixels), torch.tensor(labels, dtype=torch.int64))
 
 
 @final
@@ -154,19 +123,6 @@ class TestSteps:
         trainer().optimise(phase(backbone, white([0] * 4), recipe=rule))
         # Two batches per epoch, each w ← (1 − lr)·w, at rates 0.1 and 0.05.
         assert float(backbone.weight) == pytest.approx(0.9**2 * 0.95**2, rel=1e-6)
-
-    def test_the_gradient_is_of_the_weighted_sum(self) -> None:
-        backbone = Scale(1.0)
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            mean = batch["backbone"].mean()
-            return {"three": Loss(3 * mean, 0.5), "ten": Loss(10 * mean, 0.25)}
-
-        rule = Recipe(epochs=1, batch_size=8, lr=0.1, momentum=0, weight_decay=0)
-        result = trainer().optimise(phase(backbone, white([0]), objective, rule))
-        assert float(backbone.weight) == pytest.approx(1 - 0.1 * (1.5 + 2.5), rel=1e-6)
-        # What is told are the values, not the weighted ones.
-        assert result.losses == pytest.approx({"three": 3.0, "ten": 10.0})
 
     def test_heads_train_too(self) -> None:
         head = LinearHead(1, 1, generator(0, "head"))
@@ -315,24 +271,6 @@ class TestNonFinite:
         # Told at the end of the epoch it happened in, not later.
         assert max(seen) == 1
 
-    def test_the_first_bad_batch_counts_whichever_loss_it_was(self) -> None:
-        batches: list[int] = []
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            batches.append(len(batches) + 1)
-            value = batch["backbone"].mean()
-            return {
-                "late": Loss(value * (math.nan if len(batches) >= 3 else 1)),
-                "early": Loss(value.detach() * (math.inf if len(batches) == 2 else 1)),
-            }
-
-        rule = Recipe(epochs=1, batch_size=1, lr=1e-3)
-        with pytest.raises(NonFiniteLossError, match=r"loss 'early' .* epoch 1, batch 2"):
-            trainer().optimise(phase(Scale(1.0), white([0] * 4), objective, rule))
-
-    def test_it_is_an_error_for_people(self) -> None:
-        assert issubclass(NonFiniteLossError, ValueError)
-
 
 class TestDraws:
     def test_same_seeds_give_equal_bits(self) -> None:
@@ -406,7 +344,8 @@ class TestSweeps:
 
     def test_augmented_sweeps_draw_once_per_image_however_they_are_cut(self) -> None:
         one, two, whole = (
-            self.outputs(trainer(1, "shift", size), augmented=True) for size in (2, 5, 500)
+            self.outputs(trainer(1, "shift", eval_batch_size=size), augmented=True)
+            for size in (2, 5, 500)
         )
         assert torch.equal(one, whole)
         assert torch.equal(two, whole)

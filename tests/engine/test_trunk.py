@@ -5,65 +5,21 @@ w·t.
 """
 
 from collections.abc import Callable, Sequence
-from typing import final
 
 import pytest
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from grace.base.randomness import generator
-from grace.data.augmentation import build_augmentation
-from grace.data.images import LabelledImages, TensorImages
-from grace.engine.checkpoint import Snapshot
 from grace.engine.parts import changing, named_parameters
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.engine.trainer import NonFiniteLossError
 from grace.methods.classification import classification
 from grace.nn.branching import split
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from grace.settings.experiment import EngineSettings
-from grace.settings.recipe import Recipe
-from support.tiny_streams import labelled, recipe, same, state
-
-
-def trainer() -> Trainer:
-    settings = EngineSettings(device="cpu", compile=False, threads=1)
-    made = Trainer(settings, build_augmentation("none", (0.0,) * 3, (1.0,) * 3, 8), 1)
-    made.start_task(1)
-    return made
-
-
-def white(*labels: int) -> LabelledImages:
-    pixels = torch.full((len(labels), 3, 8, 8), 255, dtype=torch.uint8)
-    return LabelledImages(TensorImages(pixels), torch.tensor(labels))
-
-
-@final
-class Times(nn.Module):
-    """x → t·x."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(value), requires_grad=False)
-
-    @override
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.value * inputs
-
-
-@final
-class MeanTimes(nn.Module):
-    """x → w · mean of x, (B, 1)."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(value), requires_grad=False)
-
-    @override
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.value * inputs.mean(dim=(1, 2, 3))[:, None]
+from support.hand_worked import MeanTimes, Shelf, Times, phase, recipe, trainer, value_of, white
+from support.tiny_streams import labelled, same, state
 
 
 def branches(
@@ -72,9 +28,6 @@ def branches(
     """Frozen branches and one that trains, behind one trunk."""
     frozen = {f"old.{i}": Part(own, ["trunk"], trains=False) for i, own in enumerate(old)}
     return {"trunk": Part(trunk, trains=trains), **frozen, "new": Part(new, ["trunk"])}
-
-
-PLAIN = Recipe(epochs=1, batch_size=4, lr=0.1, momentum=0, weight_decay=0)
 
 
 def squares(batch: Batch) -> dict[str, Loss]:
@@ -86,20 +39,13 @@ def squares(batch: Batch) -> dict[str, Loss]:
 @pytest.mark.parametrize("trains", [True, False])
 def test_one_step_by_hand(trains: bool) -> None:
     trunk, old, new = Times(1.5), MeanTimes(3.0), MeanTimes(2.0)
-    trainer().optimise(
-        Phase(
-            name="test",
-            parts=branches(trunk, [old], new, trains=trains),
-            objective=squares,
-            recipe=PLAIN,
-            data=white(1, 1),
-        )
-    )
+    parts = branches(trunk, [old], new, trains=trains)
+    trainer().optimise(phase(parts, objective=squares, data=white([1, 1])))
     # f = 3·1.5 + 2·1.5 = 7.5, so f − y = 6.5. Gradients: of the new branch 6.5·1.5, of the trunk
     # 6.5·(3 + 2), through the frozen branch too.
-    assert float(new.value) == pytest.approx(2 - 0.1 * 6.5 * 1.5, rel=1e-6)
-    assert float(trunk.value) == pytest.approx(1.5 - 0.1 * 6.5 * 5 if trains else 1.5, rel=1e-6)
-    assert float(old.value) == 3.0
+    assert value_of(new) == pytest.approx(2 - 0.1 * 6.5 * 1.5, rel=1e-6)
+    assert value_of(trunk) == pytest.approx(1.5 - 0.1 * 6.5 * 5 if trains else 1.5, rel=1e-6)
+    assert value_of(old) == 3.0
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -116,19 +62,14 @@ def test_the_trunk_runs_once_per_batch_and_tells_autograd_only_if_it_trains(trai
         if isinstance(output, Tensor):  # not the proxy of a trace
             seen.append(module)
 
+    olds = [MeanTimes(3.0), MeanTimes(4.0)]
+    parts = branches(Times(1.5), olds, MeanTimes(2.0), trains=trains)
+    item = phase(
+        parts, objective=objective, recipe=recipe(batch_size=4), data=white([0, 0, 0, 0, 1, 1, 1])
+    )
     handle = nn.modules.module.register_module_forward_hook(note)
     try:
-        trainer().optimise(
-            Phase(
-                name="test",
-                parts=branches(
-                    Times(1.5), [MeanTimes(3.0), MeanTimes(4.0)], MeanTimes(2.0), trains=trains
-                ),
-                objective=objective,
-                recipe=PLAIN,
-                data=white(0, 0, 0, 0, 1, 1, 1),
-            )
-        )
+        trainer().optimise(item)
     finally:
         handle.remove()
     assert graphs == [[trains, trains, True]] * 2
@@ -149,38 +90,37 @@ def resnet_phase(
         look(batch)
         return classification(batch)
 
-    return Phase(
-        name="grow",
-        parts=branches(trunk, [old], new, trains=trains) | {"head": Part(head, ["old.0", "new"])},
+    return phase(
+        branches(trunk, [old], new, trains=trains) | {"head": Part(head, ["old.0", "new"])},
         objective=objective,
-        recipe=recipe(epochs),
+        recipe=recipe(epochs=epochs, batch_size=16, lr=0.05, momentum=0.9, weight_decay=5e-4),
         data=labelled({0: 10, 1: 9}),
     )
 
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_trunk_moves_whole_or_not_at_all_and_frozen_branches_never(trains: bool) -> None:
-    phase = resnet_phase(trains=trains)
-    trunk, old, new = (state(phase.parts[name].module) for name in ("trunk", "old.0", "new"))
-    trainer().optimise(phase)
-    now = state(phase.parts["trunk"].module)
+    item = resnet_phase(trains=trains)
+    trunk, old, new = (state(item.parts[name].module) for name in ("trunk", "old.0", "new"))
+    trainer().optimise(item)
+    now = state(item.parts["trunk"].module)
     if trains:
         moved = [name for name in trunk if not torch.equal(now[name], trunk[name])]
         assert moved == list(trunk)  # running statistics and counters of batches too
     else:
         torch.testing.assert_close(now, trunk, rtol=0, atol=0)
-    torch.testing.assert_close(state(phase.parts["old.0"].module), old, rtol=0, atol=0)
-    assert not same(state(phase.parts["new"].module), new)
-    modules = [phase.parts[name].module for name in ("trunk", "new", "head")]
+    torch.testing.assert_close(state(item.parts["old.0"].module), old, rtol=0, atol=0)
+    assert not same(state(item.parts["new"].module), new)
+    modules = [item.parts[name].module for name in ("trunk", "new", "head")]
     assert not any(module.training for part in modules for module in part.modules())
     assert all(p.grad is None for part in modules for p in part.parameters())
-    assert changing(phase.parts) == (modules if trains else modules[1:])
-    assert named_parameters(phase.parts).keys() == {
+    assert changing(item.parts) == (modules if trains else modules[1:])
+    assert named_parameters(item.parts).keys() == {
         f"{name}.{own}"
         for name in (["trunk"] if trains else []) + ["new", "head"]
-        for own, _ in phase.parts[name].module.named_parameters()
+        for own, _ in item.parts[name].module.named_parameters()
     }
-    parameters = named_parameters(phase.parts).values()
+    parameters = named_parameters(item.parts).values()
     assert not any(parameter.requires_grad for parameter in parameters)
 
 
@@ -194,32 +134,10 @@ def test_behind_a_trunk_in_train_mode_batch_norm_of_frozen_branches_stays_in_eva
                 torch.testing.assert_close(batch["old.0"].detach(), branch.eval()(maps))
         checked.append(1)
 
-    phase = resnet_phase(trains=True, look=look)
+    item = resnet_phase(trains=True, look=look)
     twin, branch = split(CifarResNet(8, 3, generator(1, "backbone")))
-    trainer().optimise(phase)
+    trainer().optimise(item)
     assert checked
-
-
-@final
-class Shelf:
-    """Keeps the snapshot of one epoch."""
-
-    is_shared = False
-
-    def __init__(self, epoch: int = 0, snapshot: Snapshot | None = None) -> None:
-        self.epoch = epoch
-        self.snapshot = snapshot
-
-    def saved(self) -> Snapshot | None:
-        return self.snapshot
-
-    def offer(self, take: Callable[[], Snapshot], *, is_last: bool) -> None:
-        snapshot = take()
-        if snapshot.epochs == self.epoch:
-            tensors = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
-            self.snapshot = Snapshot(
-                snapshot.epochs, tensors, snapshot.losses, snapshot.seconds, snapshot.scaler
-            )
 
 
 def test_a_phase_with_a_trunk_goes_on_from_a_snapshot_as_if_it_had_never_stopped() -> None:
@@ -235,18 +153,10 @@ def test_a_phase_with_a_trunk_goes_on_from_a_snapshot_as_if_it_had_never_stopped
 
 
 def test_a_trunk_that_breaks_is_noticed() -> None:
-    phase = resnet_phase(trains=True, epochs=1)
-
     def breaks(batch: Batch) -> dict[str, Loss]:
         # Finite losses whose gradient is not: d√x at 0.
         return {"root": Loss((batch["new"] * 0).sum().sqrt())}
 
-    broken = Phase(
-        name="grow",
-        parts={name: phase.parts[name] for name in ("trunk", "new")},
-        objective=breaks,
-        recipe=recipe(1, batch_size=32),
-        data=phase.data,
-    )
-    with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'grow'"):
-        trainer().optimise(broken)
+    parts = {"trunk": Part(Times(1.5)), "new": Part(MeanTimes(2.0), ["trunk"])}
+    with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'test'"):
+        trainer().optimise(phase(parts, objective=breaks))

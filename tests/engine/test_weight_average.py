@@ -28,14 +28,6 @@ def test_a_line_ends_with_the_mean_of_its_last_epochs(average: int) -> None:
     assert [value_of(module), value_of(module, "bias")] == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_mean_of_one_epoch_is_its_weights_to_the_bit() -> None:
-    modules = [MeanTimes(2.0) for _ in range(2)]
-    for average, module in enumerate(modules):
-        chosen = recipe(epochs=3, momentum=0.9, average_epochs=average)
-        trainer().run(phase({"f": Part(module)}, recipe=chosen))
-    assert same(state(modules[0]), state(modules[1]))
-
-
 def test_running_statistics_are_averaged_and_counts_are_not() -> None:
     # White pixels are 1, and their variance is 0: the running mean is 1 − 0.9ᵏ, the variance 0.9ᵏ.
     norm, module = nn.BatchNorm2d(3), MeanTimes(1.0)

@@ -1,8 +1,5 @@
 """The merge attention against loops over its definition, and against torch's own attention."""
 
-import math
-from itertools import product
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,42 +23,6 @@ def made(width: int, num_heads: int) -> MergeAttention:
 def maps(*shape: int) -> tuple[Tensor, Tensor]:
     draws = torch.Generator().manual_seed(4)
     return torch.rand(shape, generator=draws), torch.rand(shape, generator=draws)
-
-
-def test_by_loops() -> None:
-    """One image, two heads of two channels, three places: plain Python in double precision."""
-    attention = made(4, 2)
-    agnostic, specific = maps(1, 4, 1, 3)
-
-    def normed(given: Tensor, place: int, norm: torch.nn.LayerNorm) -> list[float]:
-        values = [float(given[0, channel, 0, place]) for channel in range(4)]
-        mean = sum(values) / 4
-        deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 4 + norm.eps)
-        scales, shifts = norm.weight.tolist(), norm.bias.tolist()
-        rows = zip(values, scales, shifts, strict=True)
-        return [(value - mean) / deviation * scale + shift for value, scale, shift in rows]
-
-    def projected(token: list[float], layer: torch.nn.Linear) -> list[float]:
-        rows = layer.weight.tolist()
-        return [sum(w * x for w, x in zip(row, token, strict=True)) for row in rows]
-
-    own = [normed(specific, place, attention.specific_norm) for place in range(3)]
-    other = [normed(agnostic, place, attention.agnostic_norm) for place in range(3)]
-    queries = [projected(token, attention.query) for token in own]
-    keys = [projected(token, attention.agnostic_keys) for token in other]
-    keys += [projected(token, attention.specific_keys) for token in own]
-    values = [projected(token, attention.agnostic_values) for token in other]
-    values += [projected(token, attention.specific_values) for token in own]
-    expected = [0.0] * 4
-    for head, query in product(range(2), queries):
-        channels = (2 * head, 2 * head + 1)
-        scores = [sum(query[c] * key[c] for c in channels) / math.sqrt(2) for key in keys]
-        total = sum(math.exp(score) for score in scores)
-        for score, value in zip(scores, values, strict=True):
-            for channel in channels:
-                expected[channel] += math.exp(score) / total * value[channel] / 3
-    (found,) = attention(agnostic, specific)
-    assert found.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_against_torchs_attention() -> None:
@@ -112,19 +73,6 @@ def test_pick() -> None:
     first, second = torch.zeros(1), torch.ones(1)
     assert Pick(0)((first, second)) is first
     assert Pick(1)((first, second)) is second
-
-
-def test_even_attention_is_the_mean_of_all_values() -> None:
-    """Queries of 0 look at every token alike."""
-    attention = made(8, 4).requires_grad_(False)
-    torch.nn.init.zeros_(attention.query.weight)
-    agnostic, specific = maps(3, 8, 2, 2)
-    other = attention.agnostic_values(attention.agnostic_norm(tokens(agnostic)))
-    own = attention.specific_values(attention.specific_norm(tokens(specific)))
-    torch.testing.assert_close(attention(agnostic, specific), torch.cat([other, own], 1).mean(1))
-    # And where each token stands does not matter.
-    moved = attention(agnostic.flip(2), specific.flip(3))
-    torch.testing.assert_close(moved, attention(agnostic, specific))
 
 
 def test_attention_of_any_queries_does_not_ask_where_tokens_stand() -> None:

@@ -1,7 +1,5 @@
 """Backbones that share a trunk: the cut changes nothing, and the trunk is computed once."""
 
-import hashlib
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,8 +10,6 @@ from grace.nn.branching import Fork, split
 from grace.nn.expandable import ExpandableNetwork, copy_of, folded
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet, TorchvisionResNet
-from grace.nn.weights import build_backbone
-from grace.settings.experiment import BackboneSettings
 
 
 def resnet8(seed: int = 0) -> CifarResNet:
@@ -85,46 +81,6 @@ def test_parameters_of_trunk_and_branches(backbone: Backbone, shared: int, own: 
     assert counts.heads == 5 * branch.feature_dim * 10 + 10
 
 
-@pytest.mark.parametrize(
-    ("name", "trunk_digest", "branch_digest", "first", "branch_first"),
-    [
-        # What saved learners of MEMO hold; taken of version 0.1.
-        (
-            "resnet32",
-            "34215ce45aad1e40",
-            "8ac23832aef0d2fd",
-            "0.0.weight",
-            "stage.0.0.conv1.weight",
-        ),
-        ("resnet18", "839b2ad6289a52ed", "181b1cf825fa0d34", "0.weight", "stage.0.0.conv1.weight"),
-        ("resnet50", "edf2ba3c529170f1", "724951b51a400a02", "0.weight", "stage.0.0.conv1.weight"),
-        (
-            "timm/resnet10t",
-            "9b8af414fe1c460a",
-            "8a7f9627b5f2160c",
-            "0.0.weight",
-            "stage.0.0.conv1.weight",
-        ),
-    ],
-)
-def test_names_of_saved_tensors_stay(
-    name: str, trunk_digest: str, branch_digest: str, first: str, branch_first: str
-) -> None:
-    if name.startswith("timm/"):
-        pytest.importorskip("timm", reason="the timm extra is not installed")
-    trunk, branch = split(build_backbone(BackboneSettings(name=name), 3, 0))
-    assert (next(iter(trunk.state_dict())), next(iter(branch.state_dict()))) == (
-        first,
-        branch_first,
-    )
-    assert digest_of_names(trunk) == trunk_digest
-    assert digest_of_names(branch) == branch_digest
-
-
-def digest_of_names(module: nn.Module) -> str:
-    return hashlib.sha256("\n".join(module.state_dict()).encode()).hexdigest()[:16]
-
-
 @pytest.mark.parametrize("at", [1, 2, 3, -1, -2, -3])
 def test_a_backbone_can_be_cut_before_any_stage(at: int) -> None:
     backbone = resnet8().eval()
@@ -182,10 +138,3 @@ def test_every_tensor_stands_in_one_part() -> None:
     storages = [tensor.data_ptr() for part in parts.values() for tensor in part.values()]
     assert len(set(storages)) == len(storages)
     assert sorted(storages) == sorted(t.data_ptr() for t in network.state_dict().values())
-
-
-def test_it_can_be_captured_whole() -> None:
-    network = forked(2).eval()
-    images = torch.randn(2, 3, 8, 8)
-    exported = torch.export.export(network, (images,)).module()
-    torch.testing.assert_close(exported(images), network(images))

@@ -37,12 +37,6 @@ class TestFlooredCrossEntropy:
 
 
 class TestConfusionWeights:
-    def test_by_hand(self) -> None:
-        # Gaps 2 of 4 and 1 of 10: s = ½ and 1/10.
-        scores = torch.tensor([[-3.0, -1.0, -5.0], [0.0, -10.0, -1.0]])
-        weights = confusion_weights(scores, 4.0)
-        assert weights.tolist() == pytest.approx([1 + math.exp(-2), 1 + math.exp(-0.4)])
-
     def test_two_classes_are_never_confused(self) -> None:
         # The second largest is the smallest, so s = 1.
         weights = confusion_weights(torch.tensor([[-1.0, -1.5]]), 2.0)

@@ -61,29 +61,6 @@ def test_the_gradient_of_batch_energy_is_that_of_the_batchs_log_sum() -> None:
     assert gradient.tolist() == pytest.approx([0.5], abs=1e-6)
 
 
-def test_the_gradient_by_logits_is_the_numerical_one() -> None:
-    """By central differences of B · log Σ_n Σ_k σ(z)_k, in plain Python."""
-    rows = [[0.3, -0.2, 0.9, 0.1], [-1.0, 0.4, 0.2, 0.6], [0.0, 0.5, -0.7, 0.8]]
-
-    def value(logits: list[list[float]]) -> float:
-        masses = []
-        for row in logits:
-            total = sum(math.exp(z) for z in row)
-            masses.append((math.exp(row[2]) + math.exp(row[3])) / total)
-        return len(logits) * math.log(sum(masses))
-
-    logits = torch.tensor(rows, requires_grad=True)
-    shares = energy_share(logits[:, :2], logits[:, 2:])
-    (gradient,) = torch.autograd.grad(batch_energy(shares, shares.detach()), logits)
-    for n, k in ((0, 0), (0, 2), (1, 3), (2, 1)):
-        ends = []
-        for change in (1e-4, -1e-4):
-            moved = [list(row) for row in rows]
-            moved[n][k] += change
-            ends.append(value(moved))
-        assert float(gradient[n, k]) == pytest.approx((ends[0] - ends[1]) / 2e-4, abs=1e-5)
-
-
 def test_energy_loss_by_hand() -> None:
     # Outputs (3, 5), energies (2, 7). Class 1 is there, by output 0: (1, 5 | 2, 7), 7 of 15.
     loss = energy_loss(logs(3, 5), logs(2, 7), torch.tensor([1]), torch.tensor([0]))

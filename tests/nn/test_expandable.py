@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from grace.base.randomness import generator
@@ -37,11 +36,6 @@ def test_backbones_may_differ_in_width() -> None:
     assert torch.equal(narrow, mixed.backbones[0](images))
     assert torch.equal(rest, wide(images))
     assert mixed.feature_dim == 576
-
-
-def test_a_head_of_another_width_is_our_error() -> None:
-    with pytest.raises(AssertionError):
-        ExpandableNetwork([small()], LinearHead(65, 2, generator(0, "head")))
 
 
 def test_parameters_with_and_without_heads() -> None:

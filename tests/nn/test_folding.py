@@ -9,7 +9,6 @@ from grace.nn.backbone import Backbone, WithMaps
 from grace.nn.expandable import folded
 from grace.nn.resnets import CifarResNet, TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone
-from support.typed import present
 
 
 def timm_resnet() -> Backbone:
@@ -84,21 +83,6 @@ def test_features_and_last_map_of_one_pass_are_folded(build: Callable[[], Backbo
         ):
             tolerance = 1e-5 * max(1.0, float(expected.abs().max()))
             torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
-
-
-def test_one_convolution_by_hand() -> None:
-    conv, norm = nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1, eps=0.0)
-    with torch.no_grad():
-        conv.weight.fill_(3.0)
-        present(conv.bias).fill_(1.0)
-        norm.weight.fill_(4.0)
-        norm.bias.fill_(0.5)
-        present(norm.running_mean).fill_(2.0)
-        present(norm.running_var).fill_(16.0)
-    # (3x + 1 − 2)/4·4 + 0.5 = 3x − 0.5
-    inference = folded(nn.Sequential(conv, norm))
-    assert inference(torch.tensor([[[[2.0]]]])).item() == pytest.approx(5.5)
-    assert num_batch_norms(inference) == 0
 
 
 def test_copy_is_frozen_in_eval_mode_and_independent() -> None:

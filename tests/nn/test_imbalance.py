@@ -24,25 +24,6 @@ def test_log_prior_by_hand() -> None:
     assert log_prior(torch.tensor([0, 1, 2])).tolist() == pytest.approx(expected)
 
 
-def test_cross_entropy_with_a_prior_by_hand() -> None:
-    prior = torch.tensor([1 / 4, 3 / 4]).log()
-    # Even logits leave the prior: −ln ¼. With z = (ln 3, 0) both classes have ¾: ln 2.
-    logits = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]])
-    for rows, expected in ((slice(0, 1), math.log(4)), (slice(1, 2), math.log(2))):
-        loss = cross_entropy(logits[rows], torch.tensor([0]), prior)
-        assert float(loss) == pytest.approx(expected, abs=1e-6)
-    both = cross_entropy(logits, torch.tensor([0, 0]), prior)
-    assert float(both) == pytest.approx(math.log(8) / 2, abs=1e-6)
-
-
-def test_an_even_prior_is_plain_cross_entropy() -> None:
-    # σ(ln 3, 0) = (¾, ¼).
-    loss = cross_entropy(
-        torch.tensor([[math.log(3), 0.0]]), torch.tensor([1]), log_prior(torch.tensor([7, 7]))
-    )
-    assert float(loss) == pytest.approx(math.log(4), abs=1e-6)
-
-
 def test_lost_direction_by_hand() -> None:
     # p = (3, 4)/7, whose length is 5/7.
     assert lost_direction(torch.tensor([3, 4])).tolist() == pytest.approx([0.6, 0.8])

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grace.nn.capacity import (
-    FeatureMoments,
     LossSurface,
     adversarial_sharpness,
     expected_sharpness,
@@ -162,31 +161,6 @@ def test_expected_sharpness_comes_near_the_integral(deviation: float, value: flo
     found = expected_sharpness(surface, normal_noises(4, deviation, 1000, draws()))
     assert found.standard_error < 0.05 * value
     assert abs(found.mean - value) < 3 * found.standard_error
-
-
-def test_effective_rank_of_the_package() -> None:
-    def saturation(features: Tensor) -> float:
-        moments = FeatureMoments()
-        moments.update(features)
-        return moments.result()
-
-    rows = torch.tensor([[3.0, 0], [-3, 0], [0, 1], [0, -1]], dtype=torch.float64)
-    assert saturation(rows) == pytest.approx(1.75476535 / 2, abs=5e-9)
-    assert saturation(rows + 7) == pytest.approx(0.87738268, abs=5e-9)
-    assert saturation(X @ A.T) == pytest.approx(0.98727622, abs=5e-9)
-
-
-def test_single_precision_gives_the_same_to_its_precision() -> None:
-    def single(named: Mapping[str, Tensor], rows: slice) -> Tensor:
-        assert named["A"].dtype == torch.float32
-        scores = X[rows].float() @ named["A"].T @ HEAD.float().T
-        return F.cross_entropy(scores, Y[rows], reduction="none")
-
-    surface = LossSurface({"A": A.float()}, single, 4)
-    assert fisher(surface) == pytest.approx(0.69477947, rel=1e-6)
-    assert adversarial_sharpness(surface, 0.1, 10, draws()) == pytest.approx(0.07472381, rel=1e-4)
-    start = torch.full((4,), 0.5)
-    assert spectral_radius(surface.curvature, start, 21, 0.0) == pytest.approx(0.32941656, rel=1e-5)
 
 
 def test_only_what_is_asked_with_draws_of_its_own() -> None:

@@ -31,11 +31,6 @@ def test_a_step_that_is_skipped_leaves_no_trace(bad: float) -> None:
     assert found.tolist() == [1.0, 2.0]
 
 
-def test_weights_of_one_group_by_hand() -> None:
-    found = class_gradient_weights(torch.tensor([2.0, 1.0, 4.0]), NONE, indices(0, 1, 2), 0.1)
-    assert found.tolist() == [0.5, 1.0, 0.25]
-
-
 def test_weights_where_old_classes_got_more() -> None:
     # ρ = 2/3: old (1, ½)·2/3; new (1, 1/3)·min(1, 2/3·½).
     found = class_gradient_weights(
@@ -66,12 +61,6 @@ def test_classes_that_got_nothing_yet() -> None:
     assert class_gradient_weights(torch.zeros(3), old, new, 0.5).tolist() == [1.0, 1.0, 0.5]
     found = class_gradient_weights(torch.tensor([0.0, 3.0, 3.0]), old, new, 0.5)
     assert found.tolist() == pytest.approx([1.0, 0.0, 1.0], abs=1e-6)
-
-
-def test_one_class_on_either_side() -> None:
-    # ρ = 3/6.
-    found = class_gradient_weights(torch.tensor([6.0, 3.0]), indices(0), indices(1), 0.5)
-    assert found.tolist() == [0.5, 0.25]
 
 
 def test_weighted_rows_of_weights_and_biases() -> None:

@@ -29,15 +29,3 @@ def test_an_expansion_resets_whatever_came_before() -> None:
 
 def test_no_decay_keeps_the_threshold() -> None:
     assert Threshold(initial=0.3, decay=1.0, compressions=50).value == 0.3
-
-
-@pytest.mark.parametrize(("initial", "decay"), [(0.6, 0.96), (0.5, 0.9), (0.35, 0.9)])
-def test_compressions_in_a_row_multiply(initial: float, decay: float) -> None:
-    """With the published thresholds, over ten tasks of which the seventh expands."""
-    threshold, values = Threshold(initial=initial, decay=decay), []
-    for number in range(10):
-        values.append(threshold.value)
-        threshold = threshold.after("grow" if number == 6 else "compress")
-    powers = [*range(7), *range(3)]
-    assert values == pytest.approx([initial * decay**power for power in powers])
-    assert threshold.value == pytest.approx(initial * decay**3)

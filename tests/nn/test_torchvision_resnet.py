@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import nn
 
-from grace.nn.branching import split
 from grace.nn.resnets import TorchvisionResNet
 
 
@@ -16,15 +15,6 @@ def test_resnet18_has_the_published_parameter_counts() -> None:
     small = TorchvisionResNet("resnet18", "conv3", 3, 0)
     assert count(small) == 11_168_832
     assert small.feature_dim == 512
-
-
-def test_shallow_and_deep_part_have_memos_sizes_and_compose() -> None:
-    # docs/methods/memo.md: 2,782,784 with the 7x7 stem, 8,393,728 for layer 4.
-    network = TorchvisionResNet("resnet18", "conv7", 3, 0).eval()
-    first, second = split(network)
-    assert (count(first), count(second)) == (2_782_784, 8_393_728)
-    images = torch.randn(2, 3, 40, 40)
-    assert torch.equal(second(first(images)), network(images))
 
 
 def test_outputs_are_torchvisions_own_before_the_classifier() -> None:

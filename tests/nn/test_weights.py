@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from grace.base.randomness import generator
 from grace.nn import timm_backbone, weights
-from grace.nn.merging import merge_backbones
 from grace.nn.resnets import CifarResNet
 from grace.nn.timm_backbone import TimmBackbone
 from grace.nn.weights import build_backbone, digest_of_weights, without_weights
@@ -70,21 +69,6 @@ def test_torchvisions_own_state_gives_its_outputs(make_file: MakeFile, prefix: s
         assert torch.equal(ours.eval()(images()), theirs(images()))
     counter = ours.state_dict()["body.bn1.num_batches_tracked"]
     assert int(counter) == 7
-
-
-def test_counters_of_steps_may_be_absent(make_file: MakeFile) -> None:
-    state = resnet18_with_classifier().state_dict()
-    bare = {name: t for name, t in state.items() if not name.endswith("num_batches_tracked")}
-    one = build_backbone(with_file("resnet18", make_file(bare)), 3, 0).eval()
-    two = build_backbone(with_file("resnet18", make_file(state)), 3, 0).eval()
-    assert torch.equal(one(images()), two(images()))
-
-
-def test_a_cifar_resnet_reads_its_own_state(make_file: MakeFile) -> None:
-    theirs = lived(CifarResNet(20, 3, generator(3)))
-    settings = with_file("resnet20", make_file(theirs.state_dict()))
-    ours = build_backbone(settings, 3, 0).eval()
-    assert torch.equal(ours(images()), theirs(images()))
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "convnext_atto", "test_vit", "test_efficientnet"])
@@ -148,21 +132,6 @@ def test_a_file_that_was_changed_is_read_again(make_file: MakeFile) -> None:
     save_file(state, path)
     os.utime(path, ns=(1, 1))
     assert digest_of_weights(with_file("resnet20", path)) != before
-
-
-def test_pretrained_backbones_are_merged_as_any_others(make_file: MakeFile) -> None:
-    theirs = lived(CifarResNet(20, 3, generator(3)))
-    settings = with_file("resnet20", make_file(theirs.state_dict()))
-    one, two = build_backbone(settings, 3, 0), build_backbone(settings, 3, 1)
-    with torch.no_grad():
-        two.get_parameter("stem.0.weight").add_(4.0)
-    merged = merge_backbones(one, two, 0.75)
-    # 0.75·w + 0.25·(w + 4) = w + 1; what is equal in both stays.
-    expected = theirs.get_parameter("stem.0.weight") + 1.0
-    torch.testing.assert_close(merged.get_parameter("stem.0.weight"), expected)
-    for name, parameter in merged.named_parameters():
-        if name != "stem.0.weight":
-            assert torch.equal(parameter, theirs.get_parameter(name))
 
 
 def faulty(state: dict[str, Tensor], fault: str) -> dict[str, Tensor]:

@@ -30,9 +30,11 @@ from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from support.tiny_streams import dataset, recipe, settings
 
-WORDS = ["digits", "method=der", "method.base.epochs=1", "method.grow.epochs=1"]
-WORDS += ["data.max_train_per_class=12", "data.max_test_per_class=4"]
-WORDS += ["engine.device=cpu", "engine.compile=false", "engine.threads=1"]
+WORDS = [
+    *("digits", "method=der", "method.base.epochs=1", "method.grow.epochs=1"),
+    *("data.max_train_per_class=12", "data.max_test_per_class=4", "engine.device=cpu"),
+    *("engine.compile=false", "engine.threads=1"),
+]
 Act = Callable[[int, Path], None]
 
 
@@ -156,30 +158,23 @@ def kept_store() -> Iterator[int]:
         os.waitpid(keeper, 0)
 
 
-def ends(act: Act, folder: Path) -> dict[str, Any]:
-    """What the processes of one run said, and their exit codes."""
-    folder.mkdir()
-    began = time.monotonic()
-    with kept_store() as port:
-        os.environ |= {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-        }
-        processes = [started(act, rank, folder) for rank in (0, 1)]
-        codes = ended(processes, stops_all=act not in (alone, occupied))
-    record = folder / "record" / "run.json"
-    info = json.loads(record.read_text()) if record.exists() else {}
-    return {
-        "said": [(folder / f"{rank}.txt").read_text() for rank in (0, 1)],
-        "codes": codes,
-        "seconds": time.monotonic() - began,
-        "record": [info.get("status"), info.get("error")],
-    }
-
-
 def find(folder: Path) -> None:
-    """Write down how each run ended."""
-    acts = (no_data, full, alone, occupied, other_settings, other_data)
-    found = {act.__name__: ends(act, folder / act.__name__) for act in acts}
+    """Write down how each run ended: what its processes said, their exit codes, the record."""
+    found = {}
+    for act in (no_data, full, alone, occupied, other_settings, other_data):
+        place = folder / act.__name__
+        place.mkdir()
+        with kept_store() as port:
+            os.environ |= {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            }
+            processes = [started(act, rank, place) for rank in (0, 1)]
+            codes = ended(processes, stops_all=act not in (alone, occupied))
+        record = place / "record" / "run.json"
+        info = json.loads(record.read_text()) if record.exists() else {}
+        said = [(place / f"{rank}.txt").read_text() for rank in (0, 1)]
+        facts = {"said": said, "codes": codes, "record": [info.get("status"), info.get("error")]}
+        found[act.__name__] = facts
     (folder / "failed.json").write_text(json.dumps(found))

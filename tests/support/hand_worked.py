@@ -16,14 +16,18 @@ from grace.data.images import LabelledImages, TensorImages
 from grace.engine.checkpoint import Snapshot
 from grace.engine.phase import Batch, Loss, Part, Phase
 from grace.engine.trainer import Trainer
+from grace.settings.augmentation import AugmentationSetting
 from grace.settings.experiment import EngineSettings
 from grace.settings.recipe import Recipe
 
 
-def trainer(**engine: Any) -> Trainer:
+def trainer(
+    seed: int = 1, augmentation: AugmentationSetting = "none", progress: Any = None, **engine: Any
+) -> Trainer:
     """A trainer whose test transform divides by 255."""
     settings = EngineSettings(**{"device": "cpu", "compile": False, "threads": 1, **engine})
-    made = Trainer(settings, build_augmentation("none", (0.0,) * 3, (1.0,) * 3, 8), 1)
+    transform = build_augmentation(augmentation, (0.0,) * 3, (1.0,) * 3, 8)
+    made = Trainer(settings, transform, seed, progress)
     made.start_task(1)
     return made
 

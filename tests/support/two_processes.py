@@ -1,12 +1,14 @@
 """What two processes make of the same work; ``test_torchrun`` reads it.
 
 Each process writes down what it found: how far its gradients are from those of one process, what
-its weights and exemplars hash to, what it heard and printed.
+its weights and exemplars hash to, what it heard and printed. Both are forks of one that has
+imported all that is imported late; torchrun itself is ``elastic_launch`` and a parser of its
+command line.
 """
 
 import contextlib
-import copy
 import hashlib
+import importlib
 import io
 import json
 import sys
@@ -18,6 +20,7 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from typing_extensions import override
 
 import grace.data.sources
@@ -28,19 +31,9 @@ from grace.base.randomness import generator
 from grace.base.tensors import encode
 from grace.cli import main
 from grace.data.augmentation import build_augmentation
-from grace.data.memory import ExemplarMemory
 from grace.engine.journal import Journal
 from grace.engine.parts import frozen
-from grace.engine.phase import (
-    Batch,
-    GradientSweep,
-    Loss,
-    LossGradients,
-    Part,
-    Phase,
-    Sweep,
-    Work,
-)
+from grace.engine.phase import Batch, GradientSweep, Loss, Part, Phase, Sweep, Work
 from grace.engine.phase_run import PhaseRun
 from grace.engine.ranks import Ranks
 from grace.engine.trainer import NonFiniteLossError, Trainer
@@ -49,16 +42,14 @@ from grace.learner.learner import Learner
 from grace.learner.model import Model
 from grace.methods.ewc import EWC
 from grace.methods.grace import Grace
-from grace.methods.method import Method
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from grace.runs.model import RunRecord
-from grace.runs.record import read_record
-from grace.runs.run import run as run_experiment
+from grace.runs import read_record
+from grace.runs.run import run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
 from grace.settings.method import BaseMethodSettings
-from grace.settings.recipe import Recipe
+from support import failing_processes
 from support.contract import VARIANTS
 from support.interruptions import call_number, interrupted
 from support.tiny_streams import (
@@ -69,19 +60,18 @@ from support.tiny_streams import (
     labelled,
     recipe,
     settings,
-    task,
     watch,
 )
 
 ENGINE = EngineSettings(device="cpu", compile=False, threads=1)
-LEARNS = recipe(epochs=4, batch_size=12)
-# CREATE's scores differ little in so few steps, the more the larger the scale.
-EASIER: dict[str, dict[str, Any]] = {"create": {"score_scale": 0.3}}
 # Images of the known class 0 beside new ones: some losses are means over the new ones alone.
 STREAM: tuple[Mapping[int, int], ...] = ({0: 14, 1: 14}, {0: 6, 2: 14, 3: 14})
 # A batch of three is the first process's alone. What stands before it is odd: 28 images in the
 # first task, then 34 and 12 exemplars, or the 28.
 LEFT_OVER = 3
+
+
+# --- Every method ---------------------------------------------------------------------------------
 
 
 @final
@@ -107,18 +97,6 @@ def stillable_resnet8(
     return backbone
 
 
-def learning(method: BaseMethodSettings, own: Recipe) -> BaseMethodSettings:
-    """A method's settings with one recipe for all of its phases."""
-    recipes = {name for name, value in method if isinstance(value, Recipe)}
-    return method.model_copy(update=dict.fromkeys(recipes, own))
-
-
-def learner(method: BaseMethodSettings, ranks: Ranks | None = None) -> Learner:
-    shape, mean, std = (3, SIZE, SIZE), (0.4,) * 3, (0.3,) * 3
-    # As if it was saved: then its backbone is not tried before.
-    return Learner(Model(settings(method), shape, mean, std, is_saved=True, ranks=ranks))
-
-
 @final
 class Recorded:
     """The gradients of every batch; a reducer of gradient sweeps, and a step that takes none."""
@@ -134,17 +112,22 @@ class Recorded:
 
     @contextlib.contextmanager
     def instead_of_steps(self) -> Iterator[None]:
-        step = torch.optim.SGD.step
-
         def record(optimiser: torch.optim.SGD) -> None:
             grads = [p.grad for group in optimiser.param_groups for p in group["params"]]
             self.gradients.append(torch.cat([grad.flatten() for grad in grads]))
 
-        torch.optim.SGD.step = record  # type: ignore[assignment]
-        try:
+        with patched(torch.optim.SGD, "step", record):
             yield
-        finally:
-            torch.optim.SGD.step = step  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def patched(owner: Any, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def gradients(item: Phase | GradientSweep, batch_size: int, trainer: Trainer) -> list[Tensor]:
@@ -161,67 +144,6 @@ def gradients(item: Phase | GradientSweep, batch_size: int, trainer: Trainer) ->
     return recorded.gradients
 
 
-@final
-class Probe:
-    """Compares, before a learner's work is done, its gradients with those of one process."""
-
-    def __init__(self, taught: Learner, ranks: Ranks) -> None:
-        augmentation, seed = taught.trainer._augmentation, taught.settings.seeds.data
-        self.together = Trainer(ENGINE, augmentation, seed, ranks=ranks)
-        self.alone = Trainer(ENGINE, augmentation, seed)
-        self.ranks = ranks
-        self.found: list[dict[str, Any]] = []
-
-    def __call__(self, item: Work) -> None:
-        if isinstance(item, Sweep):
-            return
-        size = len(item.data) - LEFT_OVER
-        with still():
-            together = gradients(item, size, self.together)
-            if not self.ranks.is_first:
-                return
-            alone = gradients(item, size, self.alone)
-        for images, one, two in zip((size, LEFT_OVER), alone, together, strict=True):
-            largest, difference = one.abs().max(), (one - two).abs().max()
-            self.found.append(
-                {
-                    "item": item.name,
-                    "images": images,
-                    "largest": float(largest),
-                    "difference": float(difference),
-                }
-            )
-
-
-@contextlib.contextmanager
-def still() -> Iterator[None]:
-    StillableBatchNorm.is_still = True
-    try:
-        yield
-    finally:
-        StillableBatchNorm.is_still = False
-
-
-def exemplars(method: Method) -> dict[str, str]:
-    """A hash of each class's exemplars, in their order."""
-    memory = method.memory
-    return {str(index): memory.of_class(index).digest().hex() for index in memory.classes}
-
-
-def herded_alone(
-    method: Method, before: ExemplarMemory, alone: Trainer, number: int, num_old: int
-) -> dict[str, str]:
-    """The exemplars that one process would have herded with the weights as they are."""
-    twin = copy.deepcopy(method, {id(method.memory): before, id(method.factory): method.factory})
-    steps = twin.remember(task(number, STREAM[number - 1], num_old))
-    try:
-        item = next(steps)
-        while True:
-            item = steps.send(alone.run(item))
-    except StopIteration:
-        return exemplars(twin)
-
-
 def weights(made: Learner | Stream) -> str:
     """A hash of all that the method keeps beside its exemplars, buffers too."""
     digest = hashlib.sha256()
@@ -231,135 +153,47 @@ def weights(made: Learner | Stream) -> str:
 
 
 def taught(method: BaseMethodSettings, ranks: Ranks) -> dict[str, Any]:
-    """Teach a learner with all processes, and look at everything on the way."""
-    made = learner(method, ranks)
-    probe = Probe(made, ranks)
-    watch(made, probe)
-    hashes, kept, expected = [], [], []
+    """Teach a learner with all processes; compare gradients before the work of each item is done.
+
+    Gradients are those of whole odd batches and of ones with an empty slice, with batch norm in
+    eval mode.
+    """
+    shape, mean, std = (3, SIZE, SIZE), (0.4,) * 3, (0.3,) * 3
+    # As if it was saved: then its backbone is not tried before.
+    made = Learner(Model(settings(method), shape, mean, std, is_saved=True, ranks=ranks))
+    augmentation, seed = made.trainer._augmentation, made.settings.seeds.data
+    pair = [Trainer(ENGINE, augmentation, seed, ranks=own) for own in (ranks, Ranks())]
+    found: list[dict[str, Any]] = []
+
+    def compare(item: Work) -> None:
+        if isinstance(item, Sweep):
+            return
+        sizes = (len(item.data) - LEFT_OVER, LEFT_OVER)
+        with patched(StillableBatchNorm, "is_still", True):
+            together = gradients(item, sizes[0], pair[0])
+            alone = gradients(item, sizes[0], pair[1]) if ranks.is_first else []
+        for images, one, two in zip(sizes, alone, together, strict=False):
+            difference = float((one - two).abs().max())
+            largest = float(one.abs().max())
+            found.append(
+                {"item": item.name, "images": images, "largest": largest, "difference": difference}
+            )
+
+    watch(made, compare)
+    hashes, kept = [], []
     for number, counts in enumerate(STREAM, start=1):
-        num_old, data = len(made.class_names), labelled(counts)
-        probe.together.start_task(number)
-        probe.alone.start_task(number)
-        before = made.method.memory.copy()
-        made.update(data.images, class_names(data))
-        hashes.append(weights(made))
-        kept.append(exemplars(made.method))
-        if ranks.is_first and method.traits.memory == "exemplars":
-            probe.alone.start_task(number)
-            known = made.method.features
-            # Copies of a method share its features: what one process alone computes must not stay.
-            rows = None if known is None else dict(known._rows)
-            expected.append(herded_alone(made.method, before, probe.alone, number, num_old))
-            if known is not None and rows is not None:
-                known._rows = rows
-    return {
-        "weights": hashes,
-        "exemplars": kept,
-        "herded alone": expected,
-        "gradients": probe.found,
-        "losses": [[work.losses for work in update.work] for update in made.history],
-        "accuracy": accuracies(made),
-    }
-
-
-def accuracies(made: Learner) -> dict[str, float]:
-    """Shares of test images that are named rightly: of all classes, and of the last task's."""
-    test = labelled(dict.fromkeys(range(4), 25), seed=1)
-    scores = next(iter(made.scores(test.images).values()))
-    right = (scores.argmax(dim=1) == test.labels).double()
-    return {"all": float(right.mean()), "new": float(right[test.labels >= 2].mean())}
-
-
-def taught_alone(method: BaseMethodSettings) -> dict[str, Any]:
-    made = learner(method)
-    for counts in STREAM:
         data = labelled(counts)
+        for trainer in pair:
+            trainer.start_task(number)
         made.update(data.images, class_names(data))
-    return {"accuracy": accuracies(made)}
-
-
-@final
-class Heard:
-    """Notes the events of a run."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def __getattr__(self, event: str) -> Any:
-        return lambda *details: self.events.append(event)
-
-
-def run(method: BaseMethodSettings, directory: Path, heard: Any = None) -> dict[str, Any]:
-    """Carry out a run, or go on with it; give its record, and what its last weights hash to."""
-    hashes, learn = [""], Stream.learn
-
-    def noting(made: Stream, *arguments: Any) -> Any:
-        done = learn(made, *arguments)
         hashes.append(weights(made))
-        return done
-
-    chosen = settings(method, scenario=ScenarioSettings(base=3, increment=1))
-    Stream.learn = noting  # type: ignore[method-assign]
-    try:
-        record = run_experiment(chosen, directory=directory, progress=heard, resume=True)
-    finally:
-        Stream.learn = learn  # type: ignore[method-assign]
-    return {**described(record), "weights": hashes[-1]}
+        memory = made.method.memory
+        kept.append({str(own): memory.of_class(own).digest().hex() for own in memory.classes})
+    losses = [[work.losses for work in update.work] for update in made.history]
+    return {"weights": hashes, "exemplars": kept, "gradients": found, "losses": losses}
 
 
-def described(record: RunRecord) -> dict[str, Any]:
-    """A record without what the clock said."""
-    lines = [task.model_dump(mode="json") for task in record.tasks]
-    for line in lines:
-        del line["seconds"]
-        line["phases"] = [{**phase, "seconds": 0, "earlier": 0} for phase in line["phases"]]
-    return {
-        "directory": record.directory.name,
-        "status": record.info.status,
-        "processes": record.info.hardware["processes"],
-        "tasks": lines,
-    }
-
-
-@contextlib.contextmanager
-def killed(owner: Any, name: str, call: int) -> Iterator[None]:
-    """Interrupt every process at the same call of a function, just before it happens."""
-    with interrupted(owner, name, call_number(call)):
-        yield
-    dist.destroy_process_group()  # The process would have ended.
-
-
-def runs(folder: Path) -> dict[str, Any]:
-    """Whole runs: straight, and killed at the worst moments and gone on with."""
-    own, images = recipe(2, batch_size=12), dataset(5, train=9, test=5)
-    grace.data.sources.load_dataset = lambda _: images
-    # Every epoch leaves a snapshot.
-    Journal.__init__.__defaults__ = (0.0, 0.0)  # type: ignore[misc]
-    grown, heard = Grace.Settings(base=own, grow=own, compress=own, expand_at=(2,)), Heard()
-    held = EWC.Settings(base=own, update=own)
-    found = {"straight": run(grown, folder / "straight", heard)}
-    # In task 3, after 2 epochs of base, 2 of grow, and 1 of grow again.
-    with killed(PhaseRun, "epoch", 6):
-        run(grown, folder / "resumed")
-    # After 1 more of grow and 1 of compress.
-    with killed(PhaseRun, "epoch", 3):
-        run(grown, folder / "resumed")
-    found["resumed"] = run(grown, folder / "resumed")
-    found["again"] = run(grown, folder / "resumed")
-    found["fisher"] = run(held, folder / "fisher")
-    # The last task has its Fisher information, but is not saved.
-    with killed(grace.runs.stream, "refuse_diverged", 3):
-        run(held, folder / "fisher resumed")
-    found["fisher resumed"] = run(held, folder / "fisher resumed")
-    wild = Grace.Settings(base=recipe(2, 1e30), grow=own, compress=own)
-    try:
-        run(wild, folder / "wild")
-    except NonFiniteLossError as error:
-        # As it stands for whoever comes first.
-        info = read_record(folder / "wild").info
-        found["wild"] = {"error": str(error), "status": info.status, "recorded": info.error}
-        dist.destroy_process_group()
-    return {**found, "heard": heard.events}
+# --- Single phases and sweeps ---------------------------------------------------------------------
 
 
 @final
@@ -406,17 +240,17 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
     def phase(name: str, epochs: int, batch_size: int) -> Phase:
         return Phase(name=name, recipe=recipe(epochs, 1e-6, batch_size), **parts)
 
-    def means() -> dict[str, list[float]]:
+    def means() -> list[list[float]]:
         """A tenth of the first channels' means over all images, and what batch norm says of it."""
         pixels = data.images.gather(torch.arange(12)).float()
         outputs = conv((pixels / 255 - 0.4) / 0.3)
         told = norm.running_mean
         assert told is not None
-        return {"expected": (outputs.mean((0, 2, 3)) / 10).tolist(), "told": told.tolist()}
+        return [(outputs.mean((0, 2, 3)) / 10).tolist(), told.tolist()]
 
-    found: dict[str, Any] = {"before": means()["expected"]}
+    (expected, _), found = means(), dict[str, Any]()
     trainer.optimise(phase("statistics", 1, 12))
-    found["running mean"] = means()["told"]
+    found["means"] = [expected, means()[1]]
     found["head before"] = head.weight.flatten().tolist()
     with torch.no_grad():
         head.weight += ranks.rank
@@ -426,9 +260,8 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
     found["noise"] = noise[-2:]
     norm.reset_running_stats()
     trainer.run(GradientSweep(name="statistics", batch_size=12, reducer=Recorded(), **parts))
-    found["swept"] = means()
-    swept = Sweep(name="rank", parts=frozen([backbone]), data=data, reducer=Rank(ranks))
-    told = trainer.run(swept)
+    found["swept means"] = means()
+    told = trainer.run(Sweep(name="rank", parts=frozen([backbone]), data=data, reducer=Rank(ranks)))
     found["told"] = {**told, "tensor": told["tensor"].tolist()}
     try:
         # Five batches came before, and each epoch has three.
@@ -438,87 +271,80 @@ def small_works(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-# Images, images per batch, views: batches of uneven slices, of one slice, and of a single image,
-# fewer than there are processes.
-WHOLE_BATCHES = ((13, 5, 1), (13, 5, 2), (14, 4, 3), (3, 1, 2))
+# --- Runs -----------------------------------------------------------------------------------------
 
 
-def whole_batches(ranks: Ranks) -> list[dict[str, Any]]:
-    """Losses that compare rows of the whole batch, and noise on them, beside one process's."""
-    shift = build_augmentation("shift", (0.4,) * 3, (0.3,) * 3, SIZE)
-    found = []
-    for images, batch_size, views in WHOLE_BATCHES:
-        one, two = (
-            contrasted(Trainer(ENGINE, shift, 1, ranks=own), images, batch_size, views)
-            for own in (Ranks(), ranks)
-        )
-        for number, alone in enumerate(one["gradients"]):
-            together = two["gradients"][number]
-            found.append(
-                {
-                    "case": [images, batch_size, views, number],
-                    "largest": float(alone.abs().max()),
-                    "difference": float((alone - together).abs().max()),
-                    "losses": [one["losses"], two["losses"]],
-                    "same": {
-                        name: torch.equal(one[name][number], two[name][number])
-                        for name in ("images", "labels", "noise")
-                    },
-                    "together": two["together"][number] and one["together"][number],
-                    "rows": [len(one["images"][number]), one["own rows"][number]],
-                    "own rows": two["own rows"][number],
-                }
-            )
-        assert len(one["gradients"]) == len(two["gradients"])
-    return found
+@final
+class Heard:
+    """Notes the events of a run."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __getattr__(self, event: str) -> Any:
+        return lambda *details: self.events.append(event)
 
 
-def contrasted(trainer: Trainer, images: int, batch_size: int, views: int) -> dict[str, Any]:
-    """Gradients of an epoch of one phase, and what its objective saw."""
-    trainer.start_task(1)
-    net = LinearHead(3 * SIZE * SIZE, 4, generator(1, "contrasted"))
-    seen: dict[str, list[Any]] = {
-        name: [] for name in ("images", "labels", "noise", "together", "own rows")
-    }
+def run(method: BaseMethodSettings, directory: Path, heard: Any = None) -> dict[str, Any]:
+    """Carry out a run, or go on with it; give its record, and what its last weights hash to."""
+    hashes, learn = [""], Stream.learn
 
-    def objective(batch: Batch) -> dict[str, Loss]:
-        own = batch["net"]
-        features = batch.everyone(nn.functional.normalize(own))
-        labels = batch.everyone(batch.labels)
-        likeness = features @ features.T / 0.5
-        likeness = likeness.masked_fill(torch.eye(len(labels), dtype=torch.bool), -1e4)
-        partners = labels[:, None] == labels
-        share = -(likeness.log_softmax(dim=1) * partners.fill_diagonal_(False)).sum(dim=1)
-        noise = batch.normal(own)
-        seen["noise"].append(batch.everyone(noise))
-        seen["images"].append(batch.everyone(batch.images))
-        seen["labels"].append(labels)
-        seen["own rows"].append(len(own))
-        pairs = batch.labels.unflatten(0, (-1, views))
-        seen["together"].append(bool((pairs == pairs[:, :1]).all()))
-        return {
-            "contrast": Loss(share.mean(), 0.7, over="batch"),
-            "noise": Loss((own + noise).square().mean(), 0.1),
-            "length": Loss(net.weight.square().sum(), 1e-3, over="nothing"),
-        }
+    def noting(made: Stream, *arguments: Any) -> Any:
+        done = learn(made, *arguments)
+        hashes.append(weights(made))
+        return done
 
-    def rule(gradients: LossGradients) -> dict[str, Tensor]:
-        one, two = (gradients.of([name], ["net.bias"]) for name in ("contrast", "noise"))
-        return {"net.bias": one["net.bias"] - 2 * two["net.bias"]}
+    chosen = settings(method, scenario=ScenarioSettings(base=3, increment=1))
+    with patched(Stream, "learn", noting):
+        record = run_experiment(chosen, directory, heard, resume=True)
+    lines = [task.model_dump(mode="json") for task in record.tasks]
+    for line in lines:  # Without what the clock said.
+        del line["seconds"]
+        line["phases"] = [{**phase, "seconds": 0, "earlier": 0} for phase in line["phases"]]
+    processes = record.info.hardware["processes"]
+    facts = {"status": record.info.status, "processes": processes, "tasks": lines}
+    return {**facts, "weights": hashes[-1]}
 
-    phase = Phase(
-        name="contrast",
-        parts={"flat": Part(nn.Flatten(), trains=False), "net": Part(net, ["flat"])},
-        objective=objective,
-        recipe=recipe(1, 0.1, batch_size),
-        data=labelled({0: images // 2, 1: images - images // 2}),
-        views=views,
-        rule=rule,
-    )
-    recorded = Recorded()
-    with recorded.instead_of_steps():
-        losses = trainer.optimise(phase).losses
-    return {"gradients": recorded.gradients, "losses": losses, **seen}
+
+@contextlib.contextmanager
+def killed(owner: Any, name: str, call: int) -> Iterator[None]:
+    """Interrupt every process at the same call of a function, just before it happens."""
+    with interrupted(owner, name, call_number(call)):
+        yield
+    dist.destroy_process_group()  # The process would have ended.
+
+
+def runs(folder: Path) -> dict[str, Any]:
+    """Whole runs: straight, and killed at the worst moments and gone on with."""
+    own, images = recipe(2, batch_size=12), dataset(5, train=9, test=5)
+    grace.data.sources.load_dataset = lambda _: images
+    # Every epoch leaves a snapshot.
+    Journal.__init__.__defaults__ = (0.0, 0.0)  # type: ignore[misc]
+    grown, heard = Grace.Settings(base=own, grow=own, compress=own, expand_at=(2,)), Heard()
+    held = EWC.Settings(base=own, update=own)
+    found = {"straight": run(grown, folder / "straight", heard)}
+    # In task 3, after 2 epochs of base, 2 of grow, and 1 of grow again.
+    with killed(PhaseRun, "epoch", 6):
+        run(grown, folder / "resumed")
+    # After 1 more of grow and 1 of compress.
+    with killed(PhaseRun, "epoch", 3):
+        run(grown, folder / "resumed")
+    found["resumed"] = run(grown, folder / "resumed")
+    found["again"] = run(grown, folder / "resumed")
+    found["fisher"] = run(held, folder / "fisher")
+    # The last task has its Fisher information, but is not saved.
+    with killed(grace.runs.stream, "refuse_diverged", 3):
+        run(held, folder / "fisher resumed")
+    found["fisher resumed"] = run(held, folder / "fisher resumed")
+    wild = Grace.Settings(base=recipe(2, 1e30), grow=own, compress=own)
+    try:
+        run(wild, folder / "wild")
+    except NonFiniteLossError as error:
+        # As it stands for whoever comes first.
+        info = read_record(folder / "wild").info
+        found["wild"] = {"error": str(error), "status": info.status, "recorded": info.error}
+        dist.destroy_process_group()
+    return {**found, "heard": heard.events}
 
 
 def command(folder: Path) -> dict[str, Any]:
@@ -535,25 +361,33 @@ def command(folder: Path) -> dict[str, Any]:
     return {"out": out.getvalue(), "err": err.getvalue(), "code": code}
 
 
-def look(folder: Path) -> dict[str, Any]:
-    """Find everything out."""
-    found: dict[str, Any] = {"together": {}, "alone": {}}
-    with Ranks.started(ENGINE) as ranks:
-        for number, (name, method) in enumerate(VARIANTS.items()):
-            own = learning(method, LEARNS).model_copy(update=EASIER.get(name, {}))
-            found["together"][name] = taught(own, ranks)
-            if number % ranks.num_processes == ranks.rank:
-                found["alone"][name] = taught_alone(own)
-        found["small works"] = small_works(ranks)
-        found["whole batches"] = whole_batches(ranks)
-    return {**found, "rank": ranks.rank, "runs": runs(folder), "command": command(folder)}
-
-
 def find(folder: Path) -> None:
     """Write down everything that this process finds."""
     grace.methods.module_factory.build_backbone = stillable_resnet8  # type: ignore[assignment]
     torch.nn.Module.__deepcopy__ = copied_module  # type: ignore[attr-defined]
     # Batch norms of its own are not folded, and looking for others takes longer than the passes.
     grace.engine.trainer.folded = lambda module: module
-    found = look(folder)
-    (folder / f"{found['rank']}.json").write_text(json.dumps(found))
+    found: dict[str, Any] = {}
+    with Ranks.started(ENGINE) as ranks:
+        rank = ranks.rank
+        found["taught"] = {name: taught(method, ranks) for name, method in VARIANTS.items()}
+        found["small works"] = small_works(ranks)
+    found |= {"runs": runs(folder), "command": command(folder)}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+def start(folder: Path) -> None:
+    """Start two processes as torchrun starts them."""
+    for late in ("sklearn.datasets", "torch._dynamo", "grace.cli.run"):
+        importlib.import_module(late)
+    # Before torchrun's threads: a fork has only the thread that forks.
+    failing_processes.find(folder)
+    # By number, as the name of a machine without a network may lead nowhere.
+    standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+    here = LaunchConfig(1, 1, 2, run_id="suite", max_restarts=0, start_method="fork", **standalone)
+    elastic_launch(here, find)(folder)
+
+
+if __name__ == "__main__":
+    # By its name: what is pickled for the processes says where it comes from.
+    importlib.import_module("support.two_processes").start(Path(sys.argv[1]))
