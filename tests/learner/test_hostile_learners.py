@@ -242,9 +242,9 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "a newer model": (document(("format", 2), name=CREATION), "model.json' has format 2"),
     "a path for a hash": (
         document(("calibration/sha256", "../../../outside/secret")),
-        f"{DOCUMENT}calibration.sha256: it has another form",
+        f"{DOCUMENT}calibration.sha256: it should be a text of the form",
     ),
-    "a hash in capitals": (document(("calibration/sha256", "A" * 64)), "it has another form"),
+    "a hash in capitals": (document(("calibration/sha256", "A" * 64)), "it should be a text"),
     "a negative size": (document(("calibration/bytes", -1)), f"{DOCUMENT}calibration.bytes: "),
     "a class that is none": (
         document(("forgotten", [1, 4])),

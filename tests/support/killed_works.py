@@ -18,7 +18,7 @@ import torch._dynamo
 
 import grace.methods.module_factory
 import grace.nn.expandable
-import grace.runs.writing
+import grace.runs.run
 from grace.engine.checkpoint import Snapshot
 from grace.engine.journal import Journal
 from grace.engine.phase import Phase
@@ -27,7 +27,7 @@ from grace.learner.store import ModelStore
 from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.replay import Replay
-from grace.runs.run import run_experiment
+from grace.runs.run import run as run_experiment
 from grace.settings.experiment import MemorySettings, ScenarioSettings
 from support import tiny_streams
 from support.commands import ran
@@ -52,7 +52,7 @@ def prepare() -> None:
     grace.nn.expandable._conv_norm_pairs = tiny_streams.pairs_to_fold
     torch.nn.Module.__deepcopy__ = tiny_streams.copied_module  # type: ignore[attr-defined]
     Journal.__init__.__defaults__ = (0.0, 0.0)
-    grace.runs.writing.commit = lambda: None  # no processes of git's
+    grace.runs.run.commit = lambda: None  # no processes of git's
 
 
 # --- Runs -----------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def _run(folder: Path, method: Any) -> Facts:
     images = tiny_streams.dataset(4, train=9, test=5)
     chosen = settings(method, scenario=ScenarioSettings(base=2, increment=1))
     directory = folder / "run"
-    run_experiment(chosen, directory, dataset=images, resume=True, keep=True)
+    run_experiment(chosen, directory=directory, dataset=images, resume=True, keep=True)
     facts = {
         "run": json.loads((directory / "run.json").read_text()),
         "tasks": [json.loads(line) for line in (directory / "tasks.jsonl").open()],

@@ -44,8 +44,8 @@ from grace.methods.ewc import EWC
 from grace.methods.grace import Grace
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from grace.runs import read_record
-from grace.runs.run import run_experiment
+from grace.runs.record import read_record
+from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
 from grace.settings.method import BaseMethodSettings
@@ -296,7 +296,7 @@ def run(method: BaseMethodSettings, directory: Path, heard: Any = None) -> dict[
 
     chosen = settings(method, scenario=ScenarioSettings(base=3, increment=1))
     with patched(Stream, "learn", noting):
-        record = run_experiment(chosen, directory, heard, resume=True)
+        record = run_experiment(chosen, directory=directory, progress=heard, resume=True)
     lines = [task.model_dump(mode="json") for task in record.tasks]
     for line in lines:  # Without what the clock said.
         del line["seconds"]
