@@ -324,15 +324,15 @@ def _describe_home(path: Path) -> Facts:
     """All that a learner's directory holds, and what it should not."""
     home = ModelStore.open(path)
     documents = home.documents()
-    refs = {f"{d.number}: {name}": r for d in documents for name, r in d.objects.items()}
-    for name, ref in refs.items():
-        home.read(ref, name)  # It is there, and what its name says.
-    used = {f"{ref.sha256}.safetensors" for ref in refs.values()}
+    refs = [ref for document in documents for ref in document.refs]
+    for ref in refs:
+        home.read(ref, "it")  # It is there, and what its name says.
+    used = {f"{ref.sha256}.safetensors" for ref in refs}
     return {
         "documents": [document.model_dump(mode="json") for document in documents],
         "current": home.current(),
         "unused objects": sorted({file.name for file in (path / "objects").iterdir()} - used),
-        "pending": home.pending(),
+        "pending": home.pending() is not None,
         "files": [name for name in _files(path) if not name.startswith("objects/")],
     }
 
