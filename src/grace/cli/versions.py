@@ -4,13 +4,11 @@ import shlex
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import grace
-from grace.base.atomic import write_bytes
 from grace.base.errors import DamagedError, GraceError
 from grace.base.lock import holder
 from grace.base.words import in_bytes, named_versions
@@ -20,7 +18,6 @@ from grace.cli.facts import class_facts, gate_facts
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
 from grace.learner import inventory
-from grace.learner.card import card_of
 from grace.learner.document import Document
 from grace.learner.history import Change, LedgerRow, ledger, other_threshold
 from grace.learner.setting_changes import effect
@@ -37,19 +34,13 @@ def info(
     as_card: Annotated[
         bool, typer.Option("--card", help="Print a model card in Markdown instead.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        options.option(metavar="FILE", help="File to write the card to; it is replaced."),
-    ] = None,
 ) -> None:
     """Show a learner's classes, method, backbones and size, or its model card."""
     if as_card and json:
         raise GraceError("--json and --card exclude each other", "give one of them")
-    if out is not None and not as_card:
-        raise GraceError("--out has no effect without --card", "add --card or leave it out")
     home = ModelStore.open(model)
     if as_card:
-        _print_card(home, out)
+        emit(home.steadily(lambda: inventory.card_of(home)))
         return
     facts = inventory.facts(home)
     if not json:
@@ -57,17 +48,6 @@ def info(
     settings = [[path, setting_text(value)] for path, value in facts["settings"].items()]
     after = ["settings that differ from their defaults", *aligned(settings)] * bool(settings)
     show(facts, as_json=json, hide=_HIDDEN, after=after)
-
-
-def _print_card(home: ModelStore, out: Path | None) -> None:
-    text = home.steadily(lambda: card_of(home))
-    if out is None:
-        emit(text)
-        return
-    if not out.resolve().parent.is_dir():
-        raise GraceError(f"there is no folder '{out.parent}' to write into", "create it")
-    write_bytes(out, text.encode())
-    say(f"wrote '{out}'")
 
 
 def under_way(home: ModelStore) -> Iterator[str]:

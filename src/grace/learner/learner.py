@@ -17,11 +17,11 @@ from grace.learner import update, versions
 from grace.learner.adapt import model_of_run, new_model, with_changes, with_settings
 from grace.learner.admit import check_input
 from grace.learner.calibration import Recogniser
-from grace.learner.card import card_of_model
 from grace.learner.document import UpdateRecord, portable
 from grace.learner.export import Exported, export_checked
 from grace.learner.gate import limits
 from grace.learner.given_images import AnyImages, as_labels
+from grace.learner.inventory import card_of
 from grace.learner.model import Model
 from grace.learner.model_state import HeldOut, Size
 from grace.learner.prediction import Answerer, Numbers
@@ -433,8 +433,8 @@ class Learner:
         return export_checked(self.model, Path(path), replace=replace)
 
     def card(self) -> str:
-        """Return the model card of the loaded version, in Markdown; see ``grace.learner.card``."""
-        return card_of_model(self.model, self.home)
+        """Return the model card of the loaded version, in Markdown; it needs a home."""
+        return card_of(self._at_home(), self.version)
 
     def recall(self, images: AnyImages, labels: Sequence[str]) -> None:
         """Give a loaded learner all its training images again; they are not saved with it.
