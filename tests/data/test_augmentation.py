@@ -9,13 +9,9 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as tv
 
-from grace.data.augmentation import build_augmentation
-from grace.data.operations import (
-    CropDraws,
-    Cutout,
-    RandomBrightness,
-    RandomCrop,
-    RandomFlip,
+from grace.data.augmentation import Operation, build_augmentation, build_operations
+from grace.data.image_changes import (
+    NUM_CROP_DRAWS,
     adjust_brightness,
     crop_boxes,
     crop_with_padding,
@@ -30,6 +26,11 @@ MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 def random_images(n: int, channels: int = 3, height: int = 32, width: int = 32) -> Tensor:
     source = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=source)
+
+
+def operation(text: str, size: int = 32) -> Operation:
+    (made,) = build_operations((text,), size)
+    return made
 
 
 def draws(n: int, k: int) -> Tensor:
@@ -139,7 +140,7 @@ def test_each_image_has_its_own_draw_whatever_the_batch() -> None:
 @pytest.mark.parametrize("size", [16, 40, 64])
 def test_resized_crop_equals_torchvision(size: int) -> None:
     images = random_images(20, height=40, width=56)
-    boxes = crop_boxes(draws(20, CropDraws.num_draws), 40, 56)
+    boxes = crop_boxes(draws(20, NUM_CROP_DRAWS), 40, 56)
     boxes[0] = torch.tensor([0, 0, 40, 56])
     flip = torch.arange(20) % 2 == 0
     found = flip_horizontally(resized_crop(images, boxes, size), flip)
@@ -163,7 +164,7 @@ def test_crop_boxes_are_distributed_as_torchvisions() -> None:
     reference = torch.tensor(
         [RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(n)]
     ).double()
-    found = crop_boxes(draws(n, CropDraws.num_draws), height, width)
+    found = crop_boxes(draws(n, NUM_CROP_DRAWS), height, width)
 
     def summary(boxes: Tensor) -> Tensor:
         top, left, tall, wide = boxes.unbind(1)
@@ -180,10 +181,10 @@ def test_crop_boxes_are_distributed_as_torchvisions() -> None:
 
 def test_crop_boxes_worked_by_hand_and_in_bounds() -> None:
     # Area fraction .08 + .92·0.5 = .54 of 100·100, ratio exp(0) = 1: side √5400 = 73.48 → 73.
-    drawn = torch.full((1, CropDraws.num_draws), 0.5)
+    drawn = torch.full((1, NUM_CROP_DRAWS), 0.5)
     drawn[0, -2:] = torch.tensor([0.0, 0.99])
     assert crop_boxes(drawn, 100, 100).tolist() == [[0, 27, 73, 73]]
-    top, left, tall, wide = crop_boxes(draws(500, CropDraws.num_draws), 9, 30).unbind(1)
+    top, left, tall, wide = crop_boxes(draws(500, NUM_CROP_DRAWS), 9, 30).unbind(1)
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (tall >= 1).all()
@@ -194,9 +195,9 @@ def test_crop_boxes_worked_by_hand_and_in_bounds() -> None:
 def test_a_box_that_never_fits_falls_back_to_the_centre() -> None:
     # Of 10×1000 pixels no box of ratio ≤ 4/3 with ≥ 8 % of the area fits: height 10, width
     # round(10·4/3) = 13, left (1000 - 13) // 2 = 493, as torchvision.
-    boxes = crop_boxes(draws(3, CropDraws.num_draws), 10, 1000)
+    boxes = crop_boxes(draws(3, NUM_CROP_DRAWS), 10, 1000)
     assert boxes.tolist() == [[0, 493, 10, 13]] * 3
-    assert crop_boxes(draws(1, CropDraws.num_draws), 1000, 10).tolist() == [[493, 0, 13, 10]]
+    assert crop_boxes(draws(1, NUM_CROP_DRAWS), 1000, 10).tolist() == [[493, 0, 13, 10]]
 
 
 def test_constants_are_folded_exactly() -> None:
@@ -210,7 +211,11 @@ def test_constants_are_folded_exactly() -> None:
 @pytest.mark.parametrize(("side", "padding"), [(32, 4), (16, 2), (64, 8), (8, 1)])
 def test_cifar_padding_is_an_eighth_of_the_side(side: int, padding: int) -> None:
     # docs/protocols.md#augmentation has 4 pixels at 32; the share stays at other sizes.
-    assert build_augmentation("cifar", MEAN, STD, side).operations[0] == RandomCrop(padding=padding)
+    images, drawn = random_images(20, height=side, width=side), draws(20, 2)
+    found, expected = (
+        operation(text, side).change(images, drawn) for text in ("crop", f"crop:{padding}")
+    )
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(("height", "width", "side"), [(8, 8, 4), (9, 12, 6), (8, 8, 16)])
@@ -237,12 +242,14 @@ def test_an_odd_hole_has_its_centre_in_the_middle() -> None:
 
 def test_the_centre_of_the_hole_is_uniform_over_all_pixels() -> None:
     images = torch.full((6400, 1, 8, 8), 255, dtype=torch.uint8)
-    found = Cutout(side=1)(images, draws(6400, 2))
+    found = operation("cutout:1").change(images, draws(6400, 2))
     counts = (found == 0).sum(0).flatten()
     assert counts.sum() == 6400
     # 100 each; 5 standard deviations of a Poisson number.
     assert (counts - 100).abs().max() < 50
-    corners = Cutout(side=1)(images[:2], torch.tensor([[0.0, 0.0], [1 - 2**-24, 1 - 2**-24]]))
+    corners = operation("cutout:1").change(
+        images[:2], torch.tensor([[0.0, 0.0], [1 - 2**-24, 1 - 2**-24]])
+    )
     assert corners[0, 0, 0, 0] == corners[1, 0, 7, 7] == 0
 
 
@@ -257,10 +264,10 @@ def test_the_hole_is_black_and_not_the_mean() -> None:
 
 def test_brightness_is_the_same_on_uint8_and_on_float_levels() -> None:
     images, drawn = random_images(30), draws(30, 1)
-    operation = RandomBrightness(change=0.6)
-    whole = operation(images, drawn)
+    change = operation("brightness:0.6").change
+    whole = change(images, drawn)
     assert whole.dtype == torch.uint8
-    assert torch.equal(whole.float(), operation(images.float(), drawn))
+    assert torch.equal(whole.float(), change(images.float(), drawn))
     # In the middle of a list and at its end.
     early, late = (
         build_augmentation(names, MEAN, STD, 32)
@@ -273,7 +280,7 @@ def test_brightness_is_the_same_on_uint8_and_on_float_levels() -> None:
 def test_another_list_keeps_the_normalisation() -> None:
     images = random_images(4)
     augmentation = build_augmentation("cifar", MEAN, STD, 32)
-    other = augmentation.with_operations([RandomFlip()])
+    other = augmentation.with_operations([operation("flip")])
     assert (augmentation.num_draws, other.num_draws) == (4, 1)
     assert torch.equal(other.normalise(images), augmentation.normalise(images))
     mirrored = other.apply(images, torch.zeros(4, 1))
@@ -283,21 +290,12 @@ def test_another_list_keeps_the_normalisation() -> None:
     )
 
 
-def test_finish_leaves_the_crop_out() -> None:
-    images, drawn = random_images(6), draws(6, 23)
-    augmentation = build_augmentation("imagenet", MEAN, STD, 32)
-    flip = augmentation.with_operations(augmentation.operations[1:])
-    assert augmentation.crops_at_random
-    assert not flip.crops_at_random
-    assert torch.equal(augmentation.finish(images, drawn), flip.apply(images, drawn[:, 22:]))
-
-
 def test_brightness_at_the_ends_and_in_the_middle_of_its_draws() -> None:
     images = torch.full((3, 1, 2, 2), 100, dtype=torch.uint8)
-    found = RandomBrightness(change=0.25)(images, torch.tensor([[0.0], [0.5], [1 - 2**-24]]))
+    found = operation("brightness:0.25").change(images, torch.tensor([[0.0], [0.5], [1 - 2**-24]]))
     # 100·(1 − ¼), 100 and 100·(1 + ¼), of which the last is not quite reached.
     assert found[:, 0, 0, 0].float().tolist() == pytest.approx([75.0, 100.0, 125.0], abs=1.0)
-    spread = RandomBrightness(change=0.25)(images[:1].repeat(4000, 1, 1, 1), draws(4000, 1))
+    spread = operation("brightness:0.25").change(images[:1].repeat(4000, 1, 1, 1), draws(4000, 1))
     levels = spread[:, 0, 0, 0].double()
     # Uniform on [75, 125), rounded down.
     assert float(levels.mean()) == pytest.approx(99.5, abs=1.2)
@@ -307,10 +305,10 @@ def test_brightness_at_the_ends_and_in_the_middle_of_its_draws() -> None:
 def test_half_of_the_images_are_mirrored_and_windows_are_uniform() -> None:
     image = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3) + 1
     images, drawn = image.repeat(9000, 1, 1, 1), draws(9000, 2)
-    mirrored = RandomFlip()(images, drawn[:, :1])[:, 0, 0, 0] == 3
+    mirrored = operation("flip").change(images, drawn[:, :1])[:, 0, 0, 0] == 3
     assert float(mirrored.double().mean()) == pytest.approx(0.5, abs=5 * 0.5 / 9000**0.5)
     # Nine windows with a border of one: the centre pixel comes from each of the nine places.
-    centre = RandomCrop(padding=1)(images, drawn)[:, 0, 1, 1]
+    centre = operation("crop:1").change(images, drawn)[:, 0, 1, 1]
     shares = torch.bincount(centre.long(), minlength=10)[1:].double() / 9000
     assert shares.tolist() == pytest.approx([1 / 9] * 9, abs=5 * (8 / 81 / 9000) ** 0.5)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from grace.data.augmentation import Augmentation, build_augmentation
 from grace.data.batches import augmented_batches, epoch_batches
+from grace.data.image_changes import crop_boxes, resized_crop
 from grace.data.images import LabelledImages, TensorImages
-from grace.data.operations import crop_boxes, resized_crop
 from grace.data.reading import FileImages
 from grace.settings.augmentation import AugmentationName
 

@@ -10,18 +10,15 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import autoaugment as reference
 from torchvision.transforms import functional as tv
 
-from grace.data.augmentation import build_augmentation, build_operations
-from grace.data.image_changes import (
-    CHANGES,
+from grace.data.augmentation import (
     RANDAUGMENT_CHANGES,
-    AutoAugment,
-    RandAugment,
-    RandomMagnitude,
-    RandomShare,
-    change_images,
+    autoaugment,
+    build_augmentation,
+    build_operations,
     cifar10_policy,
-    is_signed,
+    randaugment,
 )
+from grace.data.image_changes import CHANGES, change_images, is_signed
 
 POLICY = reference.AutoAugment(reference.AutoAugmentPolicy.CIFAR10)._get_policies(
     reference.AutoAugmentPolicy.CIFAR10
@@ -34,6 +31,11 @@ def ours(name: str) -> str:
     if name[-1] in "XY":
         return f"{name[:-1].lower()}_{name[-1].lower()}"
     return "colour" if name == "Color" else name.lower()
+
+
+def change(text: str, images: Tensor, drawn: Tensor) -> Tensor:
+    (operation,) = build_operations((text,), 32)
+    return operation.change(images, drawn)
 
 
 def draws(n: int, k: int, seed: int = 1) -> Tensor:
@@ -82,7 +84,7 @@ def test_the_policy_is_the_published_one() -> None:
 @pytest.mark.parametrize(("channels", "size"), [(3, 32), (1, 32), (3, 8), (1, 45)])
 def test_autoaugment_equals_torchvisions_for_the_same_choices(channels: int, size: int) -> None:
     images, drawn = pictures(200, channels, size), draws(200, 5)
-    found = AutoAugment()(images, drawn)
+    found = change("autoaugment", images, drawn)
     expected = [autoaugmented(*pair) for pair in zip(images, drawn.tolist(), strict=True)]
     assert found.dtype == torch.uint8
     # Only sources just between two pixels may differ.
@@ -93,9 +95,7 @@ def test_autoaugment_equals_torchvisions_for_the_same_choices(channels: int, siz
 def test_every_sub_policy_step_and_sign_has_its_share() -> None:
     n = 50_000
     rows = draws(n, 5).tolist()
-    operation = AutoAugment()
-    first = operation.plan(rows, 0, 32, 32)
-    second = operation.plan(rows, 1, 32, 32)
+    first, second = zip(*autoaugment(rows, 32, 32), strict=True)
     chosen = Counter(int(row[0] * 25) for row in rows)
     assert sorted(chosen) == list(range(25))
     for number, count in chosen.items():
@@ -104,8 +104,8 @@ def test_every_sub_policy_step_and_sign_has_its_share() -> None:
         for changes, (name, probability, _) in zip(
             (first, second), cifar10_policy()[number], strict=True
         ):
-            made = [change for place in mine if (change := changes[place]) is not None]
-            assert {change[0] for change in made} <= {name}
+            made = [own for place in mine if (own := changes[place]) is not None]
+            assert {own[0] for own in made} <= {name}
             spread = math.sqrt(count * probability * (1 - probability))
             assert abs(len(made) - count * probability) <= 5 * spread
             signs = Counter(math.copysign(1, magnitude) for _, magnitude in made)
@@ -118,11 +118,9 @@ def test_every_sub_policy_step_and_sign_has_its_share() -> None:
 def test_chance_and_sign_are_independent() -> None:
     rows = torch.rand(20_000, 5, generator=torch.Generator().manual_seed(3))
     rows[:, 0] = 21.5 / 25  # translate_y with 0.9, then translate_y with 0.7
-    operation = AutoAugment()
-    plans = [operation.plan(rows.tolist(), which, 32, 32) for which in (0, 1)]
     both = Counter(
-        tuple(None if change is None else change[1] > 0 for change in pair)
-        for pair in zip(*plans, strict=True)
+        tuple(None if own is None else own[1] > 0 for own in pair)
+        for pair in autoaugment(rows.tolist(), 32, 32)
     )
     for first, p in ((None, 0.1), (True, 0.45), (False, 0.45)):
         for second, q in ((None, 0.3), (True, 0.35), (False, 0.35)):
@@ -135,7 +133,7 @@ def test_randaugment_equals_torchvisions_for_the_same_choices() -> None:
     space = reference.RandAugment()._augmentation_space(31, (32, 32))
     names = list(space)
     assert tuple(ours(name) for name in names) == RANDAUGMENT_CHANGES
-    found = RandAugment()(images, drawn)
+    found = change("randaugment", images, drawn)
     for image, row, result in zip(images, drawn.tolist(), found, strict=True):
         expected = image
         for which, sign in (row[:2], row[2:]):
@@ -149,49 +147,35 @@ def test_randaugment_equals_torchvisions_for_the_same_choices() -> None:
 
 def test_randaugment_chooses_all_changes_alike() -> None:
     rows = draws(28_000, 4).tolist()
-    operation = RandAugment()
-    for which in (0, 1):
-        plan = operation.plan(rows, which, 32, 32)
-        names = Counter("identity" if change is None else change[0] for change in plan)
+    for plan in zip(*randaugment(rows, 32, 32, magnitude=9), strict=True):
+        names = Counter("identity" if own is None else own[0] for own in plan)
         assert set(names) == set(RANDAUGMENT_CHANGES)
         for count in names.values():
             assert abs(count - 2000) < 5 * math.sqrt(2000)
-        angles = Counter(change[1] for change in plan if change and change[0] == "rotate")
+        angles = Counter(own[1] for own in plan if own and own[0] == "rotate")
         # Bin 9 of 0..30 degrees in 31 bins.
         assert sorted(angles) == pytest.approx([-9, 9])
         assert abs(angles[min(angles)] - 1000) < 5 * math.sqrt(500)
 
 
-def test_more_changes_take_more_draws() -> None:
-    assert (RandAugment().num_draws, RandAugment(num_changes=5).num_draws) == (4, 10)
-    images, drawn = pictures(30), draws(30, 10)
-    three = RandAugment(num_changes=3)(images, drawn[:, :6])
-    five = RandAugment(num_changes=2)(three, drawn[:, 6:])
-    assert torch.equal(RandAugment(num_changes=5)(images, drawn), five)
-
-
 def test_one_change_alone_takes_all_bins_up_to_the_largest() -> None:
     images = pictures(4)
-    operation = RandomMagnitude(name="rotate", largest=2)
     # Bins 0, 1, 2 are 0, 3⅓ and 6⅔ degrees.
     drawn = torch.tensor([[0.0, 0.9], [0.34, 0.9], [0.99, 0.9], [0.99, 0.1]])
-    found = operation(images, drawn)
+    found = change("rotate:2", images, drawn)
     expected = [
         tv.rotate(image, angle, fill=[128.0] * 3)
         for image, angle in zip(images, (0.0, 10 / 3, 20 / 3, -20 / 3), strict=True)
     ]
     assert differing(found, torch.stack(expected)) < 0.01
-    unsigned = RandomMagnitude(name="posterize")
-    assert (operation.num_draws, unsigned.num_draws) == (2, 1)
-    last = unsigned(images, torch.full((4, 1), 0.95))
+    assert [own.num_draws for own in build_operations(("rotate", "posterize"), 32)] == [2, 1]
+    last = change("posterize", images, torch.full((4, 1), 0.95))
     assert torch.equal(last, images & 0b11110000)
 
 
 def test_a_change_without_magnitude_meets_its_share() -> None:
     images = pictures(4)
-    found = RandomShare(name="invert", share=0.25)(
-        images, torch.tensor([[0.1], [0.24], [0.26], [0.9]])
-    )
+    found = change("invert:0.25", images, torch.tensor([[0.1], [0.24], [0.26], [0.9]]))
     assert torch.equal(found, torch.cat([255 - images[:2], images[2:]]))
 
 
@@ -230,10 +214,10 @@ def test_the_whole_list_equals_the_published_pipeline() -> None:
 def test_float_levels_from_a_resized_crop_are_rounded_first() -> None:
     operations = build_operations(("resized_crop", "autoaugment"), 16)
     images, drawn = pictures(20), draws(20, 22 + 5)
-    cropped = operations[0](images, drawn[:, :22])
+    cropped = operations[0].change(images, drawn[:, :22])
     assert cropped.is_floating_point()
-    expected = operations[1](cropped.round().to(torch.uint8), drawn[:, 22:])
-    assert torch.equal(operations[1](cropped, drawn[:, 22:]), expected)
+    expected = operations[1].change(cropped.round().to(torch.uint8), drawn[:, 22:])
+    assert torch.equal(operations[1].change(cropped, drawn[:, 22:]), expected)
 
 
 def test_changing_nothing_gives_the_images_back() -> None:

@@ -24,7 +24,6 @@ from grace.data.image_changes import (
 )
 
 NAMES = {
-    "Identity": "identity",
     "ShearX": "shear_x",
     "ShearY": "shear_y",
     "TranslateX": "translate_x",
@@ -109,6 +108,8 @@ def test_magnitudes_equal_torchvisions(bins: int, size: tuple[int, int]) -> None
     found = magnitude_bins(bins, *size)
     for space in spaces:
         for name, (magnitudes, signed) in space.items():
+            if name == "Identity":
+                continue
             assert is_signed(NAMES[name]) == signed
             assert (
                 list(found.get(NAMES[name], []))
@@ -125,7 +126,7 @@ def test_magnitudes_worked_by_hand() -> None:
     assert bins["rotate"][6] == pytest.approx(20)
     assert bins["contrast"][1] == pytest.approx(0.1)
     # 8 - round(bin / 2.25)
-    assert bins["posterize"] == (8, 8, 7, 7, 6, 6, 5, 5, 4, 4)
+    assert bins["posterize"] == [8, 8, 7, 7, 6, 6, 5, 5, 4, 4]
     assert bins["solarize"][3] == pytest.approx(170)
 
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
-from grace.data.augmentation import build_operations
-from grace.data.image_changes import AutoAugment, RandAugment, RandomMagnitude, RandomShare
-from grace.data.operations import Cutout, RandomBrightness, RandomCrop, RandomFlip
-from grace.settings.augmentation import OPERATIONS, crops_at_random, split_operation
+from grace.data.augmentation import build_augmentation
+from grace.settings.augmentation import AugmentationSetting, crops_at_random, split_operation
 from grace.settings.experiment import DataSettings
 from grace.settings.load import ConfigError, dump_settings, load_experiment
 
@@ -79,28 +79,24 @@ def test_what_is_wrong_is_named_with_the_remedy(text: str, words: str) -> None:
     assert len(caught.value.problems) == 1
 
 
-def test_every_operation_is_made_at_the_published_strength() -> None:
-    made = {name: build_operations((name,), 32)[0] for name in OPERATIONS}
-    assert made["crop"] == RandomCrop(padding=4)
-    assert made["flip"] == RandomFlip()
-    assert made["brightness"] == RandomBrightness(change=63 / 255)
-    assert made["cutout"] == Cutout(side=16)
-    assert made["autoaugment"] == AutoAugment(fill=128)
-    assert made["randaugment"] == RandAugment(num_changes=2, magnitude=9)
-    assert made["rotate"] == RandomMagnitude(name="rotate", largest=9)
-    assert made["invert"] == RandomShare(name="invert", share=0.5)
+def changed(given: AugmentationSetting) -> Tensor:
+    """Noise changed by operations, always with the same draws."""
+    source = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (40, 3, 40, 40), dtype=torch.uint8, generator=source)
+    augmentation = build_augmentation(given, (0.5,) * 3, (0.25,) * 3, 40)
+    return augmentation.apply(images, torch.rand(40, augmentation.num_draws, generator=source))
 
 
-def test_numbers_reach_the_operations() -> None:
-    texts = ("crop:2", "brightness:0.5", "cutout:6", "randaugment:12", "solarize:3", "equalize:1")
-    assert build_operations(texts, 32) == (
-        RandomCrop(padding=2),
-        RandomBrightness(change=0.5),
-        Cutout(side=6),
-        RandAugment(magnitude=12),
-        RandomMagnitude(name="solarize", largest=3),
-        RandomShare(name="equalize", share=1.0),
-    )
+@pytest.mark.parametrize(
+    "text",
+    ["crop:5", f"brightness:{63 / 255}", "cutout:20", "randaugment:9", "rotate:9", "invert:0.5"],
+)
+def test_operations_are_made_at_the_published_strength_or_the_given_one(text: str) -> None:
+    name, number = split_operation(text)
+    assert number
+    assert torch.equal(changed((text,)), changed((name,)))
+    other = number / 2 if number < 1 else int(number / 2)
+    assert not torch.equal(changed((f"{name}:{other}",)), changed((name,)))
 
 
 def test_named_lists_are_their_operations() -> None:
@@ -112,7 +108,7 @@ def test_named_lists_are_their_operations() -> None:
         "autoaugment": ("crop", "flip", "brightness", "autoaugment", "cutout"),
         "randaugment": ("crop", "flip", "randaugment"),
     }.items():
-        assert build_operations(name, 40) == build_operations(texts, 40)  # type: ignore[arg-type]
+        assert torch.equal(changed(name), changed(texts))  # type: ignore[arg-type]
 
 
 def test_a_resized_crop_is_first() -> None:

@@ -9,30 +9,257 @@ Departures from the torchvision pipelines of the published protocols (docs/data.
 2. A random resized crop is not rounded to whole grey levels (a difference below one level).
 3. Images in memory were cut to a square of the final size before: the crop box is drawn inside that
    square, and the test transform only normalises. Images streamed from files are cropped at full
-   resolution (``files.FileImages``).
+   resolution (``reading.FileImages``).
 4. AutoAugment and RandAugment take torchvision's operations for tensors, not PIL's, which shear
-   about another point and interpolate otherwise (``image_changes``).
+   about another point and interpolate otherwise (``image_changes``). A choice is drawn for every
+   image of the batch, while torchvision draws one per call; a change of probability 0 never happens
+   (in torchvision, once in 2²⁴ images).
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from functools import cache, partial
 from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grace.data.image_changes import AutoAugment, RandAugment, RandomMagnitude, RandomShare
-from grace.data.operations import (
-    Cutout,
-    Operation,
-    RandomBrightness,
-    RandomCrop,
-    RandomFlip,
-    RandomResizedCrop,
+from grace.data.image_changes import (
+    NUM_CROP_DRAWS,
+    Change,
+    adjust_brightness,
+    change_images,
+    crop_boxes,
+    crop_with_padding,
+    cut_out,
+    flip_horizontally,
+    is_signed,
+    magnitude_bins,
+    on_device,
+    resized_crop,
 )
 from grace.settings.augmentation import AugmentationSetting, split_operation
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """A random change of a batch of images. It holds no random state: equal draws, equal images."""
+
+    num_draws: int
+    """Uniform numbers K per image."""
+    change: Callable[[Tensor, Tensor], Tensor]
+    """Changes images (B, C, H, W), uint8 or float levels 0..255, by draws (B, K) in [0, 1) on the
+    CPU or the images' device. It returns uint8 for uint8 images, except for a resized crop."""
+    takes_levels: bool = False
+    """It changes float levels in place. At the end of a list it gets floats, which saves a
+    conversion to uint8 before they are normalised."""
+    plans_on_cpu: bool = False
+    """It decides on the CPU which image gets which change. With draws on a GPU, the CPU would have
+    to wait."""
+    resizes: bool = False
+    """It is a random resized crop: images in files are cropped while they are decoded instead."""
+
+
+def _crop(images: Tensor, draws: Tensor, *, padding: int) -> Tensor:
+    """Shift each image; every window of its size in the padded image is equally likely."""
+    draws = on_device(draws, images.device)
+    offsets = (draws * (2 * padding + 1)).long().clamp_(max=2 * padding)
+    return crop_with_padding(images, offsets[:, 0], offsets[:, 1], padding)
+
+
+def _flip(images: Tensor, draws: Tensor) -> Tensor:
+    return flip_horizontally(images, on_device(draws[:, 0] < 0.5, images.device))
+
+
+def _brightness(images: Tensor, draws: Tensor, *, change: float) -> Tensor:
+    """Multiply the levels of each image by a factor U[1 - change, 1 + change]."""
+    factors = on_device(1 + change * (2 * draws[:, 0] - 1), images.device)
+    if images.is_floating_point():
+        return adjust_brightness(images, factors)
+    return adjust_brightness(images.float(), factors).to(torch.uint8)
+
+
+def _cutout(images: Tensor, draws: Tensor, *, side: int) -> Tensor:
+    """Blacken a square whose centre is uniform over all pixels (arXiv 1708.04552)."""
+    rows, columns = (
+        on_device((draws[:, axis] * length).long().clamp_(max=length - 1), images.device)
+        for axis, length in enumerate(images.shape[2:])
+    )
+    return cut_out(images, rows, columns, side)
+
+
+def _resized_crop(images: Tensor, draws: Tensor, *, size: int) -> Tensor:
+    boxes = crop_boxes(on_device(draws, images.device), *images.shape[2:])
+    return resized_crop(images, boxes, size)
+
+
+Plan = Callable[[Sequence[Sequence[float]], int, int], Sequence[Sequence[Change | None]]]
+"""Chooses the changes of each image, one after another, by its draws, and by height and width."""
+
+
+def _planned(plan: Plan, num_draws: int, fill: int = 0) -> Operation:
+    """Make an operation of the changes that a plan chooses; outside pixels get level ``fill``."""
+
+    def change(images: Tensor, draws: Tensor) -> Tensor:
+        # Levels of a resized crop are no whole numbers.
+        images = images.round().to(torch.uint8) if images.is_floating_point() else images
+        for changes in zip(*plan(draws.tolist(), *images.shape[2:]), strict=True):
+            images = change_images(images, changes, fill)
+        return images
+
+    return Operation(num_draws=num_draws, change=change, plans_on_cpu=True)
+
+
+Step = tuple[str, float, int | None]
+"""Name of a change, the probability with which it happens, and the bin of its magnitude 0..9."""
+
+RANDAUGMENT_CHANGES = ("identity", *magnitude_bins(31, 1, 1), "autocontrast", "equalize")
+"""The fourteen changes among which RandAugment chooses (arXiv 1909.13719, section 3)."""
+
+
+@cache
+def cifar10_policy() -> Sequence[tuple[Step, Step]]:
+    """Return the 25 sub-policies learnt on CIFAR-10 (arXiv 1805.09501, appendix)."""
+    from torchvision.transforms import autoaugment as published
+
+    def ours(name: str, probability: float, place: int | None) -> Step:
+        words = re.sub(r"(?<=[a-z])(?=[XY]$)", "_", name).lower()
+        return words.replace("color", "colour"), probability, place
+
+    found = published.AutoAugment(published.AutoAugmentPolicy.CIFAR10)
+    return [(ours(*first), ours(*second)) for first, second in found.policies]
+
+
+def autoaugment(
+    rows: Sequence[Sequence[float]], height: int, width: int
+) -> list[list[Change | None]]:
+    """Choose a sub-policy: two changes, each with its probability (arXiv 1805.09501).
+
+    Draws: sub-policy, first change yes or no, second change yes or no, sign of the first magnitude,
+    sign of the second.
+    """
+    bins, policy = magnitude_bins(10, height, width), cifar10_policy()
+
+    def chosen(step: Step, chance: float, sign: float) -> Change | None:
+        name, probability, place = step
+        if chance >= probability:
+            return None
+        return name, 0.0 if place is None else _signed(name, bins[name][place], sign)
+
+    found: list[list[Change | None]] = []
+    for row in rows:
+        first, second = policy[_choice(row[0], len(policy))]
+        found.append([chosen(first, row[1], row[3]), chosen(second, row[2], row[4])])
+    return found
+
+
+def randaugment(
+    rows: Sequence[Sequence[float]], height: int, width: int, *, magnitude: int
+) -> list[list[Change | None]]:
+    """Choose two changes, with replacement, of one magnitude 0..30 (arXiv 1909.13719).
+
+    Draws: for each of them the change, and the sign of its magnitude.
+    """
+    bins = magnitude_bins(31, height, width)
+
+    def chosen(draw: float, sign: float) -> Change | None:
+        name = RANDAUGMENT_CHANGES[_choice(draw, len(RANDAUGMENT_CHANGES))]
+        if name == "identity":
+            return None
+        return name, _signed(name, bins[name][magnitude], sign) if name in bins else 0.0
+
+    return [[chosen(*row[:2]), chosen(*row[2:])] for row in rows]
+
+
+def one_change(
+    rows: Sequence[Sequence[float]], height: int, width: int, *, name: str, largest: int
+) -> list[list[Change | None]]:
+    """Choose the magnitude of a change: all bins up to the largest are equally likely.
+
+    Draws: bin, and the sign if the change has one.
+    """
+    bins = magnitude_bins(10, height, width)[name][: largest + 1]
+    return [[(name, _signed(name, bins[_choice(row[0], len(bins))], row[-1]))] for row in rows]
+
+
+def _share(
+    rows: Sequence[Sequence[float]], _height: int, _width: int, *, name: str, share: float
+) -> list[list[Change | None]]:
+    return [[(name, 0.0) if row[0] < share else None] for row in rows]
+
+
+def _choice(draw: float, count: int) -> int:
+    """Turn a uniform number in [0, 1) into an index 0..count-1."""
+    return min(int(draw * count), count - 1)
+
+
+def _signed(name: str, magnitude: float, draw: float) -> float:
+    return -magnitude if is_signed(name) and draw < 0.5 else magnitude
+
+
+def build_operations(name: AugmentationSetting, size: int) -> tuple[Operation, ...]:
+    """Make the operations of a named augmentation, or of a list.
+
+    Args:
+        name: ``none``; ``shift``: crop with padding 1; ``cifar``: crop with padding of an eighth of
+            the side (4 at 32 pixels), flip, brightness factor U[1 - 63/255, 1 + 63/255];
+            ``imagenet``: random resized crop (area 0.08 to 1, ratio 3/4 to 4/3) and flip;
+            ``autoaugment``: those of ``cifar``, AutoAugment's policy for CIFAR-10 with grey 128
+            from outside, and cutout of half the side (16 at 32 pixels); ``randaugment``: crop and
+            flip of ``cifar``, then RandAugment with two changes of magnitude 9 of 31 bins. Or the
+            operations of a list, each ``name`` or ``name:number``
+            (``settings.augmentation.OPERATIONS``).
+        size: side of the images in pixels.
+
+    Raises:
+        GraceError: an operation of the list does not exist, or its number is out of range.
+    """
+    names = _NAMED[name] if isinstance(name, str) else name
+    return tuple(_operation(*split_operation(text), size) for text in names)
+
+
+_NAMED: Mapping[str, Sequence[str]] = {
+    "none": (),
+    "shift": ("crop:1",),
+    "cifar": ("crop", "flip", "brightness"),
+    "imagenet": ("resized_crop", "flip"),
+    "autoaugment": ("crop", "flip", "brightness", "autoaugment", "cutout"),
+    "randaugment": ("crop", "flip", "randaugment"),
+}
+
+
+def _operation(name: str, number: float | None, size: int) -> Operation:
+    """Make one operation; without a number, the published one at this size."""
+    match name:
+        case "crop":
+            # The published 4 pixels at 32: on smaller images they would cut half the object away.
+            padding = max(1, size // 8) if number is None else int(number)
+            return Operation(num_draws=2, change=partial(_crop, padding=padding))
+        case "resized_crop":
+            change = partial(_resized_crop, size=size)
+            return Operation(num_draws=NUM_CROP_DRAWS, change=change, resizes=True)
+        case "flip":
+            return Operation(num_draws=1, change=_flip)
+        case "brightness":
+            change = partial(_brightness, change=63 / 255 if number is None else number)
+            return Operation(num_draws=1, change=change, takes_levels=True)
+        case "cutout":
+            side = size // 2 if number is None else int(number)
+            return Operation(num_draws=2, change=partial(_cutout, side=side))
+        case "autoaugment":
+            return _planned(autoaugment, 5, fill=128)
+        case "randaugment":
+            magnitude = 9 if number is None else int(number)
+            return _planned(partial(randaugment, magnitude=magnitude), 4)
+        case "autocontrast" | "equalize" | "invert":
+            share = 0.5 if number is None else number
+            return _planned(partial(_share, name=name, share=share), 1)
+    largest = 9 if number is None else int(number)
+    plan = partial(one_change, name=name, largest=largest)
+    return _planned(plan, 1 + is_signed(name), fill=128)
 
 
 @final
@@ -82,7 +309,7 @@ class Augmentation:
     @property
     def crops_at_random(self) -> bool:
         """True if the first operation is a random resized crop, done while decoding files."""
-        return bool(self.operations) and isinstance(self.operations[0], RandomResizedCrop)
+        return bool(self.operations) and self.operations[0].resizes
 
     @property
     def plans_on_cpu(self) -> bool:
@@ -107,7 +334,7 @@ class Augmentation:
         Returns:
             (B, C, H, W) float32; H and W are the enlarged ones if images are enlarged.
         """
-        return self._enlarged(self._scaled(_as_float(images, channels_last)))
+        return self._scaled(_as_float(images, channels_last))
 
     def apply(self, images: Tensor, draws: Tensor, channels_last: bool = False) -> Tensor:
         """Augment and normalise a batch.
@@ -121,53 +348,30 @@ class Augmentation:
         Returns:
             (B, C, H, W) float32; H and W change under a random resized crop.
         """
-        return self._augmented(images, draws, 0, channels_last)
-
-    def finish(self, images: Tensor, draws: Tensor, channels_last: bool = False) -> Tensor:
-        """Apply all operations but the first, a random resized crop, and normalise.
-
-        Args:
-            images: (B, C, H, W) uint8, cropped already.
-            draws: (B, K) all draws of the images, those of the crop included.
-            channels_last: give the result channels-last strides.
-
-        Returns:
-            (B, C, H, W) float32.
-        """
-        assert self.crops_at_random
-        return self._augmented(images, draws, 1, channels_last)
-
-    def _augmented(self, images: Tensor, draws: Tensor, first: int, channels_last: bool) -> Tensor:
-        """Apply the operations from number ``first`` on, and normalise."""
         assert draws.shape == (len(images), self.num_draws)
-        ends = list(accumulate(operation.num_draws for operation in self.operations))
         last = len(self.operations)
-        while last > first and self.operations[last - 1].takes_levels:
+        while last and self.operations[last - 1].takes_levels:
             last -= 1
-        for place in range(first, len(self.operations)):
-            if place == last:
-                images = _as_float(images, channels_last)
-            operation, end = self.operations[place], ends[place]
-            images = operation(images, draws[:, end - operation.num_draws : end])
-        if last == len(self.operations):
-            images = _as_float(images, channels_last)
-        return self._enlarged(self._scaled(images))
-
-    def _enlarged(self, images: Tensor) -> Tensor:
-        return images if self.enlarge is None else self.enlarge(images)
+        parts = draws.split([operation.num_draws for operation in self.operations], dim=1)
+        for operation, part in zip(self.operations[:last], parts, strict=False):
+            images = operation.change(images, part)
+        images = _as_float(images, channels_last)
+        for operation, part in zip(self.operations[last:], parts[last:], strict=True):
+            images = operation.change(images, part)
+        return self._scaled(images)
 
     def _scaled(self, levels: Tensor) -> Tensor:
-        """Normalise float levels in place."""
+        """Normalise float levels in place, and enlarge them."""
         scale, shift = self.scale.to(levels.device), self.shift.to(levels.device)
         if levels.is_contiguous():
-            return levels.mul_(scale).add_(shift)
-        # Channels-last: broadcasting over an innermost dimension of 3 is ten times slower than
-        # over whole rows of W·C values.
-        width = levels.shape[3]
-        assert levels.is_contiguous(memory_format=torch.channels_last)
-        rows = levels.permute(0, 2, 3, 1).flatten(2)
-        rows.mul_(scale.flatten().repeat(width)).add_(shift.flatten().repeat(width))
-        return levels
+            levels.mul_(scale).add_(shift)
+        else:
+            # Channels-last: broadcasting over an innermost dimension of 3 is ten times slower than
+            # over whole rows of W·C values.
+            assert levels.is_contiguous(memory_format=torch.channels_last)
+            rows, width = levels.permute(0, 2, 3, 1).flatten(2), levels.shape[3]
+            rows.mul_(scale.flatten().repeat(width)).add_(shift.flatten().repeat(width))
+        return levels if self.enlarge is None else self.enlarge(levels)
 
 
 def _as_float(images: Tensor, channels_last: bool) -> Tensor:
@@ -211,57 +415,3 @@ def build_augmentation(
         operations=build_operations(name, size),
         enlarge=enlarge,
     )
-
-
-def build_operations(name: AugmentationSetting, size: int) -> tuple[Operation, ...]:
-    """Make the operations of a named augmentation, or of a list.
-
-    Args:
-        name: ``none``; ``shift``: crop with padding 1; ``cifar``: crop with padding of an eighth of
-            the side (4 at 32 pixels), flip, brightness factor U[1 - 63/255, 1 + 63/255];
-            ``imagenet``: random resized crop (area 0.08 to 1, ratio 3/4 to 4/3) and flip;
-            ``autoaugment``: those of ``cifar``, AutoAugment's policy for CIFAR-10 with grey 128
-            from outside, and cutout of half the side (16 at 32 pixels); ``randaugment``: crop and
-            flip of ``cifar``, then RandAugment with two changes of magnitude 9 of 31 bins. Or the
-            operations of a list, each ``name`` or ``name:number``
-            (``configs.augmentation.OPERATIONS``).
-        size: side of the images in pixels.
-
-    Raises:
-        GraceError: an operation of the list does not exist, or its number is out of range.
-    """
-    names = _NAMED[name] if isinstance(name, str) else name
-    return tuple(_operation(*split_operation(text), size) for text in names)
-
-
-_NAMED: Mapping[str, Sequence[str]] = {
-    "none": (),
-    "shift": ("crop:1",),
-    "cifar": ("crop", "flip", "brightness"),
-    "imagenet": ("resized_crop", "flip"),
-    "autoaugment": ("crop", "flip", "brightness", "autoaugment", "cutout"),
-    "randaugment": ("crop", "flip", "randaugment"),
-}
-
-
-def _operation(name: str, number: float | None, size: int) -> Operation:
-    """Make one operation; without a number, the published one at this size."""
-    match name:
-        case "crop":
-            # The published 4 pixels at 32: on smaller images they would cut half the object away.
-            return RandomCrop(padding=max(1, size // 8) if number is None else int(number))
-        case "resized_crop":
-            return RandomResizedCrop(size=size)
-        case "flip":
-            return RandomFlip()
-        case "brightness":
-            return RandomBrightness(change=63 / 255 if number is None else number)
-        case "cutout":
-            return Cutout(side=size // 2 if number is None else int(number))
-        case "autoaugment":
-            return AutoAugment()
-        case "randaugment":
-            return RandAugment(magnitude=9 if number is None else int(number))
-        case "autocontrast" | "equalize" | "invert":
-            return RandomShare(name=name, share=0.5 if number is None else number)
-    return RandomMagnitude(name=name, largest=9 if number is None else int(number))

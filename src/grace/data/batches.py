@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from grace.data.augmentation import Augmentation
+from grace.data.image_changes import NUM_CROP_DRAWS
 from grace.data.images import CroppableImages, LabelledImages, TensorImages
-from grace.data.operations import CropDraws
 
 _CPU = torch.device("cpu")
 
@@ -194,26 +194,27 @@ def _augmented(
 
     ``sizes`` count images.
     """
-    draws = drawn if augmentation.plans_on_cpu else drawn.to(device)
     images, places = data.images, _places(data, order)
     if augmentation.crops_at_random and isinstance(images, CroppableImages):
-        crop_draws, source = drawn[:, : CropDraws.num_draws], images
+        crop_draws, source = drawn[:, :NUM_CROP_DRAWS], images
+        # The rest follows once the files are decoded.
+        drawn = drawn[:, NUM_CROP_DRAWS:]
+        augmentation = augmentation.with_operations(augmentation.operations[1:])
         # Each view is a crop of its own.
         crop_places = _repeated(places, views)
 
         def fetch(start: int, end: int) -> Tensor:
             return source.gather_crops(crop_places[start:end], crop_draws[start:end])
 
-        transform = augmentation.finish
     else:
 
         def fetch(start: int, end: int) -> Tensor:
             return _repeated(images.gather(places[start // views : end // views]), views)
 
-        transform = augmentation.apply
+    draws = drawn if augmentation.plans_on_cpu else drawn.to(device)
 
     def finish(pixels: Tensor, start: int, end: int) -> Tensor:
-        return transform(pixels, draws[start:end], channels_last)
+        return augmentation.apply(pixels, draws[start:end], channels_last)
 
     num_rows = [size * views for size in sizes]
     yield from _batches(data, _repeated(order, views), num_rows, fetch, finish, device)

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from grace.base.errors import GraceError
-from grace.data.operations import crop_boxes, resized_crop
+from grace.data.image_changes import crop_boxes, resized_crop
 
 
 class Images(ABC):
@@ -67,7 +67,7 @@ class CroppableImages(Images):
     def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
         """Return random resized crops of the images at ``indices`` (B,), uint8 (B, C, H, W).
 
-        ``draws`` (B, 22) decide the boxes (``crops.crop_boxes``); equal draws give equal crops.
+        ``draws`` (B, 22) decide the boxes: see ``image_changes.crop_boxes``.
         """
 
 

@@ -23,8 +23,8 @@ from grace.data.decoders import Look, as_array, look_at_all
 from grace.data.decoding import MAX_PIXELS, decode, letterboxed, naming, upright_size
 from grace.data.findings import Finding, Rules, judge_images, refuse_first
 from grace.data.folder_tree import ImageFile
+from grace.data.image_changes import crop_boxes
 from grace.data.images import CroppableImages, Images, TensorImages
-from grace.data.operations import crop_boxes
 from grace.settings.experiment import Fit
 
 Looks = Sequence[Look | GraceError]

@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from grace.data.augmentation import Operation
 from grace.data.images import LabelledImages
-from grace.data.operations import Operation
 from grace.nn.expandable import ExpandableNetwork
 from grace.settings.experiment import MeasureSettings
 from grace.settings.recipe import Recipe
